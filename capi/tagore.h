@@ -74,7 +74,7 @@ typedef int32_t tagore_status;
 
 /**
  * The type of the components of vectors: one of TAGORE_F32, TAGORE_F16, TAGORE_U8, TAGORE_I8,
- * TAGORE_BF16.
+ * TAGORE_BF16, TAGORE_B1.
  */
 typedef int32_t tagore_element;
 
@@ -100,11 +100,12 @@ typedef struct {
      */
     size_t rows;
     /**
-     * Components per row, 1 to 4,096.
+     * Components per row, 1 to 4,096; of bits 1 to 32,768.
      */
     size_t dim;
     /**
-     * Components from the start of a row to the start of the next; 0 for `dim`.
+     * Components, or bytes of bits, from the start of a row to the start of the next; 0 for rows
+     * without gaps.
      */
     size_t stride;
     /**
@@ -165,7 +166,7 @@ typedef struct {
      */
     size_t rows;
     /**
-     * Components per row, 1 to 4,096.
+     * Components per row, 1 to 4,096; of bits 1 to 32,768.
      */
     size_t dim;
     /**
@@ -588,6 +589,13 @@ typedef struct {
 #define TAGORE_BF16 4
 
 /**
+ * Bits, eight to a byte, as uint8_t: component j of a row is bit j % 8, from the least, of its
+ * byte j / 8. Each row begins at a byte, and bits past the dimension are 0. Their metric is
+ * TAGORE_L2, the Hamming distance.
+ */
+#define TAGORE_B1 5
+
+/**
  * Memory of the CPU.
  */
 #define TAGORE_HOST 0
@@ -664,8 +672,9 @@ tagore_status tagore_vectors_from_source(const tagore_source *source,
                                          tagore_vectors **out);
 
 /**
- * Maps a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy. A null
- * `format` takes the file's extension. The file must not change or shrink while a handle uses it.
+ * Maps a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin or npy. A
+ * null `format` takes the file's extension. The file must not change or shrink while a handle
+ * uses it.
  */
 tagore_status tagore_vectors_open(const char *file, const char *format, tagore_vectors **out);
 

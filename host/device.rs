@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use crate::gpu::{Capability, Gpu, Gpus};
-use crate::{Error, Result};
+use crate::{Error, MAX_DIM, Result};
 
 /// The device that builds or searches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -76,6 +76,22 @@ impl Device {
     pub(crate) fn gpu_for_graph(self, nodes: usize) -> Result<Option<Gpu>> {
         const WORTH_A_GPU: usize = 20_000;
         if self == Self::Auto && nodes < WORTH_A_GPU { Ok(None) } else { self.gpu() }
+    }
+
+    /// This device for vectors of `dim` components: kernels take up to [`MAX_DIM`], fewer than
+    /// there may be bits.
+    ///
+    /// # Errors
+    /// If it is a GPU, for more components.
+    pub(crate) fn for_dim(self, dim: usize) -> Result<Self> {
+        match self {
+            _ if dim <= MAX_DIM => Ok(self),
+            Self::Cpu | Self::Auto => Ok(Self::Cpu),
+            device => {
+                let found = format_args!("{device} for {dim} bits");
+                Err(Error::argument("device", found, format_args!("cpu, or at most {MAX_DIM} bits")))
+            }
+        }
     }
 
     /// Resolves `Auto` for a graph of `nodes` nodes.

@@ -148,7 +148,7 @@ pub use search::{MAX_WIDTH, Neighbor, Search, SearchResult, Searcher, prepare_se
 pub use text::{grouped, one_line, path_text};
 pub use vectors::distance::instruction_set;
 pub use vectors::{
-    Component, DataShape, DeviceMemory, DeviceResults, DeviceRows, ElementType, Format, GroundTruth, IdSet,
-    Ids, MAX_DIM, MAX_ROWS, Metric, QueryKind, Repeated, Source, Synth, SynthKind, Vectors, start_seconds,
-    with_mapped_file_at,
+    Bits, Component, DataShape, DeviceMemory, DeviceResults, DeviceRows, ElementType, Format, GroundTruth,
+    IdSet, Ids, MAX_DIM, MAX_ROWS, Metric, QueryKind, Repeated, Source, Synth, SynthKind, Vectors,
+    start_seconds, with_mapped_file_at,
 };

@@ -187,6 +187,7 @@ fn every_type_size_and_metric_round_trips() {
             Bf16 => Vectors::from_bf16(values.map(bf16::from_f32).collect(), dim),
             U8 => Vectors::from_u8(values.map(|x| x as u8).collect(), dim),
             I8 => Vectors::from_i8(values.map(|x| x as i8).collect(), dim),
+            B1 => unreachable!("DiskANN has no bits"),
         }
         .unwrap()
     };

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod api;
+mod b1;
 mod bf16;
 mod build;
 mod cancelled;

@@ -86,6 +86,7 @@ fn rows_of_every_type_come_from_the_same_values() {
             (ElementType::U8, Format::U8bin),
             (ElementType::U8, Format::Bvecs),
             (ElementType::I8, Format::I8bin),
+            (ElementType::B1, Format::B1bin),
         ] {
             let typed = synth.clone().element_type(element);
             let rows = typed.rows(0..710).unwrap();

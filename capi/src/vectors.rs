@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use half::{bf16, f16};
-use tagore::{Component, Device, DeviceRows, ElementType, Format, Source, StoreError, Vectors};
+use tagore::{Bits, Component, Device, DeviceRows, ElementType, Format, Source, StoreError, Vectors};
 
 use crate::pointers::{Context, path, read, required, structs, text_if, values, write};
 use crate::progress::{tagore_progress, watched};
 use crate::status::{Failure, Result, call, free, make, tagore_status};
 
 /// The type of the components of vectors: one of TAGORE_F32, TAGORE_F16, TAGORE_U8, TAGORE_I8,
-/// TAGORE_BF16.
+/// TAGORE_BF16, TAGORE_B1.
 pub type tagore_element = i32;
 
 /// 32-bit floating point.
@@ -30,6 +30,10 @@ pub const TAGORE_U8: tagore_element = 2;
 pub const TAGORE_I8: tagore_element = 3;
 /// 16-bit floating point with the exponent of 32-bit (bfloat16), as uint16_t.
 pub const TAGORE_BF16: tagore_element = 4;
+/// Bits, eight to a byte, as uint8_t: component j of a row is bit j % 8, from the least, of its
+/// byte j / 8. Each row begins at a byte, and bits past the dimension are 0. Their metric is
+/// TAGORE_L2, the Hamming distance.
+pub const TAGORE_B1: tagore_element = 5;
 
 /// The kind of memory of a pointer: TAGORE_HOST or TAGORE_CUDA.
 pub type tagore_memory = i32;
@@ -50,9 +54,10 @@ pub struct tagore_matrix {
     pub data: *const c_void,
     /// The number of rows, n: at most 4,294,967,294.
     pub rows: usize,
-    /// Components per row, 1 to 4,096.
+    /// Components per row, 1 to 4,096; of bits 1 to 32,768.
     pub dim: usize,
-    /// Components from the start of a row to the start of the next; 0 for `dim`.
+    /// Components, or bytes of bits, from the start of a row to the start of the next; 0 for rows
+    /// without gaps.
     pub stride: usize,
     /// The type of the components.
     pub element: tagore_element,
@@ -88,7 +93,7 @@ pub struct tagore_source {
     pub context: *mut c_void,
     /// The number of rows, n: at most 4,294,967,294.
     pub rows: usize,
-    /// Components per row, 1 to 4,096.
+    /// Components per row, 1 to 4,096; of bits 1 to 32,768.
     pub dim: usize,
     /// The type of the components.
     pub element: tagore_element,
@@ -130,6 +135,10 @@ macro_rules! with_component {
                 type $T = i8;
                 $body
             }
+            ElementType::B1 => {
+                type $T = Bits;
+                $body
+            }
         }
     };
 }
@@ -141,10 +150,11 @@ pub(crate) fn element_of(given: tagore_element) -> Result<ElementType> {
         TAGORE_U8 => Ok(ElementType::U8),
         TAGORE_I8 => Ok(ElementType::I8),
         TAGORE_BF16 => Ok(ElementType::Bf16),
+        TAGORE_B1 => Ok(ElementType::B1),
         _ => Err(Failure::argument(
             "element",
             given,
-            "TAGORE_F32, TAGORE_F16, TAGORE_U8, TAGORE_I8 or TAGORE_BF16",
+            "TAGORE_F32, TAGORE_F16, TAGORE_U8, TAGORE_I8, TAGORE_BF16 or TAGORE_B1",
         )),
     }
 }
@@ -156,6 +166,7 @@ fn name_of(element: ElementType) -> tagore_element {
         ElementType::U8 => TAGORE_U8,
         ElementType::I8 => TAGORE_I8,
         ElementType::Bf16 => TAGORE_BF16,
+        ElementType::B1 => TAGORE_B1,
     }
 }
 
@@ -219,16 +230,22 @@ pub(crate) fn lent(
     with_component!(element_of(matrix.element)?, T => lent_as::<T>(&matrix, (release, context)))
 }
 
+/// Values per row: components, or bytes of bits.
+fn row_values<T: Component>(dim: usize) -> usize {
+    T::TYPE.row_bytes(dim) / size_of::<T>()
+}
+
 fn lent_as<T: Component>(
     matrix: &tagore_matrix,
     (release, context): (tagore_release, Context),
 ) -> Result<Vectors> {
     let &tagore_matrix { data, rows, dim, stride, .. } = matrix;
-    let stride = if stride == 0 { dim } else { stride };
+    let row = row_values::<T>(dim);
+    let stride = if stride == 0 { row } else { stride };
     let too_many = || Failure::argument("rows", format_args!("{rows} x {stride}"), "rows that fit memory");
     // The last row needs no room behind it.
     let gaps = rows.saturating_sub(1).checked_mul(stride).ok_or_else(too_many)?;
-    let len = if rows == 0 { 0 } else { gaps.checked_add(dim).ok_or_else(too_many)? };
+    let len = if rows == 0 { 0 } else { gaps.checked_add(row).ok_or_else(too_many)? };
     let is_taken = Arc::new(AtomicBool::new(false));
     let values = values(data.cast::<T>(), len, "data")?.as_ptr();
     let release = Release { release, context, is_taken: Arc::clone(&is_taken) };
@@ -307,7 +324,7 @@ impl<T: Component> Source for Store<T> {
     }
 
     fn fill(&mut self, first: usize, rows: &mut [T]) -> std::result::Result<(), StoreError> {
-        let count = rows.len() / self.source.dim;
+        let count = rows.len() / row_values::<T>(self.source.dim);
         // SAFETY: `rows` has room for `count` rows, and every bytes are values of its type.
         returned(unsafe { (self.fill)(self.source.context, first, count, rows.as_mut_ptr().cast()) })
     }
@@ -340,8 +357,9 @@ pub(crate) fn format_of(name: *const c_char) -> Result<Option<Format>> {
     Ok(text_if(name, "format")?.map(str::parse).transpose()?)
 }
 
-/// Maps a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy. A null
-/// `format` takes the file's extension. The file must not change or shrink while a handle uses it.
+/// Maps a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin or npy. A
+/// null `format` takes the file's extension. The file must not change or shrink while a handle
+/// uses it.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_vectors_open(
     file: *const c_char,
@@ -388,7 +406,7 @@ pub extern "C" fn tagore_vectors_matrix(
             let mut rows = vectors.rows_as::<T>()?.map(<[T]>::as_ptr);
             let (first, second) = (rows.next(), rows.next());
             let gap = first.zip(second).map(|(first, second)| second.addr() - first.addr());
-            let stride = gap.map_or(vectors.dim(), |bytes| bytes / size_of::<T>());
+            let stride = gap.map_or(row_values::<T>(vectors.dim()), |bytes| bytes / size_of::<T>());
             (first.unwrap_or(std::ptr::null()).cast::<c_void>(), stride)
         });
         let (rows, dim, element) = (vectors.len(), vectors.dim(), name_of(vectors.element_type()));

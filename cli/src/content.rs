@@ -4,10 +4,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use tagore::{Format, GroundTruth, Index, IndexFormat, Metric, Progress, Vectors};
+use tagore::{Format, GroundTruth, Index, IndexFormat, Progress, Vectors};
 
 use crate::error::{Error, Result};
 use crate::files::Files;
+use crate::metric::MetricName;
 use crate::options::{is_text, open, text_file, with_flag};
 use crate::spool;
 
@@ -27,9 +28,9 @@ pub(crate) struct Input {
     /// Format of the data set [default: by its extension]
     #[arg(long, value_name = "FORMAT", requires = "base")]
     base_format: Option<Format>,
-    /// Metric of an index of another system: l2, ip or cosine [default: l2]
+    /// Metric of an index of another system: l2, ip or cosine, of bits hamming [default: l2]
     #[arg(long)]
-    metric: Option<Metric>,
+    metric: Option<MetricName>,
 }
 
 /// A format by name: of vectors and ids, of indexes, or of both.
@@ -108,9 +109,10 @@ impl Input {
 
     fn native(&self) -> Result<Index> {
         let index = Index::open(&self.file)?;
-        match self.metric {
-            Some(metric) if metric != index.metric() => {
-                let (file, expected) = (self.file.display(), index.metric());
+        let (element, expected) = (index.fingerprint().element, index.metric());
+        match &self.metric {
+            Some(metric) if metric.of(element)? != expected => {
+                let (file, expected) = (self.file.display(), expected.name_for(element));
                 Err(Error::usage(format!(
                     "--metric: found {metric}, expected {expected}, the metric of {file}"
                 )))
@@ -133,8 +135,9 @@ impl Input {
                 )));
             }
         };
-        let metric = self.metric.unwrap_or_default();
-        Ok(Index::import(&self.file, format, &open(base, self.base_format)?, metric, progress)?)
+        let base = open(base, self.base_format)?;
+        let metric = self.metric.clone().unwrap_or_default().of(base.element_type())?;
+        Ok(Index::import(&self.file, format, &base, metric, progress)?)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::files::Kind;
 use crate::output::{Output, grouped};
 
 /// Formats of vectors.
-const VECTORS: &str = "fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy";
+const VECTORS: &str = "fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin or npy";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use tagore::gpu::KernelTime;
-use tagore::{ExactSearch, ExactStats, Metric};
+use tagore::{ExactSearch, ExactStats};
 
 use crate::error::Result;
 use crate::files::{Files, Kind};
+use crate::metric::MetricName;
 use crate::options::{BaseAndQueries, Devices};
 use crate::output::{Output, grouped};
 
@@ -15,9 +16,9 @@ use crate::output::{Output, grouped};
 pub(crate) struct Args {
     #[command(flatten)]
     data: BaseAndQueries,
-    /// Metric: l2, ip (inner product) or cosine
+    /// Metric: l2, ip (inner product) or cosine; of bits hamming, also named l2
     #[arg(long, default_value = "l2")]
-    metric: Metric,
+    metric: MetricName,
     /// Neighbours per query
     #[arg(short, default_value_t = 100)]
     k: usize,
@@ -33,7 +34,8 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         Files::read([&self.data.base, &self.data.queries]).write(Kind::Ids, [&self.output]).check()?;
         let (base, queries) = self.data.open()?;
-        let search = ExactSearch::new(self.k).metric(self.metric).devices(&self.device.0);
+        let metric = self.metric.of(base.element_type())?;
+        let search = ExactSearch::new(self.k).metric(metric).devices(&self.device.0);
         let (truth, stats) = search.progress(output.progress().clone()).run(&base, &queries)?;
         truth.save(&self.output)?;
         let ExactStats { device, seconds, jit, kernels } = &stats;

@@ -81,7 +81,7 @@ impl Args {
         let (base, description) = (index.fingerprint(), index.description());
         output.event(&json!({
             "event": "inspect", "file": path_text(&self.input.file), "content": "index", "checked": "sample", "index": index.kind(),
-            "n": base.rows, "dim": base.dim, "type": base.element.name(), "metric": index.metric().name(),
+            "n": base.rows, "dim": base.dim, "type": base.element.name(), "metric": index.metric().name_for(base.element),
             "seed": description.seed, "parameters": description.parameters, "entries": index.entries(),
             "max_degree": index.max_degree(),
         }));
@@ -94,7 +94,8 @@ impl Args {
             description.parameters.iter().map(|(name, value)| format!("{name} {value}")).collect();
         output.say(format_args!("{}: {} index, {checked}", self.input.file.display(), index.kind()));
         let rows = grouped(base.rows);
-        output.say(format_args!("base      {rows} x {} {}, {}", base.dim, base.element, index.metric()));
+        let metric = index.metric().name_for(base.element);
+        output.say(format_args!("base      {rows} x {} {}, {metric}", base.dim, base.element));
         output.say(format_args!("made by   {}, seed {}", parameters.join(", "), description.seed));
     }
 

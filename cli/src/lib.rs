@@ -16,6 +16,7 @@ mod inspect;
 mod knn;
 mod laps;
 mod limits;
+mod metric;
 mod options;
 mod out_of_memory;
 mod output;

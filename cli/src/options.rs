@@ -10,18 +10,20 @@ use std::time::Instant;
 use serde_json::json;
 use tagore::gpu::KernelTime;
 use tagore::{
-    CellSettings, DEFAULT_KNN, Descent, DescentStats, Device, Format, Iterations, KnnGraph, Metric, Progress,
-    PruneStats, RecallSample, Start, Vectors, peak_host_bytes,
+    CellSettings, DEFAULT_KNN, Descent, DescentStats, Device, ElementType, Format, Iterations, KnnGraph,
+    Metric, Progress, PruneStats, RecallSample, Start, Vectors, peak_host_bytes,
 };
 
 use crate::error::{Error, Result};
+use crate::metric::MetricName;
 use crate::output::{Output, grouped};
 use crate::spool;
 
 /// The base and its format.
 #[derive(clap::Args)]
 pub(crate) struct Input {
-    /// Data set: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy; - for standard input
+    /// Data set: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin or npy; - for standard
+    /// input
     #[arg(short, long = "input", value_name = "BASE", value_parser = spool::vectors())]
     pub input: PathBuf,
     /// Format of the data set [default: by its extension]
@@ -126,9 +128,9 @@ pub(crate) fn text_file(path: &Path) -> Error {
 #[derive(clap::Args)]
 #[command(next_help_heading = "K-NN graph")]
 pub(crate) struct GraphOptions {
-    /// Metric: l2, ip (inner product) or cosine
+    /// Metric: l2, ip (inner product) or cosine; of bits hamming, also named l2
     #[arg(long, default_value = "l2")]
-    pub metric: Metric,
+    metric: MetricName,
     /// Neighbours per node of the k-NN graph [default: 96; up to 100,000 rows on a CPU as many
     /// as candidates, from 32 to 100, or 64 to 96 for cagra; at most one less than the rows]
     #[arg(long, value_name = "K")]
@@ -145,14 +147,20 @@ pub(crate) struct GraphOptions {
 }
 
 impl GraphOptions {
-    pub(crate) fn descent(&self) -> Descent {
+    /// The metric of vectors of a type.
+    pub(crate) fn metric(&self, element: ElementType) -> Result<Metric> {
+        self.metric.of(element)
+    }
+
+    /// A descent for vectors of a type.
+    pub(crate) fn descent(&self, element: ElementType) -> Result<Descent> {
         let &Self { nodes_per_cell, probes, clusterings, .. } = self;
         let cells = CellSettings { nodes_per_cell, probes, clusterings };
-        let descent = Descent::new().metric(self.metric).cells(cells);
-        match self.knn {
+        let descent = Descent::new().metric(self.metric(element)?).cells(cells);
+        Ok(match self.knn {
             Some(k) => descent.knn(k),
             None => descent,
-        }
+        })
     }
 }
 
@@ -206,20 +214,21 @@ impl FromStr for Devices {
 }
 
 impl DescentOptions {
-    pub(crate) fn descent(&self, output: &Output) -> Descent {
-        self.graph
-            .descent()
+    /// A descent for vectors of a type.
+    pub(crate) fn descent(&self, element: ElementType, output: &Output) -> Result<Descent> {
+        let descent = self.graph.descent(element)?;
+        Ok(descent
             .iterations(self.iterations)
             .start(self.start)
             .expand(self.expand)
             .seed(self.seed)
             .device(self.device.first())
-            .progress(output.progress().clone())
+            .progress(output.progress().clone()))
     }
 
     /// Builds the graph and prints its times.
     pub(crate) fn build(&self, base: &Vectors, output: &Output) -> Result<KnnGraph> {
-        let graph = self.descent(output).build(base)?;
+        let graph = self.descent(base.element_type(), output)?.build(base)?;
         self.say(base, (graph.k(), DEFAULT_KNN), graph.stats(), output);
         Ok(graph)
     }

@@ -11,7 +11,7 @@ use crate::output::{Output, grouped};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// File of the vectors: fbin, f16bin, bf16bin, u8bin, i8bin, fvecs, bvecs or npy
+    /// File of the vectors: fbin, f16bin, bf16bin, u8bin, i8bin, b1bin, fvecs, bvecs or npy
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
     /// Rows of the data set
@@ -20,8 +20,8 @@ pub(crate) struct Args {
     /// Components per row
     #[arg(long)]
     dim: usize,
-    /// Type of the components: f32, f16, bf16, u8 or i8. As u8 and i8 a standard deviation becomes
-    /// 32 [default: that of the format, f32 of npy]
+    /// Type of the components: f32, f16, bf16, u8, i8 or b1. As u8 and i8 a standard deviation
+    /// becomes 32; b1 takes the signs [default: that of the format, f32 of npy]
     #[arg(long = "type", value_name = "TYPE")]
     element: Option<ElementType>,
     /// Seed of the data

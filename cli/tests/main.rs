@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod bench;
+mod bits;
 mod build;
 mod convert;
 mod errors;

@@ -109,6 +109,8 @@ pub(super) fn seconds(
         stages.push(("descent", descent));
         stages.push(("prune", n * pruning_on_gpu(strategy, list, dim * element)));
     } else {
+        // Eight bits are compared in the time of one component.
+        let dim = data.values() as f64;
         let descent = if descent.compares_all_pairs_on_cpu(data.rows, k) {
             n * n * rates::CPU_PAIR.of(dim)
         } else {
@@ -170,7 +172,7 @@ pub(crate) fn reaching(data: &DataShape, target: Target) -> f64 {
 pub(crate) fn measuring(data: &DataShape, nodes: usize, threads: usize) -> f64 {
     // Searches at all beams take the time of an exact search of about 10,000 rows.
     let pairs = nodes as f64 * (data.rows as f64 + SEARCHES);
-    3.0 * pairs * rates::CPU_PAIR.of(data.dim as f64) / threads as f64
+    3.0 * pairs * rates::CPU_PAIR.of(data.values() as f64) / threads as f64
 }
 
 /// Rows whose exact search takes the time of a query's searches at all beams of a report.

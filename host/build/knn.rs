@@ -44,7 +44,7 @@ impl Builder {
     /// # Errors
     /// If `base` is empty or the number is out of its range, or the device cannot be opened.
     pub fn k_for(&self, base: &Vectors) -> Result<usize> {
-        let on_gpu = self.descent.gpu(base.len())?.is_some();
+        let on_gpu = self.descent.gpu(base.len(), base.dim())?.is_some();
         self.with_knn(on_gpu, base.len()).descent.k_for(base)
     }
 }

@@ -183,7 +183,8 @@ impl Builder {
 
     /// The GPU that builds and prunes lists of `k`; none for the CPU.
     fn gpu(&self, base: &Vectors, k: usize) -> Result<Option<Gpu>> {
-        let gpu = self.descent.gpu(base.len())?.filter(|gpu| k > 0 && self.strategy.filters_on(gpu));
+        let gpu =
+            self.descent.gpu(base.len(), base.dim())?.filter(|gpu| k > 0 && self.strategy.filters_on(gpu));
         let shape = PruneShape::new(&self.strategy, base.len(), base.dim(), k, self.descent.metric);
         Ok(gpu.filter(|gpu| {
             let (requested, allowed) = (shape.block_bytes(), gpu.shared_memory());

@@ -17,13 +17,13 @@ impl Builder {
     /// kept. Returns at once. The build then waits less, but is otherwise the same: it meets the
     /// errors of a device that cannot be opened. Values of a few rows are read.
     pub fn prepare(&self, base: &Vectors) -> Preparation {
-        let (descent, nodes) = (self.descent.clone(), base.len());
+        let (descent, nodes, dim) = (self.descent.clone(), base.len(), base.dim());
         if nodes == 0 || descent.device == Device::Cpu {
             return Preparation::none();
         }
         let data = DataShape::guess(base);
         let kernels = self.kernels(&data);
-        Preparation::begin(&[descent.device], kernels, move |_| descent.gpu(nodes))
+        Preparation::begin(&[descent.device], kernels, move |_| descent.gpu(nodes, dim))
     }
 
     /// The kernels of a build of this data, and of its report.

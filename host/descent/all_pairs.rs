@@ -13,7 +13,7 @@ use crate::gpu::MemoryPlan;
 use crate::search::exact::Best;
 use crate::vectors::panels::{PANEL, Panels, PerRow};
 use crate::vectors::space::Space;
-use crate::{Progress, Result};
+use crate::{DataShape, Progress, Result};
 
 /// Panels of a block, the unit of parallel work.
 const PANELS: usize = 4;
@@ -24,13 +24,13 @@ const BLOCK: usize = PANELS * PANEL;
 /// Keys of a list beyond its `k` before it is cut.
 const PENDING: usize = 32;
 
-/// Host memory of [`all_pairs`] for `n` nodes of `dim` components: while pairs are compared, and
-/// while the lists are gathered.
-pub(super) fn plans(n: usize, dim: usize, k: usize) -> [MemoryPlan; 2] {
+/// Host memory of [`all_pairs`]: while pairs are compared, and while the lists are gathered.
+pub(super) fn plans(data: &DataShape, k: usize) -> [MemoryPlan; 2] {
+    let n = data.rows;
     let nearest = MemoryPlan::new()
         .with::<Key>("nearest so far", n * (k + PENDING))
         .with::<(Best, f32)>("heads of lists", n);
-    [Panels::plan(n, dim).and(&nearest), nearest.with::<Key>("lists", n * k)]
+    [Panels::plan(data).and(&nearest), nearest.with::<Key>("lists", n * k)]
 }
 
 /// The exact k-NN lists of all nodes, `k` keys per node; `k` is below the number of nodes.
@@ -73,7 +73,7 @@ impl Block {
         Self { first, lists: (0..rows).map(|_| Best::new(k, k + PENDING)).collect(), bounds }
     }
 
-    fn add(&mut self, panels: &Panels, row: usize, key: Key) {
+    fn add(&mut self, panels: &Panels<'_>, row: usize, key: Key) {
         let list = &mut self.lists[row];
         list.add(key);
         if let Some(last) = list.bound() {
@@ -84,7 +84,7 @@ impl Block {
 
 struct AllPairs<'a> {
     space: &'a Space<'a>,
-    panels: Panels,
+    panels: Panels<'a>,
     blocks: Vec<Mutex<Block>>,
 }
 
@@ -189,7 +189,8 @@ mod tests {
     use crate::{Device, Metric, Vectors};
 
     fn check(base: &Vectors, what: &str) {
-        for metric in [Metric::L2, Metric::Cosine, Metric::InnerProduct] {
+        let metrics = [Metric::L2, Metric::Cosine, Metric::InnerProduct];
+        for metric in metrics.into_iter().filter(|metric| metric.check(base.element_type()).is_ok()) {
             let space = Space::new(base, metric, &Progress::silent()).unwrap();
             let nodes: Vec<u32> = (0..base.len() as u32).collect();
             for k in [1, 10, 97].map(|k: usize| k.min(base.len() - 1)) {
@@ -214,6 +215,8 @@ mod tests {
             // Whole numbers: ties abound. Small ones: rows are equal, and some are zero.
             let bytes = |most: f32| (0..n * dim).map(|i| (unit(i) * most) as u8).collect();
             let i8s = (0..n * dim).map(|i| (unit(i) * 256.0 - 128.0) as i8).collect();
+            let bits = (0..n * dim.div_ceil(8)).map(|i| (unit(i) * 256.0) as u8).collect();
+            check(&Vectors::from_bits(bits, dim.next_multiple_of(8)).unwrap(), "b1");
             check(&Vectors::from_f32(f32s, dim).unwrap(), "f32");
             check(&Vectors::from_f16(f16s, dim).unwrap(), "f16");
             check(&Vectors::from_u8(bytes(256.0), dim).unwrap(), "u8");

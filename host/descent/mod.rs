@@ -164,7 +164,7 @@ impl Descent {
         let k = self.k_for(base)?;
         results.check(base.len() * k)?;
         let space = Space::new(base, self.metric, &self.progress)?;
-        if let Some(gpu) = self.gpu(base.len())?.filter(|gpu| k > 0 && results.is_on(gpu)) {
+        if let Some(gpu) = self.gpu(base.len(), base.dim())?.filter(|gpu| k > 0 && results.is_on(gpu)) {
             let DeviceGraph { lists, stats, .. } = self.build_on_device(&gpu, &space, k)?;
             results.write(&gpu, &lists.keys, (0, base.len() * k))?;
             gpu.synchronize()?;
@@ -199,6 +199,8 @@ impl Descent {
         let k = self.k_of(data.rows, "the data set")?;
         // The fields are public, so a caller may have set them out of range.
         DataShape::new(data.rows, data.dim, data.element)?;
+        self.metric.check(data.element)?;
+        self.device.for_dim(data.dim)?;
         Ok(k)
     }
 
@@ -267,9 +269,9 @@ impl Descent {
         self.settings.check()
     }
 
-    /// The GPU for a graph of `nodes` nodes; none for the CPU.
-    pub(crate) fn gpu(&self, nodes: usize) -> Result<Option<Gpu>> {
-        let gpu = self.device.gpu_for_graph(nodes)?;
+    /// The GPU for a graph of `nodes` nodes of `dim` components; none for the CPU.
+    pub(crate) fn gpu(&self, nodes: usize, dim: usize) -> Result<Option<Gpu>> {
+        let gpu = self.device.for_dim(dim)?.gpu_for_graph(nodes)?;
         Ok(gpu.map(|gpu| self.fork.clone().unwrap_or(gpu)))
     }
 
@@ -320,7 +322,7 @@ impl Descent {
     /// Builds the graph in a prepared space.
     pub(crate) fn build_in(&self, space: &Space<'_>, k: usize) -> Result<KnnGraph> {
         let (nodes, metric) = (space.len(), self.metric);
-        match self.gpu(nodes)? {
+        match self.gpu(nodes, space.dim())? {
             Some(gpu) => {
                 self.check_parameters()?;
                 let measurement = gpu.measure()?;

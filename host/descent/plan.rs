@@ -142,7 +142,7 @@ pub(super) fn stages_on_cpu(
     let graph = lists.clone().with::<u32>("ids", n * k).with::<f32>("distances", n * k);
     let mut stages = Vec::new();
     if all_pairs {
-        let [pairs, gathered] = all_pairs::plans(n, data.dim, k);
+        let [pairs, gathered] = all_pairs::plans(data, k);
         stages.push(PlannedStage { name: "all pairs", buffers: pairs });
         stages.push(PlannedStage { name: "lists", buffers: gathered });
     } else {

@@ -12,7 +12,7 @@ use crate::search::Engine;
 use crate::search::exact::{ExactSearch, gpu::MAX_K};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
-use crate::vectors::{Element, TypedRows, spread_rows, with_matrix};
+use crate::vectors::{TypedRows, spread_rows, with_matrix};
 use crate::{Device, ElementType, Error, GroundTruth, Metric, Progress, Result, Vectors};
 
 /// Queries in the sample, and the seed of their draw.
@@ -285,7 +285,7 @@ fn relative(element: ElementType) -> f64 {
     match element {
         ElementType::F16 => RELATIVE_OF_F16,
         ElementType::Bf16 => RELATIVE_OF_BF16,
-        ElementType::F32 | ElementType::U8 | ElementType::I8 => RELATIVE,
+        ElementType::F32 | ElementType::U8 | ElementType::I8 | ElementType::B1 => RELATIVE,
     }
 }
 
@@ -310,5 +310,5 @@ fn noise(space: &Space<'_>, (queries, query): (&Queries<'_>, usize), ids: &[u32]
 
 /// The square of the norm of a row.
 fn square(rows: TypedRows<'_>, index: usize) -> f64 {
-    with_matrix!(rows, m => m.row(index).iter().map(|x| f64::from(x.to_f32()).powi(2)).sum())
+    with_matrix!(rows, m => m.components(index).map(|x| f64::from(x).powi(2)).sum())
 }

@@ -49,6 +49,7 @@ const fn element_tag(element: ElementType) -> u32 {
         ElementType::U8 => 2,
         ElementType::I8 => 3,
         ElementType::Bf16 => 4,
+        ElementType::B1 => 5,
     }
 }
 
@@ -104,7 +105,7 @@ impl Header {
         let element = ElementType::ALL
             .into_iter()
             .find(|&known| element_tag(known) == element)
-            .ok_or_else(|| Error::file(path, format_args!("element type {element}"), "0 to 4"))?;
+            .ok_or_else(|| Error::file(path, format_args!("element type {element}"), "0 to 5"))?;
         let fingerprint = Fingerprint {
             rows: page.u64_at(AT_BASE_ROWS),
             dim: page.u32_at(AT_BASE_DIM),

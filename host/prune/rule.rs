@@ -67,7 +67,7 @@ impl<R: RuleKernels> AnyRule for R {
         match element {
             ElementType::F32 | ElementType::Bf16 => R::F32::NAME,
             ElementType::F16 => R::F16::NAME,
-            ElementType::U8 => R::U8::NAME,
+            ElementType::U8 | ElementType::B1 => R::U8::NAME,
             ElementType::I8 => R::I8::NAME,
         }
     }

@@ -200,7 +200,7 @@ impl ScalarQuantizer {
         let stage = progress.stage("compress", vectors.len() as u64);
         with_matrix!(vectors.rows(), rows => {
             for_each_row(&mut codes, dim, &stage, || vec![0f32; dim], |wide, row, out| {
-                wide.iter_mut().zip(rows.row(row as usize)).for_each(|(wide, x)| *wide = x.to_f32());
+                wide.iter_mut().zip(rows.components(row as usize)).for_each(|(wide, x)| *wide = x);
                 code(self, wide, out);
             })?;
         });

@@ -66,7 +66,7 @@ pub struct Report {
     #[serde(rename = "type")]
     pub element: ElementType,
     /// Metric of the index.
-    pub metric: Metric,
+    pub metric: &'static str,
     /// Seed of the build.
     pub seed: u64,
     /// Build parameters recorded in the index.
@@ -171,7 +171,7 @@ impl Report {
             n,
             dim: base.dim,
             element: base.element,
-            metric: description.metric,
+            metric: description.metric.name_for(base.element),
             seed: description.seed,
             parameters: description.parameters.clone(),
             entries: index.entries().to_vec(),
@@ -196,7 +196,7 @@ impl Report {
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.reachable < LEAST_REACHABLE {
-            let effect = if self.metric == Metric::InnerProduct {
+            let effect = if self.metric == Metric::InnerProduct.name() {
                 "under inner product most of them are short, the answer to hardly any query; for directions \
                  alone, build with cosine"
             } else {

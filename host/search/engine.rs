@@ -92,7 +92,7 @@ impl<'a> Engine<'a> {
     /// [`Searcher::devices`](super::Searcher::devices).
     pub(crate) fn devices(mut self, devices: &[Device]) -> Result<Self> {
         let Prepared { index, space, .. } = &*self.prepared;
-        let gpus = Device::gpus(devices, |device| device.gpu_for_graph(index.len()))?;
+        let gpus = Device::gpus(devices, |device| device.for_dim(space.dim())?.gpu_for_graph(index.len()))?;
         let on_gpus = |gpus| OnGpus::new(gpus, space, index, self.coded.as_ref()).map(Arc::new);
         self.on_gpus = gpus.map(on_gpus).transpose()?;
         self.is_auto = matches!(devices, [] | [Device::Auto]);

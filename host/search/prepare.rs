@@ -11,7 +11,8 @@ use crate::{DataShape, Device, Index, Preparation, Vectors};
 /// [`Searcher::devices`]: crate::Searcher::devices
 pub fn prepare_search(devices: &[Device], index: &Index, base: &Vectors, beams: &[usize]) -> Preparation {
     let nodes = index.len();
-    if nodes == 0 || devices == [Device::Cpu] {
+    let fits = |device: &Device| device.for_dim(base.dim()).is_ok_and(|device| device != Device::Cpu);
+    if nodes == 0 || !devices.iter().any(fits) {
         return Preparation::none();
     }
     let has_layers = !index.layers().is_empty();

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 
 use super::shape::with_type;
 use super::storage::Storage;
-use super::{Component, ElementType, Layout, MAX_DIM, MAX_ROWS, Vectors};
+use super::{Component, ElementType, Layout, MAX_ROWS, Vectors};
 use crate::{Error, Result};
 
 macro_rules! from_values {
@@ -22,8 +22,13 @@ macro_rules! from_values {
     };
 }
 
-pub(super) fn check_dim(dim: usize) -> Result<()> {
-    if (1..=MAX_DIM).contains(&dim) { Ok(()) } else { Err(Error::argument("dim", dim, "1 to 4096")) }
+pub(super) fn check_dim(dim: usize, element: ElementType) -> Result<()> {
+    let most = element.max_dim();
+    if (1..=most).contains(&dim) {
+        Ok(())
+    } else {
+        Err(Error::argument("dim", dim, format_args!("1 to {most}")))
+    }
 }
 
 pub(super) fn check_rows(rows: usize) -> Result<()> {
@@ -41,6 +46,27 @@ impl Vectors {
     from_values!(from_u8, u8);
     from_values!(from_i8, i8);
 
+    /// A data set of packed bits, `dim` per row: component `j` of a row is bit `j % 8`, from the
+    /// least, of its byte `j / 8`, as of NumPy's `packbits(bitorder="little")`. Each row begins
+    /// at a byte, and bits past the dimension are 0.
+    ///
+    /// The metric of bits is the Hamming distance: squared L2 ([`Metric::L2`](crate::Metric::L2)).
+    ///
+    /// ```
+    /// use tagore::Vectors;
+    /// let vectors = Vectors::from_bits(vec![0b101, 0b1, 0, 0b10], 9)?;
+    /// assert_eq!(&vectors.row(0)[..], [1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+    /// assert_eq!((vectors.len(), vectors.dim()), (2, 9));
+    /// # assert!(vectors.validate(&tagore::Progress::silent()).is_err());
+    /// # Ok::<(), tagore::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If `dim` is not in 1..=32768, or the bytes are not a whole number of rows.
+    pub fn from_bits(bytes: Vec<u8>, dim: usize) -> Result<Self> {
+        Self::from_bytes(bytes, ElementType::B1, dim)
+    }
+
     /// A data set of the values of `owner`, row-major, `dim` per row. Nothing is copied: `owner` is
     /// kept until the last clone of the data set is dropped.
     ///
@@ -57,20 +83,26 @@ impl Vectors {
     /// # Ok::<(), tagore::Error>(())
     /// ```
     ///
+    /// Rows of [`Bits`](crate::Bits) have `dim / 8` values, rounded up.
+    ///
     /// # Errors
-    /// If `dim` is not in 1..=4096 or does not divide the number of values, or there are more than
-    /// [`MAX_ROWS`] rows.
+    /// If `dim` is 0 or above [`ElementType::max_dim`], the values are not a whole number of rows,
+    /// or there are more than [`MAX_ROWS`] rows.
     pub fn from_owner<T: Component>(
         owner: impl AsRef<[T]> + Send + Sync + 'static,
         dim: usize,
     ) -> Result<Self> {
-        check_dim(dim)?;
-        let values = owner.as_ref().len();
-        if !values.is_multiple_of(dim) {
-            return Err(Error::argument("values", values, format_args!("a multiple of dim = {dim}")));
+        check_dim(dim, T::TYPE)?;
+        let (values, row) = (owner.as_ref().len(), T::TYPE.values(dim));
+        if !values.is_multiple_of(row) {
+            let expected = match T::TYPE {
+                ElementType::B1 => format!("a multiple of {row}, the bytes of {dim} bits"),
+                _ => format!("a multiple of dim = {dim}"),
+            };
+            return Err(Error::argument("values", values, expected));
         }
-        check_rows(values / dim)?;
-        Ok(Self::new(Storage::of(owner), Layout::dense(T::TYPE, values / dim, dim), None))
+        check_rows(values / row)?;
+        Ok(Self::new(Storage::of(owner), Layout::dense(T::TYPE, values / row, dim), None))
     }
 
     /// A data set of `rows` rows of `dim` values of `owner`: row `i` starts at value `i * stride`.
@@ -78,21 +110,26 @@ impl Vectors {
     /// [`from_owner`](Self::from_owner).
     ///
     /// # Errors
-    /// If `dim` is not in 1..=4096, `stride` is less than `dim`, `owner` has too few values, or
-    /// there are more than [`MAX_ROWS`] rows.
+    /// If `dim` is 0 or above [`ElementType::max_dim`], `stride` is less than the values of a row,
+    /// `owner` has too few values, or there are more than [`MAX_ROWS`] rows.
     pub fn from_strided<T: Component>(
         owner: impl AsRef<[T]> + Send + Sync + 'static,
         (rows, dim): (usize, usize),
         stride: usize,
     ) -> Result<Self> {
-        check_dim(dim)?;
+        check_dim(dim, T::TYPE)?;
         check_rows(rows)?;
-        if stride < dim {
-            return Err(Error::argument("stride", stride, format_args!("at least dim = {dim} values")));
+        let row = T::TYPE.values(dim);
+        if stride < row {
+            let expected = match T::TYPE {
+                ElementType::B1 => format!("at least the {row} bytes of {dim} bits"),
+                _ => format!("at least dim = {dim} values"),
+            };
+            return Err(Error::argument("stride", stride, expected));
         }
         let values = owner.as_ref().len();
         // The last row needs no room behind it.
-        let needed = rows.checked_sub(1).map_or(Some(0), |gaps| gaps.checked_mul(stride)?.checked_add(dim));
+        let needed = rows.checked_sub(1).map_or(Some(0), |gaps| gaps.checked_mul(stride)?.checked_add(row));
         if needed.is_none_or(|needed| needed > values) {
             let expected = format!("at least those of {rows} rows of {dim}, one every {stride}");
             return Err(Error::argument("values", values, expected));
@@ -102,20 +139,20 @@ impl Vectors {
         Ok(Self::new(Storage::of(owner), layout, None))
     }
 
-    /// A data set of the bytes of `owner`: rows without gaps, `dim` little-endian values of type
-    /// `element` each. Otherwise as [`from_owner`](Self::from_owner).
+    /// A data set of the bytes of `owner`: rows without gaps, `dim` little-endian components of
+    /// type `element` each, or bits in whole bytes. Otherwise as [`from_owner`](Self::from_owner).
     ///
     /// # Errors
-    /// If `dim` is not in 1..=4096, the bytes do not start at an address that suits the type or are
-    /// not a whole number of rows, or there are more than [`MAX_ROWS`] rows.
+    /// If `dim` is 0 or above [`ElementType::max_dim`], the bytes do not start at an address that
+    /// suits the type or are not a whole number of rows, or there are more than [`MAX_ROWS`] rows.
     pub fn from_bytes(
         owner: impl AsRef<[u8]> + Send + Sync + 'static,
         element: ElementType,
         dim: usize,
     ) -> Result<Self> {
-        check_dim(dim)?;
+        check_dim(dim, element)?;
         let bytes = owner.as_ref();
-        let (size, row) = (bytes.len(), dim * element.size());
+        let (size, row) = (bytes.len(), element.row_bytes(dim));
         if !size.is_multiple_of(row) {
             let expected = format!("a multiple of {row}, the bytes of a row of {dim} {element} values");
             return Err(Error::argument("bytes", size, expected));
@@ -130,7 +167,8 @@ impl Vectors {
         Ok(Self::new(Storage::of::<u8>(owner), Layout::dense(element, size / row, dim), None))
     }
 
-    /// A data set of copies of `rows`, all of the length of the first.
+    /// A data set of copies of `rows`, all of the length of the first. The dimension of rows of
+    /// [`Bits`](crate::Bits) is a multiple of eight.
     ///
     /// ```
     /// use tagore::Vectors;
@@ -149,14 +187,14 @@ impl Vectors {
             return Err(Error::argument("rows", "none", "at least one: its length is the dimension"));
         };
         let first = first.as_ref();
-        let dim = first.len();
-        check_dim(dim)?;
-        let mut values = Vec::with_capacity((rows.size_hint().0 + 1).saturating_mul(dim));
+        let (length, dim) = (first.len(), first.len() * T::TYPE.per_value());
+        check_dim(dim, T::TYPE)?;
+        let mut values = Vec::with_capacity((rows.size_hint().0 + 1).saturating_mul(length));
         values.extend_from_slice(first);
         for (row, number) in rows.zip(1usize..) {
             let row = row.as_ref();
-            if row.len() != dim {
-                let (found, expected) = (row.len(), format!("{dim} as in row 0"));
+            if row.len() != length {
+                let (found, expected) = (row.len(), format!("{length} as in row 0"));
                 return Err(Error::mismatch(format_args!("values of row {number}"), found, expected));
             }
             check_rows(number + 1)?;
@@ -182,7 +220,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::Progress;
+    use crate::{MAX_DIM, Progress};
 
     fn text<T>(result: Result<T>) -> String {
         result.err().map_or_else(|| "no error".to_owned(), |error| error.to_string())

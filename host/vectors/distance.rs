@@ -121,6 +121,7 @@ mod x86 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Bits, Scalar};
     use super::*;
     use half::f16;
     use tagore_device::random::{Draws, Stage};
@@ -138,7 +139,7 @@ mod tests {
         sums[0]
     }
 
-    fn check<T: Element>(convert: impl Fn(f32) -> T) {
+    fn check<T: Scalar>(convert: impl Fn(f32) -> T) {
         for dim in [1, 2, 3, 15, 16, 17, 31, 96, 97, 128, 960, 4096] {
             let draws = Draws::new(7, Stage::Test, 0, dim as u64);
             let values: Vec<T> =
@@ -174,6 +175,29 @@ mod tests {
         check(f16::from_f32);
         check(|x| x.clamp(0.0, 255.0) as u8);
         check(|x| x.clamp(-128.0, 127.0) as i8);
+    }
+
+    #[test]
+    fn every_instruction_set_counts_bits() {
+        for width in [1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 128, 4096] {
+            let draws = Draws::new(8, Stage::Test, 0, width as u64);
+            let values: Vec<Bits> = (0..5 * width).map(|i| Bits(draws.bits(i as u64) as u8)).collect();
+            let matrix = Matrix::new(&values, width, width);
+            let ids = [4, 0, 2, 1];
+            let count = |id: u32, term: fn(u8, u8) -> u8| {
+                let pairs = matrix.row(1).iter().zip(matrix.row(id as usize));
+                pairs.map(|(x, y)| term(x.0, y.0).count_ones()).sum::<u32>() as f32
+            };
+            let mut found = [f32::NAN; 4];
+            for run in [one_to_many::<SquaredL2, Bits>, portable::<SquaredL2, Bits>] {
+                run(matrix.row(1), matrix, &ids, &mut found);
+                assert_eq!(found, ids.map(|id| count(id, |x, y| x ^ y)), "{width} bytes");
+            }
+            for run in [one_to_many::<Dot, Bits>, portable::<Dot, Bits>] {
+                run(matrix.row(1), matrix, &ids, &mut found);
+                assert_eq!(found, ids.map(|id| count(id, |x, y| x & y)), "{width} bytes");
+            }
+        }
     }
 
     #[test]

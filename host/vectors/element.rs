@@ -6,6 +6,7 @@ use std::str::FromStr;
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
+use super::{Bits, MAX_DIM};
 use crate::{Error, Result};
 
 /// The type of a vector's components.
@@ -22,27 +23,49 @@ pub enum ElementType {
     U8,
     /// Signed bytes.
     I8,
+    /// Bits, eight to a byte: component `j` is bit `j % 8`, from the least, of byte `j / 8`.
+    B1,
 }
 
 impl ElementType {
     /// All types.
-    pub const ALL: [Self; 5] = [Self::F32, Self::F16, Self::Bf16, Self::U8, Self::I8];
+    pub const ALL: [Self; 6] = [Self::F32, Self::F16, Self::Bf16, Self::U8, Self::I8, Self::B1];
 
     /// Whether values of other types are rounded to this one. Integers must be held exactly.
     pub(super) const fn rounds(self) -> bool {
         matches!(self, Self::F16 | Self::Bf16)
     }
 
-    /// Bytes per component.
+    /// Bytes per value: a component, or eight of bits.
     pub const fn size(self) -> usize {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
-            Self::U8 | Self::I8 => 1,
+            Self::U8 | Self::I8 | Self::B1 => 1,
         }
     }
 
-    /// `f32`, `f16`, `bf16`, `u8` or `i8`.
+    /// Components per value.
+    pub(crate) const fn per_value(self) -> usize {
+        if matches!(self, Self::B1) { 8 } else { 1 }
+    }
+
+    /// Values that hold `dim` components: bytes of bits, else `dim`.
+    pub(crate) const fn values(self, dim: usize) -> usize {
+        dim.div_ceil(self.per_value())
+    }
+
+    /// Bytes of a row of `dim` components.
+    pub const fn row_bytes(self, dim: usize) -> usize {
+        self.values(dim) * self.size()
+    }
+
+    /// The largest dimension: 32,768 bits, or 4,096 components of another type.
+    pub const fn max_dim(self) -> usize {
+        MAX_DIM * self.per_value()
+    }
+
+    /// `f32`, `f16`, `bf16`, `u8`, `i8` or `b1`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -50,6 +73,7 @@ impl ElementType {
             Self::Bf16 => "bf16",
             Self::U8 => "u8",
             Self::I8 => "i8",
+            Self::B1 => "b1",
         }
     }
 }
@@ -61,7 +85,7 @@ impl FromStr for ElementType {
         Self::ALL
             .into_iter()
             .find(|element| element.name() == name)
-            .ok_or_else(|| Error::argument("type", name, "f32, f16, bf16, u8 or i8"))
+            .ok_or_else(|| Error::argument("type", name, "f32, f16, bf16, u8, i8 or b1"))
     }
 }
 
@@ -71,8 +95,8 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// A type of the components of vectors: `f32`, `f16`, `bf16`, `u8` or `i8`. No other type can have
-/// it.
+/// A type of the values of vectors: `f32`, `f16`, `bf16`, `u8`, `i8`, or [`Bits`]. No other type
+/// can have it.
 pub trait Component: Element {}
 
 impl Component for f32 {}
@@ -80,17 +104,23 @@ impl Component for f16 {}
 impl Component for bf16 {}
 impl Component for u8 {}
 impl Component for i8 {}
+impl Component for Bits {}
 
 /// A component type with distance kernels. Public in a private module, so that [`Component`] is
 /// sealed.
-pub trait Element: bytemuck::Pod + fmt::Display + Send + Sync {
+pub trait Element: bytemuck::Pod + Send + Sync {
     const TYPE: ElementType;
 
-    /// Widens the value to f32, exactly; for finite values.
-    fn to_f32(self) -> f32;
+    /// The components of a row, widened to f32, exactly; for finite values. Rows of bits end with
+    /// those of a whole byte.
+    fn components(row: &[Self]) -> impl Iterator<Item = f32>;
 
-    /// Rounds `value` to this type; none if it is out of range.
-    fn from_f32(value: f32) -> Option<Self>;
+    /// Converts `components` to a row. Floats of 16 bits are rounded; other types must hold them
+    /// exactly.
+    ///
+    /// # Errors
+    /// The place of the first component that does not convert, and its value.
+    fn fill(row: &mut [Self], components: impl Iterator<Item = f32>) -> Result<(), (usize, f32)>;
 
     /// Sum of squared differences of two rows of the same length.
     fn squared_l2(a: &[Self], b: &[Self]) -> f32;
@@ -99,12 +129,41 @@ pub trait Element: bytemuck::Pod + fmt::Display + Send + Sync {
     fn dot(a: &[Self], b: &[Self]) -> f32;
 }
 
+/// A type of one component per value.
+pub trait Scalar: Element + fmt::Display {
+    /// Widens the value to f32, exactly; for finite values.
+    fn to_f32(self) -> f32;
+
+    /// Rounds `value` to this type; none if it is out of range.
+    fn from_f32(value: f32) -> Option<Self>;
+}
+
+macro_rules! scalar_rows {
+    () => {
+        #[inline(always)]
+        fn components(row: &[Self]) -> impl Iterator<Item = f32> {
+            row.iter().map(|&x| Scalar::to_f32(x))
+        }
+
+        fn fill(row: &mut [Self], components: impl Iterator<Item = f32>) -> Result<(), (usize, f32)> {
+            let rounds = Self::TYPE.rounds();
+            for (place, (to, wide)) in row.iter_mut().zip(components).enumerate() {
+                let narrow = <Self as Scalar>::from_f32(wide);
+                // f32 holds every value of every type.
+                let narrow = narrow.filter(|&narrow| rounds || Scalar::to_f32(narrow) == wide);
+                *to = narrow.ok_or((place, wide))?;
+            }
+            Ok(())
+        }
+    };
+}
+
 /// Independent sums per row of floats. Their number and the tree that adds them are fixed, and
 /// products are never fused with sums, so every machine and instruction set gives the same bytes.
 const LANES: usize = 16;
 
 #[inline(always)]
-fn lanes<T: Element>(a: &[T], b: &[T], term: impl Fn(f32, f32) -> f32) -> f32 {
+fn lanes<T: Scalar>(a: &[T], b: &[T], term: impl Fn(f32, f32) -> f32) -> f32 {
     let (a_blocks, a_rest) = a.as_chunks::<LANES>();
     let (b_blocks, b_rest) = b.as_chunks::<LANES>();
     let mut sums = [0f32; LANES];
@@ -132,7 +191,7 @@ fn lanes<T: Element>(a: &[T], b: &[T], term: impl Fn(f32, f32) -> f32) -> f32 {
 }
 
 #[inline(always)]
-fn add_terms<T: Element>(
+fn add_terms<T: Scalar>(
     sums: &mut [f32; LANES],
     x: &[T; LANES],
     y: &[T; LANES],
@@ -145,6 +204,8 @@ fn add_terms<T: Element>(
 
 macro_rules! float_kernels {
     () => {
+        scalar_rows!();
+
         #[inline(always)]
         fn squared_l2(a: &[Self], b: &[Self]) -> f32 {
             lanes(a, b, |x, y| (x - y) * (x - y))
@@ -160,6 +221,8 @@ macro_rules! float_kernels {
 // Integer sums are exact in i32 (4096 * 255^2 < 2^31), so their order does not matter.
 macro_rules! integer_kernels {
     () => {
+        scalar_rows!();
+
         #[inline(always)]
         fn squared_l2(a: &[Self], b: &[Self]) -> f32 {
             let terms = a.iter().zip(b).map(|(&x, &y)| {
@@ -180,6 +243,10 @@ macro_rules! integer_kernels {
 impl Element for f32 {
     const TYPE: ElementType = ElementType::F32;
 
+    float_kernels!();
+}
+
+impl Scalar for f32 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         self
@@ -188,13 +255,15 @@ impl Element for f32 {
     fn from_f32(value: f32) -> Option<Self> {
         Some(value)
     }
-
-    float_kernels!();
 }
 
 impl Element for f16 {
     const TYPE: ElementType = ElementType::F16;
 
+    float_kernels!();
+}
+
+impl Scalar for f16 {
     /// Exact for finite values, and branch-free so that loops vectorise. The bits move to those of
     /// an f32 with an exponent 112 too small; a multiplication corrects it.
     #[inline(always)]
@@ -208,13 +277,15 @@ impl Element for f16 {
         let rounded = Self::from_f32(value);
         rounded.is_finite().then_some(rounded)
     }
-
-    float_kernels!();
 }
 
 impl Element for bf16 {
     const TYPE: ElementType = ElementType::Bf16;
 
+    float_kernels!();
+}
+
+impl Scalar for bf16 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         f32::from_bits(u32::from(self.to_bits()) << 16)
@@ -224,13 +295,15 @@ impl Element for bf16 {
         let rounded = Self::from_f32(value);
         rounded.is_finite().then_some(rounded)
     }
-
-    float_kernels!();
 }
 
 impl Element for u8 {
     const TYPE: ElementType = ElementType::U8;
 
+    integer_kernels!();
+}
+
+impl Scalar for u8 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         f32::from(self)
@@ -240,13 +313,15 @@ impl Element for u8 {
         let rounded = value.round_ties_even();
         (0.0..=255.0).contains(&rounded).then_some(rounded as Self)
     }
-
-    integer_kernels!();
 }
 
 impl Element for i8 {
     const TYPE: ElementType = ElementType::I8;
 
+    integer_kernels!();
+}
+
+impl Scalar for i8 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         f32::from(self)
@@ -256,8 +331,6 @@ impl Element for i8 {
         let rounded = value.round_ties_even();
         (-128.0..=127.0).contains(&rounded).then_some(rounded as Self)
     }
-
-    integer_kernels!();
 }
 
 #[cfg(test)]
@@ -269,7 +342,7 @@ mod tests {
         for bits in 0..=u16::MAX {
             let value = f16::from_bits(bits);
             if value.is_finite() {
-                assert_eq!(Element::to_f32(value).to_bits(), value.to_f32().to_bits(), "{bits:#x}");
+                assert_eq!(Scalar::to_f32(value).to_bits(), value.to_f32().to_bits(), "{bits:#x}");
             }
         }
     }
@@ -279,23 +352,23 @@ mod tests {
         for bits in 0..=u16::MAX {
             let value = bf16::from_bits(bits);
             if value.is_finite() {
-                let wide = Element::to_f32(value);
+                let wide = Scalar::to_f32(value);
                 assert_eq!(wide.to_bits(), value.to_f32().to_bits(), "{bits:#x}");
-                assert_eq!(<bf16 as Element>::from_f32(wide).map(bf16::to_bits), Some(bits));
+                assert_eq!(<bf16 as Scalar>::from_f32(wide).map(bf16::to_bits), Some(bits));
             }
         }
     }
 
     #[test]
     fn values_out_of_range_do_not_convert() {
-        assert_eq!(<u8 as Element>::from_f32(255.0), Some(255));
-        assert_eq!(<u8 as Element>::from_f32(256.0), None);
-        assert_eq!(<u8 as Element>::from_f32(-1.0), None);
-        assert_eq!(<i8 as Element>::from_f32(-128.0), Some(-128));
-        assert_eq!(<i8 as Element>::from_f32(f32::NAN), None);
-        assert!(<f16 as Element>::from_f32(65_504.0).is_some());
-        assert!(<f16 as Element>::from_f32(1e5).is_none());
-        assert!(<bf16 as Element>::from_f32(3.38e38).is_some());
-        assert!(<bf16 as Element>::from_f32(f32::MAX).is_none());
+        assert_eq!(<u8 as Scalar>::from_f32(255.0), Some(255));
+        assert_eq!(<u8 as Scalar>::from_f32(256.0), None);
+        assert_eq!(<u8 as Scalar>::from_f32(-1.0), None);
+        assert_eq!(<i8 as Scalar>::from_f32(-128.0), Some(-128));
+        assert_eq!(<i8 as Scalar>::from_f32(f32::NAN), None);
+        assert!(<f16 as Scalar>::from_f32(65_504.0).is_some());
+        assert!(<f16 as Scalar>::from_f32(1e5).is_none());
+        assert!(<bf16 as Scalar>::from_f32(3.38e38).is_some());
+        assert!(<bf16 as Scalar>::from_f32(f32::MAX).is_none());
     }
 }

@@ -29,6 +29,8 @@ pub enum Format {
     U8bin,
     /// As [`Fbin`](Self::Fbin), with i8 rows.
     I8bin,
+    /// As [`Fbin`](Self::Fbin), with rows of bits, eight to a byte. The columns are bits.
+    B1bin,
     /// As [`Fbin`](Self::Fbin), with rows of 32-bit ids.
     Ibin,
     /// A two-dimensional NumPy array.
@@ -48,7 +50,7 @@ pub(super) enum Framing {
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Fvecs,
         Self::Bvecs,
         Self::Ivecs,
@@ -57,6 +59,7 @@ impl Format {
         Self::Bf16bin,
         Self::U8bin,
         Self::I8bin,
+        Self::B1bin,
         Self::Ibin,
         Self::Npy,
     ];
@@ -72,6 +75,7 @@ impl Format {
             Self::Bf16bin => "bf16bin",
             Self::U8bin => "u8bin",
             Self::I8bin => "i8bin",
+            Self::B1bin => "b1bin",
             Self::Ibin => "ibin",
             Self::Npy => "npy",
         }
@@ -105,6 +109,7 @@ impl Format {
             Self::Bf16bin => Some(ElementType::Bf16),
             Self::Bvecs | Self::U8bin => Some(ElementType::U8),
             Self::I8bin => Some(ElementType::I8),
+            Self::B1bin => Some(ElementType::B1),
             Self::Ivecs | Self::Ibin | Self::Npy => None,
         }
     }
@@ -112,9 +117,13 @@ impl Format {
     pub(super) const fn framing(self) -> Framing {
         match self {
             Self::Fvecs | Self::Bvecs | Self::Ivecs => Framing::Vecs,
-            Self::Fbin | Self::F16bin | Self::Bf16bin | Self::U8bin | Self::I8bin | Self::Ibin => {
-                Framing::Bin
-            }
+            Self::Fbin
+            | Self::F16bin
+            | Self::Bf16bin
+            | Self::U8bin
+            | Self::I8bin
+            | Self::B1bin
+            | Self::Ibin => Framing::Bin,
             Self::Npy => Framing::Npy,
         }
     }
@@ -185,7 +194,7 @@ mod tests {
 
     #[test]
     fn errors_name_the_extension_found() {
-        let all = "fvecs, bvecs, ivecs, fbin, f16bin, bf16bin, u8bin, i8bin, ibin or npy";
+        let all = "fvecs, bvecs, ivecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin, ibin or npy";
         let text = |path: &str| Format::of(path).unwrap_err().to_string();
         assert_eq!(text("a/x.csv"), format!("a/x.csv: found the extension .csv, expected {all}"));
         assert_eq!(text("a.b/x"), format!("a.b/x: found no extension, expected {all}"));
@@ -194,6 +203,6 @@ mod tests {
             "csv".parse::<Format>().unwrap_err().to_string(),
             format!("format: found csv, expected {all}")
         );
-        assert_eq!(Format::vector_names(), "fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy");
+        assert_eq!(Format::vector_names(), "fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin or npy");
     }
 }

@@ -120,9 +120,9 @@ impl Vectors {
     /// not one of the device's memory or that memory is too small, or work of the stream failed.
     pub unsafe fn from_device(rows: DeviceRows, owner: impl Any + Send + Sync) -> Result<Self> {
         let DeviceRows { address, rows, dim, element, device, stride, stream } = rows;
-        check_dim(dim)?;
+        check_dim(dim, element)?;
         check_rows(rows)?;
-        if element == ElementType::Bf16 {
+        if matches!(element, ElementType::Bf16 | ElementType::B1) {
             return Err(Error::argument("type", element, "f32, f16, u8 or i8 in memory of a device"));
         }
         let (size, row) = (element.size(), dim * element.size());
@@ -212,7 +212,7 @@ impl Vectors {
             ElementType::F32 => range::most(metric, self.dim()),
             // Every finite f16 is in range.
             ElementType::F16 => f32::MAX,
-            ElementType::Bf16 | ElementType::U8 | ElementType::I8 => return Ok(None),
+            ElementType::Bf16 | ElementType::U8 | ElementType::I8 | ElementType::B1 => return Ok(None),
         };
         Ok(Some(Checking { vectors: self, metric, on_device: lent.begin_check(most)? }))
     }

@@ -64,7 +64,7 @@ fn typed(values: &[f32], dim: usize, element: ElementType) -> Vectors {
     match element {
         ElementType::F32 => Vectors::from_f32(values.to_vec(), dim),
         ElementType::F16 => Vectors::from_f16(values.iter().map(|&x| f16::from_f32(x)).collect(), dim),
-        ElementType::Bf16 => unreachable!("not in memory of a device"),
+        ElementType::Bf16 | ElementType::B1 => unreachable!("not in memory of a device"),
         ElementType::U8 => Vectors::from_u8(whole().map(|x| x as u8).collect(), dim),
         ElementType::I8 => Vectors::from_i8(whole().map(|x| (x - 128.0) as i8).collect(), dim),
     }

@@ -2,9 +2,10 @@
 
 use half::{bf16, f16};
 
-use super::Element;
+use super::{Bits, Element};
 
-/// Rows of one type: row `i` is `data[i * stride..][..dim]`.
+/// Rows of one type: row `i` is `data[i * stride..][..dim]`, where `dim` counts values: the
+/// dimension, or bytes of bits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix<'a, T> {
     pub data: &'a [T],
@@ -26,6 +27,12 @@ impl<'a, T: Element> Matrix<'a, T> {
         let start = index * self.stride;
         &self.data[start..start + self.dim]
     }
+
+    /// The components of a row, widened to f32; see [`Element::components`].
+    #[inline(always)]
+    pub(crate) fn components(&self, index: usize) -> impl Iterator<Item = f32> + use<'a, T> {
+        T::components(self.row(index))
+    }
 }
 
 /// Rows of any element type.
@@ -36,6 +43,7 @@ pub(crate) enum TypedRows<'a> {
     Bf16(Matrix<'a, bf16>),
     U8(Matrix<'a, u8>),
     I8(Matrix<'a, i8>),
+    B1(Matrix<'a, Bits>),
 }
 
 /// Evaluates `$body` with `$matrix` bound to the matrix of the rows' type.
@@ -47,6 +55,7 @@ macro_rules! with_matrix {
             $crate::vectors::TypedRows::Bf16($matrix) => $body,
             $crate::vectors::TypedRows::U8($matrix) => $body,
             $crate::vectors::TypedRows::I8($matrix) => $body,
+            $crate::vectors::TypedRows::B1($matrix) => $body,
         }
     };
 }

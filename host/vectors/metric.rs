@@ -5,12 +5,13 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::ElementType;
 use crate::{Error, Result};
 
 /// A metric. Lists, indexes and results hold its list distance; smaller is nearer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Metric {
-    /// Squared Euclidean distance.
+    /// Squared Euclidean distance. Of bits it is the Hamming distance.
     #[default]
     #[serde(rename = "l2")]
     L2,
@@ -30,6 +31,42 @@ impl Metric {
             Self::InnerProduct => "ip",
             Self::Cosine => "cosine",
         }
+    }
+
+    /// The name for vectors of a type: as [`name`](Self::name), but `hamming` of bits.
+    pub const fn name_for(self, element: ElementType) -> &'static str {
+        match (self, element) {
+            (Self::L2, ElementType::B1) => "hamming",
+            _ => self.name(),
+        }
+    }
+
+    /// The metric of a name for vectors of a type: `l2`, `ip` or `cosine`. Bits have one metric,
+    /// `hamming` or `l2`.
+    ///
+    /// # Errors
+    /// If vectors of this type have no metric of this name.
+    pub fn named(name: &str, element: ElementType) -> Result<Self> {
+        let found = format_args!("{name} for {element} vectors");
+        match (name, element) {
+            ("hamming", ElementType::B1) => Ok(Self::L2),
+            ("hamming", _) => {
+                Err(Error::argument("metric", found, "l2, ip or cosine: hamming is that of bits"))
+            }
+            _ => name.parse::<Self>().and_then(|metric| metric.check(element).map(|()| metric)),
+        }
+    }
+
+    /// Checks that vectors of a type have this metric.
+    ///
+    /// # Errors
+    /// If they are bits, and this is not their metric.
+    pub(crate) fn check(self, element: ElementType) -> Result<()> {
+        if element == ElementType::B1 && self != Self::L2 {
+            let found = format_args!("{self} for {element} vectors");
+            return Err(Error::argument("metric", found, "hamming, that of bits"));
+        }
+        Ok(())
     }
 }
 

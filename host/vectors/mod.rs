@@ -1,6 +1,7 @@
 //! Data sets: element types, file formats, metrics and distances.
 
 mod advice;
+mod bits;
 mod construct;
 pub(crate) mod distance;
 mod element;
@@ -43,8 +44,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rayon::prelude::*;
 
 pub(crate) use advice::{Access, advise, far_apart};
-pub(crate) use element::Element;
+pub use bits::Bits;
 pub use element::{Component, ElementType};
+pub(crate) use element::{Element, Scalar};
 pub use format::Format;
 pub use gpu::{DeviceMemory, DeviceResults, start_seconds};
 pub use id_set::IdSet;
@@ -72,7 +74,7 @@ use crate::{Error, Progress, Result};
 /// Most rows of a data set: ids are `u32`, and `u32::MAX` means none.
 pub const MAX_ROWS: usize = u32::MAX as usize - 1;
 
-/// The largest dimension.
+/// The largest dimension; of bits, eight times as many ([`ElementType::max_dim`]).
 pub const MAX_DIM: usize = 4096;
 
 /// A data set: rows of one dimension and element type, in memory of any owner or mapped from a
@@ -83,6 +85,7 @@ pub const MAX_DIM: usize = 4096;
 ///
 /// - [`open`](Self::open): a file, mapped;
 /// - [`from_f32`](Self::from_f32) and the like, [`from_rows`](Self::from_rows): vectors and rows;
+///   [`from_bits`](Self::from_bits): packed bits;
 /// - [`from_owner`](Self::from_owner), [`from_strided`](Self::from_strided),
 ///   [`from_bytes`](Self::from_bytes): memory of another library, kept alive and not copied;
 /// - [`from_source`](Self::from_source), [`spooled`](Self::spooled): a [`Source`], such as a
@@ -124,7 +127,7 @@ pub(crate) struct Layout {
 impl Layout {
     /// Rows without gaps, from byte 0.
     pub(crate) fn dense(element: ElementType, rows: usize, dim: usize) -> Self {
-        Self { element, rows, dim, offset: 0, stride: dim * element.size(), prefixed: false }
+        Self { element, rows, dim, offset: 0, stride: element.row_bytes(dim), prefixed: false }
     }
 }
 
@@ -169,7 +172,7 @@ impl Vectors {
         match self.rows() {
             TypedRows::F32(matrix) => Cow::Borrowed(matrix.row(index)),
             rows => {
-                with_matrix!(rows, m => m.row(index).iter().map(|&x| Element::to_f32(x)).collect())
+                with_matrix!(rows, m => m.components(index).take(self.dim()).collect())
             }
         }
     }
@@ -270,15 +273,17 @@ impl Vectors {
             ElementType::Bf16 => TypedRows::Bf16(self.matrix()),
             ElementType::U8 => TypedRows::U8(self.matrix()),
             ElementType::I8 => TypedRows::I8(self.matrix()),
+            ElementType::B1 => TypedRows::B1(self.matrix()),
         }
     }
 
     #[inline]
     fn matrix<T: Element>(&self) -> Matrix<'_, T> {
-        let Layout { rows, dim, offset, stride, .. } = self.layout;
-        let end = if rows == 0 { offset } else { offset + (rows - 1) * stride + dim * size_of::<T>() };
+        let Layout { element, rows, dim, offset, stride, .. } = self.layout;
+        let values = element.values(dim);
+        let end = if rows == 0 { offset } else { offset + (rows - 1) * stride + values * size_of::<T>() };
         // Every constructor checked the length, and the alignment of every row.
-        Matrix::new(bytemuck::cast_slice(&self.storage.bytes()[offset..end]), stride / size_of::<T>(), dim)
+        Matrix::new(bytemuck::cast_slice(&self.storage.bytes()[offset..end]), stride / size_of::<T>(), values)
     }
 
     /// Checks that all values are finite and that all rows of an fvecs or bvecs file have the same
@@ -344,8 +349,9 @@ impl Vectors {
             return Ok(known);
         }
         let largest = Largest::default();
-        // Every byte is a valid value.
-        let all_are_sound = self.element_type().size() == 1 && !self.layout.prefixed;
+        // Every byte is a valid value, except for the bits past the dimension.
+        let is_whole = self.dim().is_multiple_of(self.element_type().per_value());
+        let all_are_sound = self.element_type().size() == 1 && is_whole && !self.layout.prefixed;
         if !all_are_sound {
             let stage = progress.stage("check", self.len() as u64);
             if let Some(checking) = self.begin_check(metric)? {
@@ -375,10 +381,21 @@ impl Vectors {
                 }
             }
             TypedRows::U8(_) | TypedRows::I8(_) => Ok(()),
+            TypedRows::B1(matrix) => {
+                let dim = self.dim();
+                let past = |row: usize| matrix.components(row).skip(dim).position(|bit| bit != 0.0);
+                match rows.into_iter().find_map(|row| Some((row, dim + past(row)?))) {
+                    Some((row, place)) => {
+                        let expected = format_args!("0: only padding follows the {dim} bits of a row");
+                        Err(self.bad_value(row, place, 1, expected))
+                    }
+                    None => Ok(()),
+                }
+            }
         }
     }
 
-    fn check_magnitudes<T: Element>(
+    fn check_magnitudes<T: Scalar>(
         &self,
         matrix: Matrix<'_, T>,
         rows: Range<usize>,
@@ -398,7 +415,7 @@ impl Vectors {
     }
 
     /// The error for a row with a value beyond `most`.
-    fn value_beyond<T: Element>(
+    fn value_beyond<T: Scalar>(
         &self,
         most: f32,
         (row, values): (usize, &[T]),
@@ -454,7 +471,7 @@ const FINITE: &str = "a finite number";
 
 /// The largest magnitude as bits: those of non-negative floats sort as the floats do, and those of
 /// infinities and NaNs come last.
-fn magnitude_bits<T: Element>(values: &[T]) -> u32 {
+fn magnitude_bits<T: Scalar>(values: &[T]) -> u32 {
     values.iter().fold(0, |largest, x| largest.max(x.to_f32().to_bits() & !(1 << 31)))
 }
 

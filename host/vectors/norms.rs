@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::{Element, Vectors, with_matrix};
+use super::{Vectors, with_matrix};
 use crate::{Progress, Result};
 
 /// Normalised rows as f32, and the marks of zero vectors; empty if there are none.
@@ -57,7 +57,7 @@ pub(super) fn lift(base: &Vectors, largest: f64, progress: &Progress) -> Result<
 
 /// The squared norm of a row.
 fn square(base: &Vectors, row: usize) -> f64 {
-    with_matrix!(base.rows(), m => m.row(row).iter().map(|x| f64::from(x.to_f32()).powi(2)).sum())
+    with_matrix!(base.rows(), m => m.components(row).map(|x| f64::from(x).powi(2)).sum())
 }
 
 /// The square of the largest norm in `base`.

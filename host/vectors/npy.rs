@@ -23,15 +23,16 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 const ALIGNMENT: usize = 64;
 
 /// NumPy's name of an element type. NumPy has none for bf16: an array of `ml_dtypes.bfloat16` is
-/// saved as plain 2-byte values.
-pub(super) const fn name(element: ElementType) -> &'static str {
-    match element {
+/// saved as plain 2-byte values. None for bits, which arrays do not pack.
+pub(super) const fn name(element: ElementType) -> Option<&'static str> {
+    Some(match element {
         ElementType::F32 => "<f4",
         ElementType::F16 => "<f2",
         ElementType::Bf16 => "<V2",
         ElementType::U8 => "|u1",
         ElementType::I8 => "|i1",
-    }
+        ElementType::B1 => return None,
+    })
 }
 
 /// The header of a C-ordered array of `rows` or `rows` × `cols` elements, byte for byte as NumPy

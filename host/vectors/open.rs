@@ -21,7 +21,8 @@ impl Vectors {
     ///
     /// # Errors
     /// If the file cannot be opened, its extension names no vector format, its size contradicts its
-    /// header, the dimension is not in 1..=4096, or there are more than [`MAX_ROWS`] rows.
+    /// header, the dimension is not in 1..=4096 (of bits, 1..=32768), or there are more than
+    /// [`MAX_ROWS`] rows.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let source = OpenedFile::open(path)?;
@@ -126,6 +127,11 @@ pub(super) struct BinHeader {
 }
 
 impl BinHeader {
+    /// This header with columns of values that hold `per_value` components each.
+    fn of_values(self, per_value: usize) -> Self {
+        Self { cols: self.cols.div_ceil(per_value as u64), ..self }
+    }
+
     /// File size with this header and `size` bytes per element.
     pub(super) fn file_size(&self, size: usize) -> u128 {
         let elements = u128::from(self.rows) * u128::from(self.cols);
@@ -160,12 +166,17 @@ impl<'a> OpenedFile<'a> {
     fn vectors(self, format: Format) -> Result<Vectors> {
         let (element, shape) = match (format.framing(), format.element()) {
             (Framing::Npy, _) => {
-                let named = ElementType::ALL.map(|element| (npy::name(element), element.size(), element));
+                let named = |element| Some((npy::name(element)?, ElementType::size(element), element));
                 // `numpy.save` writes bf16 under this name or that of `npy::name`, by its version.
-                self.npy(&[&named[..], &[("|V2", 2, ElementType::Bf16)]].concat(), MAX_DIM)?
+                let other = ("|V2", 2, ElementType::Bf16);
+                let types: Vec<_> = ElementType::ALL.into_iter().filter_map(named).chain([other]).collect();
+                self.npy(&types, MAX_DIM)?
             }
             (Framing::Vecs, Some(element)) => (element, self.vecs(element.size(), MAX_DIM)?),
-            (Framing::Bin, Some(element)) => (element, self.bin(element.size(), MAX_DIM)?),
+            (Framing::Bin, Some(element)) => {
+                let size = (element.size(), element.per_value());
+                (element, self.bin_of(size, element.max_dim())?)
+            }
             (_, None) => {
                 let found = format!("ids ({format})");
                 return Err(Error::file(
@@ -177,7 +188,7 @@ impl<'a> OpenedFile<'a> {
         };
         let Shape { rows, cols: dim, offset } = shape;
         let prefixed = format.framing() == Framing::Vecs;
-        let stride = dim * element.size() + if prefixed { PREFIX } else { 0 };
+        let stride = element.row_bytes(dim) + if prefixed { PREFIX } else { 0 };
         let path = Some(self.path.to_owned());
         if offset.is_multiple_of(element.size()) {
             let layout = Layout { element, rows, dim, offset, stride, prefixed };
@@ -262,13 +273,20 @@ impl<'a> OpenedFile<'a> {
 
     /// The shape of a `bin` file with `size` bytes per element and at most `widest` columns.
     pub(super) fn bin(&self, size: usize, widest: usize) -> Result<Shape> {
+        self.bin_of((size, 1), widest)
+    }
+
+    /// The shape of a `bin` file of values with `size` bytes and `per_value` components, and of at
+    /// most `widest` components per row.
+    fn bin_of(&self, (size, per_value): (usize, usize), widest: usize) -> Result<Shape> {
         let headers = self.bin_headers()?;
+        let bytes = |header: &BinHeader| header.of_values(per_value).file_size(size);
         // No file matches both: read as a short header, a long one has no columns.
-        if let Some(header) = headers.iter().find(|header| header.file_size(size) == self.map.len() as u128) {
+        if let Some(header) = headers.iter().find(|header| bytes(header) == self.map.len() as u128) {
             return self.shape(header.rows, header.cols, header.bytes, widest);
         }
         let stated = headers.iter().find(|header| header.cols != 0).unwrap_or(&headers[0]);
-        Err(self.wrong_size(stated, size))
+        Err(self.wrong_size(&stated.of_values(per_value), size))
     }
 
     /// The shape of a `vecs` file with `size` bytes per element and at most `widest` elements per

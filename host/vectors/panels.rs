@@ -8,10 +8,11 @@
 
 use rayon::prelude::*;
 
+use super::bits::BitPanels;
 use super::space::Space;
-use super::{Element, Metric, with_matrix};
+use super::{Metric, TypedRows, with_matrix};
 use crate::gpu::MemoryPlan;
-use crate::{Progress, Result};
+use crate::{DataShape, ElementType, Progress, Result};
 
 /// Rows of a panel. A panel holds the first component of all of its rows, then the second, and so
 /// on: `dim * PANEL` values.
@@ -23,8 +24,54 @@ const DIMS: usize = 128;
 /// One value per row of a panel.
 pub(crate) type PerRow = [f32; PANEL];
 
+/// All rows of a space.
+pub(crate) enum Panels<'a> {
+    Floats(FloatPanels),
+    /// Rows of bits, whose exact distances take less time than a filter.
+    Bits(BitPanels<'a>),
+}
+
+impl<'a> Panels<'a> {
+    /// Memory beside the rows.
+    pub(crate) fn plan(data: &DataShape) -> MemoryPlan {
+        if data.element == ElementType::B1 {
+            return MemoryPlan::new();
+        }
+        let rows = data.rows.next_multiple_of(PANEL);
+        MemoryPlan::new().with::<f32>("panels", rows * data.dim).with::<f32>("terms", rows)
+    }
+
+    /// The panels of `space`.
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub(crate) fn new(space: &'a Space<'_>, progress: &Progress) -> Result<Self> {
+        match space.rows() {
+            TypedRows::B1(rows) => Ok(Self::Bits(BitPanels { rows, count: space.len() })),
+            _ => FloatPanels::new(space, progress).map(Self::Floats),
+        }
+    }
+
+    /// The `h` of a list distance.
+    pub(crate) fn bound(&self, distance: f32) -> f32 {
+        match self {
+            Self::Floats(panels) => panels.scale * distance,
+            Self::Bits(_) => distance,
+        }
+    }
+
+    /// The pairs of rows of two panels with an `h` of at most the bound of either row. Bit `j` of
+    /// element `i` stands for row `i` of the first and row `j` of the second.
+    pub(crate) fn near(&self, first: (usize, &PerRow), second: (usize, &PerRow)) -> [u32; PANEL] {
+        match self {
+            Self::Floats(panels) => panels.near(first, second),
+            Self::Bits(panels) => panels.near(first, second),
+        }
+    }
+}
+
 /// All rows of a space as panels of f32 values.
-pub(crate) struct Panels {
+pub(crate) struct FloatPanels {
     dim: usize,
     /// Factor that turns a list distance into `h`.
     scale: f32,
@@ -33,19 +80,13 @@ pub(crate) struct Panels {
     terms: Vec<PerRow>,
 }
 
-impl Panels {
-    /// Memory of the panels of `n` rows.
-    pub(crate) fn plan(n: usize, dim: usize) -> MemoryPlan {
-        let rows = n.next_multiple_of(PANEL);
-        MemoryPlan::new().with::<f32>("panels", rows * dim).with::<f32>("terms", rows)
-    }
-
+impl FloatPanels {
     /// Copies the rows of `space`, under L2 and cosine minus their mean: products of long rows
     /// would round more than the distances between them.
     ///
     /// # Errors
     /// If the work is cancelled.
-    pub(crate) fn new(space: &Space<'_>, progress: &Progress) -> Result<Self> {
+    fn new(space: &Space<'_>, progress: &Progress) -> Result<Self> {
         let (n, dim, metric) = (space.len(), space.dim(), space.metric());
         let is_product = metric == Metric::InnerProduct;
         let mean: Vec<f32> = match metric {
@@ -63,8 +104,8 @@ impl Panels {
                 let place = row % PANEL;
                 let mut square = 0.0;
                 with_matrix!(space.rows(), m => {
-                    for (d, (value, mean)) in m.row(row).iter().zip(&mean).enumerate() {
-                        let value = value.to_f32() - mean;
+                    for (d, (value, mean)) in m.components(row).zip(&mean).enumerate() {
+                        let value = value - mean;
                         values[d * PANEL + place] = value;
                         square += f64::from(value).powi(2);
                     }
@@ -78,18 +119,12 @@ impl Panels {
         Ok(Self { dim, scale: if metric == Metric::L2 { 0.5 } else { 1.0 }, values, terms })
     }
 
-    /// The `h` of a list distance.
-    pub(crate) fn bound(&self, distance: f32) -> f32 {
-        self.scale * distance
-    }
-
     fn panel(&self, panel: usize) -> &[f32] {
         &self.values[panel * self.dim * PANEL..][..self.dim * PANEL]
     }
 
-    /// The pairs of rows of two panels with an `h` of at most the bound of either row. Bit `j` of
-    /// element `i` stands for row `i` of the first and row `j` of the second.
-    pub(crate) fn near(&self, first: (usize, &PerRow), second: (usize, &PerRow)) -> [u32; PANEL] {
+    /// The pairs of [`Panels::near`].
+    fn near(&self, first: (usize, &PerRow), second: (usize, &PerRow)) -> [u32; PANEL] {
         let side = |(panel, bounds)| Side { values: self.panel(panel), terms: &self.terms[panel], bounds };
         near(side(first), side(second))
     }

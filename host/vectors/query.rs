@@ -5,7 +5,7 @@ use half::f16;
 use super::norms::normalise;
 use super::range::{most, products_last};
 use super::space::{Query, Space};
-use super::{Element, Matrix, Metric, TypedRows, Vectors, magnitude_bits};
+use super::{Bits, Element, Matrix, Metric, TypedRows, Vectors, magnitude_bits};
 use crate::{Error, Progress, Result};
 
 /// The values of a query in the type of the base, for one query after another.
@@ -15,6 +15,7 @@ pub(crate) struct QueryBuffer {
     f16: Vec<f16>,
     u8: Vec<u8>,
     i8: Vec<i8>,
+    b1: Vec<Bits>,
 }
 
 impl Space<'_> {
@@ -49,6 +50,7 @@ impl Space<'_> {
             TypedRows::F16(_) => narrowed(row, &mut buffer.f16).map(TypedRows::F16),
             TypedRows::U8(_) => narrowed(row, &mut buffer.u8).map(TypedRows::U8),
             TypedRows::I8(_) => narrowed(row, &mut buffer.i8).map(TypedRows::I8),
+            TypedRows::B1(_) => narrowed(row, &mut buffer.b1).map(TypedRows::B1),
         };
         rows.map(|rows| Query::first_of(rows, false)).ok_or_else(|| self.refusal(row))
     }
@@ -64,11 +66,10 @@ impl Space<'_> {
 /// `row` in another type; none if a value does not convert. f16 rounds; integer types must hold
 /// the value exactly.
 fn narrowed<'q, T: Element>(row: &[f32], out: &'q mut Vec<T>) -> Option<Matrix<'q, T>> {
-    let rounds = T::TYPE.rounds();
     out.clear();
-    let narrow = |&wide: &f32| T::from_f32(wide).filter(|narrow| rounds || narrow.to_f32() == wide);
-    out.extend(row.iter().map_while(narrow));
-    (out.len() == row.len()).then(|| Matrix::new(&out[..], row.len(), row.len()))
+    out.resize(T::TYPE.values(row.len()), T::zeroed());
+    T::fill(out, row.iter().copied()).ok()?;
+    Some(Matrix::new(&out[..], out.len(), out.len()))
 }
 
 #[cfg(test)]

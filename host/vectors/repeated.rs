@@ -113,7 +113,7 @@ impl Repeated {
             }
         };
         let element = if metric == Metric::Cosine { ElementType::F32 } else { base.element_type() };
-        Self::by_bytes(hash, (base.len(), base.dim() * element.size()), bytes, progress)
+        Self::by_bytes(hash, (base.len(), element.row_bytes(base.dim())), bytes, progress)
     }
 
     /// [`of`](Self::of) with another hash.

@@ -9,7 +9,7 @@ use super::construct::check_rows;
 use super::format::Framing;
 use super::shape::with_type;
 use super::storage::Storage;
-use super::{Element, ElementType, Format, Layout, Matrix, Vectors, npy, with_matrix};
+use super::{Bits, Element, ElementType, Format, Layout, Matrix, Vectors, npy, with_matrix};
 use crate::atomic_file::AtomicFile;
 use crate::progress::StageProgress;
 use crate::{Error, Progress, Result};
@@ -33,9 +33,9 @@ impl Vectors {
     /// except that values are rounded to the nearest f16 or bf16.
     ///
     /// # Errors
-    /// If the file cannot be written, `format` holds ids, a value is not finite or cannot be
-    /// converted, there are no rows and the format is fvecs or bvecs (which would lose the
-    /// dimension), or the work is cancelled.
+    /// If the file cannot be written, `format` holds ids or is npy for bits, a value is not finite
+    /// or cannot be converted, there are no rows and the format is fvecs or bvecs (which would lose
+    /// the dimension), or the work is cancelled.
     pub fn save_as(&self, path: impl AsRef<Path>, format: Format, progress: &Progress) -> Result<()> {
         let path = path.as_ref();
         let element = vector_type(format, self.element_type())?;
@@ -59,6 +59,7 @@ impl Vectors {
             ElementType::Bf16 => self.write::<_, bf16>(matrix, file, stage),
             ElementType::U8 => self.write::<_, u8>(matrix, file, stage),
             ElementType::I8 => self.write::<_, i8>(matrix, file, stage),
+            ElementType::B1 => self.write::<_, Bits>(matrix, file, stage),
         })
     }
 
@@ -68,7 +69,7 @@ impl Vectors {
         file: &mut RowWriter,
         stage: &StageProgress<'_>,
     ) -> Result<()> {
-        let mut converted = vec![T::zeroed(); self.dim()];
+        let mut converted = vec![T::zeroed(); T::TYPE.values(self.dim())];
         for index in 0..self.len() {
             if index % AT_A_TIME == 0 {
                 stage.advance(AT_A_TIME.min(self.len() - index) as u64)?;
@@ -105,8 +106,9 @@ impl Vectors {
         matrix: Matrix<'_, S>,
         progress: &Progress,
     ) -> Result<Vec<T>> {
-        let mut values = vec![T::zeroed(); self.len() * self.dim()];
-        for (index, row) in values.chunks_exact_mut(self.dim()).enumerate() {
+        let width = T::TYPE.values(self.dim());
+        let mut values = vec![T::zeroed(); self.len() * width];
+        for (index, row) in values.chunks_exact_mut(width).enumerate() {
             progress.check()?;
             self.convert(index, matrix.row(index), row)?;
         }
@@ -115,16 +117,8 @@ impl Vectors {
 
     /// Converts row `index`; its values must be finite.
     fn convert<S: Element, T: Element>(&self, index: usize, from: &[S], to: &mut [T]) -> Result<()> {
-        let rounds = T::TYPE.rounds();
-        for (dim, (&value, converted)) in from.iter().zip(to).enumerate() {
-            // f32 holds every value of every type.
-            let wide = value.to_f32();
-            match T::from_f32(wide).filter(|narrow| rounds || narrow.to_f32() == wide) {
-                Some(narrow) => *converted = narrow,
-                None => return Err(self.bad_value(index, dim, value, expected(T::TYPE))),
-            }
-        }
-        Ok(())
+        T::fill(to, S::components(from).take(self.dim()))
+            .map_err(|(dim, value)| self.bad_value(index, dim, value, expected(T::TYPE)))
     }
 }
 
@@ -136,13 +130,14 @@ const fn expected(element: ElementType) -> &'static str {
         ElementType::Bf16 => "-3.38e38 to 3.38e38, the range of bf16",
         ElementType::U8 => "an integer from 0 to 255 for u8",
         ElementType::I8 => "an integer from -128 to 127 for i8",
+        ElementType::B1 => "0 or 1 for b1",
     }
 }
 
 /// The element type of a file of `format` written from vectors of type `source`.
 ///
 /// # Errors
-/// If the format holds ids.
+/// If the format holds ids, or is npy for bits.
 pub(super) fn vector_type(format: Format, source: ElementType) -> Result<ElementType> {
     if format.holds_ids() {
         return Err(Error::argument(
@@ -151,7 +146,12 @@ pub(super) fn vector_type(format: Format, source: ElementType) -> Result<Element
             format_args!("one of vectors: {}", Format::vector_names()),
         ));
     }
-    Ok(format.element().unwrap_or(source))
+    let element = format.element().unwrap_or(source);
+    if format == Format::Npy && npy::name(element).is_none() {
+        let expected = "b1bin, or a format of another type: npy holds no packed bits";
+        return Err(Error::argument("format", format, expected));
+    }
+    Ok(element)
 }
 
 /// Writes `ids`, `cols` per row, as ivecs, ibin or npy. The file appears only when it is complete.
@@ -168,7 +168,7 @@ pub(crate) fn save_ids(path: &Path, format: Format, cols: usize, ids: &[u32]) ->
     }
     let rows = ids.len() / cols;
     check_rows(rows)?;
-    let mut file = RowWriter::create(path, format, "<u4", (rows as u64, cols))?;
+    let mut file = RowWriter::create(path, format, Some("<u4"), (rows as u64, cols))?;
     for row in ids.chunks_exact(cols) {
         file.write_row(bytemuck::cast_slice(row))?;
     }
@@ -184,11 +184,11 @@ pub(super) struct RowWriter {
 
 impl RowWriter {
     /// Starts a file of rows × columns values, which must fit a `bin` header; `descr` is NumPy's
-    /// name of their type.
+    /// name of their type, if any.
     pub(super) fn create(
         path: &Path,
         format: Format,
-        descr: &str,
+        descr: Option<&str>,
         (rows, cols): (u64, usize),
     ) -> Result<Self> {
         let (rows_word, cols_word) = (rows as u32, cols as u32);
@@ -201,7 +201,9 @@ impl RowWriter {
         match framing {
             Framing::Vecs => {}
             Framing::Bin => file.write_all(bytemuck::cast_slice(&[rows_word, cols_word]))?,
-            Framing::Npy => file.write_all(&npy::header(descr, rows, Some(cols as u64)))?,
+            Framing::Npy => {
+                file.write_all(&npy::header(descr.unwrap_or_default(), rows, Some(cols as u64)))?;
+            }
         }
         let prefix = (framing == Framing::Vecs).then_some(cols_word.to_le_bytes());
         Ok(Self { file, prefix })
@@ -232,11 +234,12 @@ mod tests {
 
     #[test]
     fn values_of_both_types_are_cast() {
-        let integers = vec![0.0, 1.0, 127.0, 64.0, 2.0, 3.0];
         for from in ElementType::ALL {
-            let source = Vectors::from_f32(integers.clone(), 3).unwrap();
-            let source = source.cast(from, &Progress::silent()).unwrap().into_owned();
             for to in ElementType::ALL {
+                let most = if [from, to].contains(&ElementType::B1) { 1.0f32 } else { 127.0 };
+                let integers: Vec<f32> = [0.0, 1.0, 127.0, 0.0, 2.0, 3.0].map(|x| most.min(x)).to_vec();
+                let source = Vectors::from_f32(integers.clone(), 3).unwrap();
+                let source = source.cast(from, &Progress::silent()).unwrap().into_owned();
                 let cast = source.cast(to, &Progress::silent()).unwrap();
                 assert_eq!((cast.element_type(), cast.len(), cast.dim()), (to, 2, 3));
                 assert_eq!(values(&cast), integers, "{from} to {to}");

@@ -1,9 +1,11 @@
 //! The properties of a data set that a build's memory depends on.
 
+use std::borrow::Cow;
+
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{Element, ElementType, MAX_DIM, MAX_ROWS, Metric, TypedRows, Vectors, spread_rows};
+use super::{ElementType, MAX_ROWS, Metric, Scalar, TypedRows, Vectors, spread_rows};
 use crate::{Error, Progress, Result};
 
 /// Up to this many bytes, all rows of a data set are inspected.
@@ -29,7 +31,7 @@ impl DataShape {
     /// # Errors
     /// If the number of rows or components is 0 or above the limit of a data set.
     pub fn new(rows: usize, dim: usize, element: ElementType) -> Result<Self> {
-        for (what, found, most) in [("n", rows, MAX_ROWS), ("dim", dim, MAX_DIM)] {
+        for (what, found, most) in [("n", rows, MAX_ROWS), ("dim", dim, element.max_dim())] {
             if !(1..=most).contains(&found) {
                 return Err(Error::argument(what, found, format_args!("1 to {most}")));
             }
@@ -74,9 +76,14 @@ impl DataShape {
         Self { rows, ..self }
     }
 
+    /// Values per row: the dimension, or bytes of bits.
+    pub(crate) fn values(self) -> usize {
+        self.element.values(self.dim)
+    }
+
     /// Bytes per row.
     pub(crate) fn row_bytes(self) -> usize {
-        self.dim * self.element.size()
+        self.element.row_bytes(self.dim)
     }
 }
 
@@ -88,7 +95,26 @@ pub(crate) fn own_type(data: &DataShape, metric: Metric) -> ElementType {
 
 /// The element type on a device, where it may be narrower.
 pub(crate) fn device_type(data: &DataShape, metric: Metric) -> ElementType {
-    if data.bytes && metric != Metric::Cosine { ElementType::U8 } else { own_type(data, metric) }
+    let are_bytes = data.bytes && metric != Metric::Cosine || data.element == ElementType::B1;
+    if are_bytes { ElementType::U8 } else { own_type(data, metric) }
+}
+
+/// Vectors whose type kernels have: bf16 is widened to f32, which holds it exactly, and bits to
+/// bytes.
+pub(crate) fn wide<'a>(vectors: &'a Vectors, progress: &Progress) -> Result<Cow<'a, Vectors>> {
+    match vectors.element_type() {
+        ElementType::Bf16 => {}
+        ElementType::B1 => return vectors.cast(ElementType::U8, progress),
+        _ => return Ok(Cow::Borrowed(vectors)),
+    }
+    let dim = vectors.dim();
+    let mut values = vec![0f32; vectors.len() * dim];
+    values.par_chunks_exact_mut(dim).enumerate().try_for_each(|(index, out)| {
+        progress.check()?;
+        out.copy_from_slice(&vectors.row(index));
+        Ok(())
+    })?;
+    Ok(Cow::Owned(Vectors::dense_f32(values, dim)))
 }
 
 /// Evaluates an expression with an element type as a type.
@@ -115,12 +141,17 @@ macro_rules! with_type {
                 type $type = i8;
                 $body
             }
+            $crate::ElementType::B1 => {
+                type $type = $crate::vectors::Bits;
+                $body
+            }
         }
     };
 }
 pub(crate) use with_type;
 
-/// Evaluates an expression with the type that an element type has on a device: bf16 is f32 there.
+/// Evaluates an expression with the type that an element type has on a device: bf16 is f32 there,
+/// and bits are bytes.
 macro_rules! with_device_type {
     ($element:expr, $type:ident => $body:expr) => {
         match $element {
@@ -132,7 +163,7 @@ macro_rules! with_device_type {
                 type $type = ::half::f16;
                 $body
             }
-            $crate::ElementType::U8 => {
+            $crate::ElementType::U8 | $crate::ElementType::B1 => {
                 type $type = u8;
                 $body
             }
@@ -162,8 +193,8 @@ pub(crate) fn byte(x: f32) -> Option<u8> {
 fn is_byte_row(base: &Vectors, row: usize) -> bool {
     match base.rows() {
         TypedRows::F32(rows) => rows.row(row).iter().all(|&x| byte(x).is_some()),
-        TypedRows::Bf16(rows) => rows.row(row).iter().all(|&x| byte(Element::to_f32(x)).is_some()),
-        TypedRows::F16(_) | TypedRows::U8(_) | TypedRows::I8(_) => false,
+        TypedRows::Bf16(rows) => rows.row(row).iter().all(|&x| byte(Scalar::to_f32(x)).is_some()),
+        TypedRows::F16(_) | TypedRows::U8(_) | TypedRows::I8(_) | TypedRows::B1(_) => false,
     }
 }
 
@@ -176,7 +207,7 @@ fn may_be_bytes(base: &Vectors, sample: impl IntoIterator<Item = usize>) -> bool
 fn are_bytes(base: &Vectors, progress: &Progress) -> bool {
     let is_byte = |row: usize| !progress.is_cancelled() && is_byte_row(base, row);
     may_be_bytes(base, spread_rows(base.len()))
-        && (base.len().saturating_mul(base.dim() * base.element_type().size()) > READ
+        && (base.len().saturating_mul(base.element_type().row_bytes(base.dim())) > READ
             || (0..base.len()).into_par_iter().with_min_len(1024).all(is_byte))
 }
 

@@ -61,7 +61,7 @@ pub trait Source {
     fn dim(&self) -> usize;
 
     /// Writes rows `first`, `first + 1` and so on over all of `rows`, row-major: whole rows of
-    /// [`dim`](Self::dim) values, which are zeros before.
+    /// [`dim`](Self::dim) values, or of the bytes of so many bits, which are zeros before.
     ///
     /// `first` is 0 in the first call, and then the row behind those of the call before.
     ///
@@ -76,20 +76,22 @@ impl Vectors {
     /// Under cosine a build holds the normalised rows beside it, as for any data set.
     ///
     /// # Errors
-    /// If the dimension is not in 1..=4096, there are more than [`MAX_ROWS`](crate::MAX_ROWS) rows,
-    /// memory is short, the source fails ([`Error::Store`]), or the work is cancelled.
+    /// If the dimension is 0 or above the [largest](crate::ElementType::max_dim), there are more
+    /// than [`MAX_ROWS`](crate::MAX_ROWS) rows, memory is short, the source fails
+    /// ([`Error::Store`]), or the work is cancelled.
     pub fn from_source<S: Source + ?Sized>(source: &mut S, progress: &Progress) -> Result<Self> {
         let (rows, dim) = shape(source)?;
         let mut values: Vec<S::Value> = Vec::new();
-        if values.try_reserve_exact(rows * dim).is_err() {
+        let row = S::Value::TYPE.values(dim);
+        if values.try_reserve_exact(rows * row).is_err() {
             let found = format!("{rows} x {dim} {}", S::Value::TYPE);
             return Err(Error::mismatch("source", found, "vectors that fit memory, or a spool file"));
         }
         let stage = progress.stage("read", rows as u64);
-        for piece in pieces::<S>(rows, dim) {
+        for piece in pieces::<S>(rows, row) {
             progress.check()?;
-            values.resize(piece.end * dim, bytemuck::Zeroable::zeroed());
-            fill(source, piece.start, &mut values[piece.start * dim..])?;
+            values.resize(piece.end * row, bytemuck::Zeroable::zeroed());
+            fill(source, piece.start, &mut values[piece.start * row..])?;
             stage.advance(piece.len() as u64)?;
         }
         Ok(Self::new(Storage::owned(values), Layout::dense(S::Value::TYPE, rows, dim), None))
@@ -113,10 +115,11 @@ impl Vectors {
         let mut spool = Spool::create(folder)?;
         let mut values: Vec<S::Value> = Vec::new();
         let stage = progress.stage("spool", rows as u64);
-        for piece in pieces::<S>(rows, dim) {
+        let row = S::Value::TYPE.values(dim);
+        for piece in pieces::<S>(rows, row) {
             progress.check()?;
             values.clear();
-            values.resize(piece.len() * dim, bytemuck::Zeroable::zeroed());
+            values.resize(piece.len() * row, bytemuck::Zeroable::zeroed());
             fill(source, piece.start, &mut values)?;
             spool.write_all(bytemuck::cast_slice(&values))?;
             stage.advance(piece.len() as u64)?;
@@ -129,14 +132,14 @@ impl Vectors {
 /// The checked shape of `source`.
 fn shape<S: Source + ?Sized>(source: &S) -> Result<(usize, usize)> {
     let (rows, dim) = (source.rows(), source.dim());
-    check_dim(dim)?;
+    check_dim(dim, S::Value::TYPE)?;
     check_rows(rows)?;
     Ok((rows, dim))
 }
 
-/// Ranges of rows for calls of [`Source::fill`].
-fn pieces<S: Source + ?Sized>(rows: usize, dim: usize) -> impl Iterator<Item = Range<usize>> {
-    let step = (PIECE / (dim * size_of::<S::Value>())).max(1);
+/// Ranges of rows, of `row` values, for calls of [`Source::fill`].
+fn pieces<S: Source + ?Sized>(rows: usize, row: usize) -> impl Iterator<Item = Range<usize>> {
+    let step = (PIECE / (row * size_of::<S::Value>())).max(1);
     (0..rows).step_by(step).map(move |first| first..rows.min(first + step))
 }
 

@@ -27,7 +27,8 @@ use tagore_device::prune::medoid::SUM_ROWS;
 
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
 use super::norms::{largest_square, lift, normalise, normalised};
-use super::{Access, Element, ElementType, Matrix, Metric, TypedRows, Vectors, range, with_matrix};
+use super::shape::wide;
+use super::{Access, ElementType, Matrix, Metric, TypedRows, Vectors, range, with_matrix};
 use crate::gpu::MemoryPlan;
 use crate::held::Held;
 use crate::{Progress, Result};
@@ -78,6 +79,7 @@ impl<'a> Space<'a> {
     /// # Errors
     /// As [`new`](Self::new).
     pub(crate) fn of(base: Held<'a, Vectors>, metric: Metric, progress: &Progress) -> Result<Self> {
+        metric.check(base.element_type())?;
         let largest = base.validate_for(metric, progress)?;
         range::check_smallest(&base, largest, metric)?;
         let (lift, square) = match metric {
@@ -92,10 +94,11 @@ impl<'a> Space<'a> {
                 let (vectors, zero) = normalised(&base, progress)?;
                 (Held::Shared(Arc::new(vectors)), zero)
             }
-            Metric::L2 | Metric::InnerProduct => match wide(&base, progress)? {
-                Cow::Owned(widened) => (Held::Shared(Arc::new(widened)), Vec::new()),
-                Cow::Borrowed(_) => (base, Vec::new()),
-            },
+            // Bits remain what they are: the CPU compares 64 of them at a time.
+            Metric::L2 | Metric::InnerProduct if base.element_type() == ElementType::Bf16 => {
+                (Held::Shared(Arc::new(wide(&base, progress)?.into_owned())), Vec::new())
+            }
+            Metric::L2 | Metric::InnerProduct => (base, Vec::new()),
         };
         Ok(Self { vectors, metric, largest, lift, square, zero, raw: false })
     }
@@ -189,9 +192,19 @@ impl<'a> Space<'a> {
         self.lift.get(node as usize).is_some_and(|lift| lift * lift > 0.2 * self.square)
     }
 
+    /// Bytes per row on a device, unless rows are narrowed there: a bit is a byte.
+    pub(crate) fn device_row_bytes(&self) -> usize {
+        self.vectors.dim() * self.vectors.element_type().size()
+    }
+
+    /// Values per row: the dimension, or bytes of bits.
+    pub(crate) fn values(&self) -> usize {
+        self.vectors.element_type().values(self.vectors.dim())
+    }
+
     /// Bytes per row.
     pub(crate) fn row_bytes(&self) -> usize {
-        self.vectors.dim() * self.vectors.element_type().size()
+        self.vectors.element_type().row_bytes(self.vectors.dim())
     }
 
     /// Row `node` of the base as a query.
@@ -330,6 +343,7 @@ impl<'a> Space<'a> {
             (TypedRows::Bf16(p), TypedRows::Bf16(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
             (TypedRows::U8(p), TypedRows::U8(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
             (TypedRows::I8(p), TypedRows::I8(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
+            (TypedRows::B1(p), TypedRows::B1(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
             _ => unreachable!("queries are cast to the element type of the base"),
         }
     }
@@ -343,7 +357,7 @@ impl<'a> Space<'a> {
         let lift_mean = self.lift_mean().unwrap_or(0.0);
         let distance = |row: usize| {
             let spread = with_matrix!(self.vectors.rows(), m => {
-                let terms = m.row(row).iter().zip(&mean).map(|(x, y)| (f64::from(x.to_f32()) - y).powi(2));
+                let terms = m.components(row).zip(&mean).map(|(x, y)| (f64::from(x) - y).powi(2));
                 terms.sum::<f64>()
             });
             spread + self.lift.get(row).map_or(0.0, |l| (f64::from(*l) - lift_mean).powi(2))
@@ -371,7 +385,7 @@ impl<'a> Space<'a> {
             let mut sum = vec![0f64; self.vectors.dim()];
             for row in piece * PIECE..((piece + 1) * PIECE).min(self.len()) {
                 with_matrix!(self.vectors.rows(), m => {
-                    m.row(row).iter().zip(&mut sum).for_each(|(x, s)| *s += f64::from(x.to_f32()));
+                    m.components(row).zip(&mut sum).for_each(|(x, s)| *s += f64::from(x));
                 });
             }
             Ok(sum)
@@ -396,23 +410,8 @@ impl<'a> Query<'a> {
     /// The components, widened to f32.
     pub(crate) fn widen(&self, out: &mut Vec<f32>) {
         out.clear();
-        with_matrix!(self.rows, rows => out.extend(rows.row(self.index).iter().map(|x| x.to_f32())));
+        with_matrix!(self.rows, rows => out.extend(rows.components(self.index)));
     }
-}
-
-/// Vectors whose type kernels have: bf16 is widened to f32, which holds it exactly.
-pub(crate) fn wide<'a>(vectors: &'a Vectors, progress: &Progress) -> Result<Cow<'a, Vectors>> {
-    if vectors.element_type() != ElementType::Bf16 {
-        return Ok(Cow::Borrowed(vectors));
-    }
-    let dim = vectors.dim();
-    let mut values = vec![0f32; vectors.len() * dim];
-    values.par_chunks_exact_mut(dim).enumerate().try_for_each(|(index, out)| {
-        progress.check()?;
-        out.copy_from_slice(&vectors.row(index));
-        Ok(())
-    })?;
-    Ok(Cow::Owned(Vectors::dense_f32(values, dim)))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::{Component, Matrix, Vectors, with_matrix};
 use crate::{Error, Result};
 
 impl Vectors {
-    /// All rows in place, as slices of `dim` values of their own type.
+    /// All rows in place, as slices of `dim` values of their own type, or of the bytes of bits.
     ///
     /// ```
     /// use tagore::Vectors;
@@ -40,8 +40,8 @@ impl Vectors {
     /// If `T` is another type than that of the values.
     pub fn into_vec<T: Component>(self) -> Result<Vec<T>> {
         self.typed::<T>()?;
-        let dense = self.layout.stride == self.dim() * size_of::<T>();
-        let whole = self.len() * self.dim() * size_of::<T>() == self.storage.bytes().len();
+        let row = T::TYPE.row_bytes(self.dim());
+        let (dense, whole) = (self.layout.stride == row, self.len() * row == self.storage.bytes().len());
         if !(dense && whole) {
             return Ok(self.rows_as()?.flatten().copied().collect());
         }
@@ -61,7 +61,7 @@ impl Vectors {
         let mut values = vec![0f32; self.len() * dim];
         with_matrix!(self.rows(), matrix => {
             values.par_chunks_exact_mut(dim).enumerate().for_each(|(row, out)| {
-                out.iter_mut().zip(matrix.row(row)).for_each(|(out, &x)| *out = super::Element::to_f32(x));
+                out.iter_mut().zip(matrix.components(row)).for_each(|(out, x)| *out = x);
             });
         });
         values

@@ -87,6 +87,7 @@ pub(crate) fn vectors(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<
         ElementType::Bf16 => strided::<half::bf16>(array, (rows, dim), stride),
         ElementType::U8 => strided::<u8>(array, (rows, dim), stride),
         ElementType::I8 => strided::<i8>(array, (rows, dim), stride),
+        ElementType::B1 => unreachable!("no type of NumPy is one of bits"),
     };
     made.map_err(|error| errors::of(py, error, &Names { vectors: name, renamed: &[] }))
 }

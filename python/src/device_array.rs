@@ -39,7 +39,7 @@ impl Values {
             Self::Vectors(ElementType::F16) => ('f', 2),
             // Arrays of a device are never bf16.
             Self::Vectors(ElementType::Bf16) => ('V', 2),
-            Self::Vectors(ElementType::U8) => ('u', 1),
+            Self::Vectors(ElementType::U8 | ElementType::B1) => ('u', 1),
             Self::Vectors(ElementType::I8) => ('i', 1),
             Self::Ids => ('u', 4),
         }

@@ -6,7 +6,7 @@ use half::slice::HalfFloatSliceExt;
 use numpy::{Element, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tagore::{Component, ElementType, GroundTruth, Vectors};
+use tagore::{Bits, Component, ElementType, GroundTruth, Vectors};
 
 use crate::errors::{self, Names};
 use crate::options::Options;
@@ -38,6 +38,8 @@ pub(crate) fn read<'py>(
         ElementType::Bf16 => viewed::<half::bf16, u16>(&owner, |values| values.reinterpret_cast()),
         ElementType::U8 => viewed::<u8, _>(&owner, |values| values),
         ElementType::I8 => viewed::<i8, _>(&owner, |values| values),
+        // Bytes of eight bits, as of `numpy.packbits`.
+        ElementType::B1 => viewed::<Bits, u8>(&owner, Bits::as_bytes),
     }
 }
 
@@ -49,7 +51,7 @@ fn viewed<'py, T: Component, A: Element>(
     let vectors = &owner.get().0;
     let (values, stride) =
         vectors.strided_as::<T>().map_err(|error| errors::of(owner.py(), error, &Names::default()))?;
-    let shape = (vectors.len(), vectors.dim());
+    let shape = (vectors.len(), T::TYPE.row_bytes(vectors.dim()) / size_of::<T>());
     // SAFETY: the owner is frozen and holds the map, which is read only.
     Ok(unsafe { array::view(shown(values), shape, stride, owner.clone().into_any()) }.into_any())
 }

@@ -17,7 +17,7 @@ Format = Literal["fvecs", "bvecs", "fbin", "f16bin", "u8bin", "i8bin", "npy"]
 
 
 def read(path: Path, format: Format | None = None) -> Array:
-    """Maps a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy.
+    """Maps a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin or npy.
 
     Args:
         path: the file. It must not change while the array is used.
@@ -26,7 +26,7 @@ def read(path: Path, format: Format | None = None) -> Array:
     Returns:
         The rows in place, shape (n, dim), read only. Rows of fvecs and bvecs are strided. bf16 is
         `ml_dtypes.bfloat16` if that package is installed, else plain values of 2 bytes (`V2`), as
-        NumPy loads it.
+        NumPy loads it. Bits are bytes of eight, as of ``numpy.packbits(bitorder="little")``.
 
     Raises:
         FileError: if the file cannot be read, or its size contradicts its header.

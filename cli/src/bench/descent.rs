@@ -87,7 +87,7 @@ impl Args {
     ) -> Result<KnnGraph> {
         let descent = self
             .graph
-            .descent()
+            .descent(base.element_type())?
             .iterations(iterations)
             .start(start)
             .expand(self.expand)
@@ -103,7 +103,7 @@ impl Args {
     fn truth(&self, base: &Vectors, k: usize, output: &Output) -> Result<KnnTruth> {
         let Runs { seed, device, .. } = self.runs;
         let sample = RecallSample { nodes: SAMPLE, seed, device, progress: output.progress().clone() };
-        Ok(KnnTruth::new(base, self.graph.metric, k, &sample)?)
+        Ok(KnnTruth::new(base, self.graph.metric(base.element_type())?, k, &sample)?)
     }
 
     fn event(
@@ -118,7 +118,7 @@ impl Args {
             recalls.iter().map(|&(k, recall)| (k.to_string(), recall.into())).collect();
         json!({
             "event": "bench descent", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
-            "metric": self.graph.metric.to_string(), "knn": graph.k(), "seed": self.runs.seed,
+            "metric": graph.metric().name_for(base.element_type()), "knn": graph.k(), "seed": self.runs.seed,
             "device": stats.device, "device_name": stats.device_name,
             "start": start.to_string(), "iterations_asked": iterations.to_string(),
             "iterations": [stats.iterations.0, stats.iterations.1],

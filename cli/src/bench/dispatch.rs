@@ -14,7 +14,7 @@ use crate::output::{Output, grouped};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Data set: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy
+    /// Data set: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin or npy
     #[arg(short, long, value_name = "BASE", required_unless_present = "simulate")]
     input: Option<PathBuf>,
     /// Format of the data set [default: by its extension]

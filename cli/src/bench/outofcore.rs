@@ -64,8 +64,8 @@ impl Args {
         let base = Arc::new(self.input.open()?);
         let judge = self.judge.open(output.progress())?;
         let strategy = self.prune.apply(self.strategy.clone())?;
-        let builder =
-            Builder::new(strategy).descent(self.descent.descent(output)).devices(&self.descent.device.0);
+        let descent = self.descent.descent(base.element_type(), output)?;
+        let builder = Builder::new(strategy).descent(descent).devices(&self.descent.device.0);
         let plan = self.limits.plan(&builder, &base)?.ok_or_else(|| {
             Error::usage("the data set fits in memory: lower --host-memory, --gpu-memory or --cluster-size")
         })?;
@@ -131,7 +131,7 @@ impl Bench<'_> {
     fn stages(&self, stats: &OutOfCoreStats, output: &Output) -> Result<Value> {
         let io = |source| tagore::Error::Io { path: self.path.clone(), source };
         let index = std::fs::metadata(&self.path).map_err(io)?.len();
-        let base = (self.base.len() * self.base.dim() * self.base.element_type().size()) as u64;
+        let base = (self.base.len() * self.base.element_type().row_bytes(self.base.dim())) as u64;
         let stages = Stages::new(stats, base, index);
         stages.say(output);
         let folder = self.path.parent().unwrap_or(&self.args.folder);

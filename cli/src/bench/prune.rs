@@ -57,8 +57,11 @@ impl Args {
         let base = Arc::new(self.input.read(output.progress())?.0);
         let judge = self.judge.open(output.progress())?;
         // The graph of comparisons: other builds make their own.
-        let graph =
-            if self.baseline_kernels || self.cpu { Some(self.descent(output).build(&base)?) } else { None };
+        let graph = if self.baseline_kernels || self.cpu {
+            Some(self.descent(&base, output)?.build(&base)?)
+        } else {
+            None
+        };
         let (mut events, mut lines) = (Vec::new(), Vec::new());
         say_header(self.runs.is_on_gpu(base.len())?, output);
         for strategy in &self.indexes {
@@ -74,8 +77,9 @@ impl Args {
         self.runs.output.as_deref().map_or(Ok(()), |path| output.write_events(path, &events))
     }
 
-    fn descent(&self, output: &Output) -> tagore::Descent {
-        self.graph.descent().seed(self.runs.seed).device(self.runs.device).progress(output.progress().clone())
+    fn descent(&self, base: &Vectors, output: &Output) -> Result<tagore::Descent> {
+        let descent = self.graph.descent(base.element_type())?.seed(self.runs.seed).device(self.runs.device);
+        Ok(descent.progress(output.progress().clone()))
     }
 
     /// Builds, compares and measures one index.
@@ -86,7 +90,7 @@ impl Args {
         (graph, judge): (Option<&KnnGraph>, Option<&Judge<'_>>),
         output: &Output,
     ) -> Result<(Value, Option<Series>)> {
-        let builder = Builder::new(strategy.clone()).descent(self.descent(output));
+        let builder = Builder::new(strategy.clone()).descent(self.descent(base, output)?);
         let built = self.build(&builder, base, None)?;
         say(&built, output);
         let mut event = self.event(base, &built);
@@ -157,7 +161,7 @@ impl Args {
         let Built { index, stats: BuildStats { knn, descent, prune, .. }, seconds } = built;
         json!({
             "event": "bench prune", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
-            "metric": self.graph.metric.to_string(), "knn": knn, "seed": self.runs.seed,
+            "metric": built.index.metric().name_for(base.element_type()), "knn": knn, "seed": self.runs.seed,
             "index": index.kind(), "parameters": index.description().parameters,
             "device": prune.device, "device_name": prune.device_name,
             "seconds": {

@@ -137,7 +137,7 @@ impl Run<'_> {
         let Evaluation { beam, k, recall, recall_ids, qps, device_qps, device_bytes, distances } = evaluation;
         json!({
             "event": "bench search", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
-            "index": index.kind(), "metric": index.metric().to_string(), "degree": index.max_degree(),
+            "index": index.kind(), "metric": index.metric().name_for(index.fingerprint().element), "degree": index.max_degree(),
             "device": searcher.runs_on(), "device_name": searcher.device_name(),
             "vectors": vectors, "k": k, "beam": beam, "width": width, "batch": batch,
             "recall": recall, "recall_ids": recall_ids, "distances": distances, "qps": qps,

@@ -47,7 +47,8 @@ impl Args {
             self.check_memory(&plan, started.base.len())?;
         }
         // A search by cosine needs a normalised copy of all vectors in memory.
-        let is_searched = in_memory || self.descent.graph.metric != Metric::Cosine;
+        let metric = self.descent.graph.metric(started.base.element_type())?;
+        let is_searched = in_memory || metric != Metric::Cosine;
         if !is_searched {
             self.report.refuse_min_recall("cannot be measured out of core with --metric cosine")?;
         }

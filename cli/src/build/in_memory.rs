@@ -86,7 +86,8 @@ impl Args {
 
     /// Opens the k-NN graph of `--graph`.
     fn open_graph(&self, base: &Vectors, progress: &Progress) -> Result<Option<KnnGraph>> {
-        let open = |path| KnnGraph::open(path, base, self.descent.graph.metric, progress);
+        let metric = self.descent.graph.metric(base.element_type())?;
+        let open = |path| KnnGraph::open(path, base, metric, progress);
         Ok(self.graph.as_ref().map(open).transpose()?)
     }
 

@@ -91,12 +91,13 @@ impl Args {
         self.report.check()?;
         self.files().check()?;
         let base = self.input.open()?;
-        let builder = Builder::new(strategy).descent(self.descent.descent(output));
-        let builder = builder.devices(&self.descent.device.0).compressed(self.vectors.compression());
+        let descent = self.descent.descent(base.element_type(), output)?;
+        let builder = Builder::new(strategy).descent(descent).devices(&self.descent.device.0);
+        let builder = builder.compressed(self.vectors.compression());
         // The device is opened, and kernels are compiled, while the base is read.
         let preparation = self.graph.is_none().then(|| builder.clone().sample(self.sample()).prepare(&base));
         laps.end("start");
-        if base.len().saturating_mul(base.dim() * base.element_type().size()) <= READ_FIRST {
+        if base.len().saturating_mul(base.element_type().row_bytes(base.dim())) <= READ_FIRST {
             base.validate(output.progress())?;
             DataShape::of(&base, output.progress())?;
         }

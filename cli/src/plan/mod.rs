@@ -26,7 +26,8 @@ use crate::walked::Walk;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Data set: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy; - for standard input
+    /// Data set: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin or npy; - for standard
+    /// input
     #[arg(short, long, value_name = "BASE", required_unless_present = "n", value_parser = spool::vectors())]
     input: Option<PathBuf>,
     /// Format of the data set [default: by its extension]
@@ -38,7 +39,7 @@ pub(crate) struct Args {
     /// Components per row
     #[arg(long, requires = "n")]
     dim: Option<usize>,
-    /// Type of its components: f32, f16, bf16, u8 or i8
+    /// Type of its components: f32, f16, bf16, u8, i8 or b1 (bits)
     #[arg(long = "type", requires = "n", default_value = "f32", value_name = "TYPE")]
     element: ElementType,
     #[command(flatten)]
@@ -79,7 +80,8 @@ impl Args {
             Some(path) => DataShape::of(&open(path, self.format)?, output.progress())?,
             None => DataShape::new(self.n.unwrap_or(0), self.dim.unwrap_or(0), self.element)?,
         };
-        let descent = self.graph.descent().iterations(self.iterations).start(self.start).device(self.device);
+        let descent = self.graph.descent(data.element)?;
+        let descent = descent.iterations(self.iterations).start(self.start).device(self.device);
         let limits = self.limits(data.rows)?;
         let mut event = match &self.strategy {
             Some(strategy) => {
@@ -93,7 +95,7 @@ impl Args {
         event["n"] = data.rows.into();
         event["dim"] = data.dim.into();
         event["type"] = data.element.name().into();
-        event["metric"] = self.graph.metric.to_string().into();
+        event["metric"] = self.graph.metric(data.element)?.name_for(data.element).into();
         event["limits"] = limits_event(&limits);
         if let Some(kind) = self.device_kind {
             event["device_kind"] = json!({

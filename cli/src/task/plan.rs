@@ -16,7 +16,8 @@ use crate::output::{Output, grouped, sized};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Data set, at this path on all machines: fvecs, bvecs, fbin, f16bin, u8bin, i8bin or npy
+    /// Data set, at this path on all machines: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin,
+    /// b1bin or npy
     #[arg(short, long, value_name = "BASE")]
     input: PathBuf,
     /// Format of the data set [default: by its extension]
@@ -54,8 +55,8 @@ impl Args {
             Some(format) => format,
             None => Format::of(&self.input)?,
         };
-        let builder =
-            Builder::new(strategy).descent(self.descent.descent(output)).devices(&self.descent.device.0);
+        let descent = self.descent.descent(base.element_type(), output)?;
+        let builder = Builder::new(strategy).descent(descent).devices(&self.descent.device.0);
         let Some(plan) = self.limits.plan(&builder, &base)? else {
             let expected =
                 "a build out of core: lower --cluster-size or --host-memory, or use `tagore build`";

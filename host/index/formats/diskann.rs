@@ -189,7 +189,7 @@ impl<'a> Stored<'a> {
     /// The metadata: element type, metric, number of vectors, dimension.
     fn numbers(&self) -> [u64; 4] {
         let element = match self.element {
-            ElementType::F32 | ElementType::F16 | ElementType::Bf16 => 0,
+            ElementType::F32 | ElementType::F16 | ElementType::Bf16 | ElementType::B1 => 0,
             ElementType::I8 => 1,
             ElementType::U8 => 2,
         };

@@ -86,6 +86,7 @@ impl<'a> Export<'a> {
         if let Some((found, expected)) = self.format.refusal(self.index.len(), self.index.max_degree()) {
             return Err(Error::file(path, format_args!("{found} for {}", self.format), expected));
         }
+        self.format.check_element(path, self.index.fingerprint().element)?;
         if self.layers && !self.format.has_layers() {
             let expected = format!("no layers for {}: only hnswlib and faiss-hnsw have them", self.format);
             return Err(Error::argument("layers", "true", expected));

@@ -118,6 +118,8 @@ impl Index {
         if base.is_empty() {
             return Err(Error::mismatch(base.describe(), "0 rows", "at least 1"));
         }
+        metric.check(base.element_type())?;
+        format.check_element(path, base.element_type())?;
         let source = Source { path, base, metric, progress };
         let graph = match format {
             IndexFormat::Tagore => return source.native(),

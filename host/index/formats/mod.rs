@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 pub use export::Export;
 pub use sink::RowSink;
 
-use crate::{Error, Result};
+use crate::{ElementType, Error, Result};
 
 /// A file format of graph indexes.
 ///
@@ -178,6 +178,15 @@ impl IndexFormat {
             }
             _ => None,
         }
+    }
+
+    /// Refuses bits, which no system's format holds as vectors.
+    fn check_element(self, path: &Path, element: ElementType) -> Result<()> {
+        if self.holds_vectors() && element == ElementType::B1 {
+            let found = format!("{element} vectors for {self}");
+            return Err(Error::file(path, found, "another type, or a format of the graph alone for bits"));
+        }
+        Ok(())
     }
 
     /// The format named by the extension of `path`.

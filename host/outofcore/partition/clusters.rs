@@ -1,14 +1,13 @@
 //! The clusters of a base.
 
 use bytemuck::pod_read_unaligned;
-use half::{bf16, f16};
 
 use super::table::Table;
 use crate::memory::zeros;
 use crate::outofcore::plan::{ClusterGraph, RECORD_HEAD};
 use crate::outofcore::store::{Attempt, Bins, Checksums, Damage, Fault, Log, RepeatedFile};
-use crate::vectors::Element;
-use crate::{ElementType, Repeated, Result, Vectors};
+use crate::vectors::shape::with_type;
+use crate::{Component, ElementType, Repeated, Result, Vectors};
 
 /// The clusters of a base.
 pub(crate) struct Partition {
@@ -47,7 +46,7 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Bytes of its records on disk.
     pub(crate) fn bytes(&self) -> u64 {
-        let row = self.vectors.dim() * self.vectors.element_type().size();
+        let row = self.vectors.element_type().row_bytes(self.vectors.dim());
         (self.ids.len() * (RECORD_HEAD + row)) as u64
     }
 }
@@ -148,36 +147,27 @@ pub(crate) struct ClusterShape<'a> {
 impl ClusterShape<'_> {
     /// Reads the cluster from its records; `None` if they are damaged.
     pub(crate) fn read(self, records: &impl MemberRecords) -> Result<Option<Cluster>> {
-        match self.element {
-            ElementType::F32 => self.read_as(records, Vectors::from_f32),
-            ElementType::F16 => self.read_as::<f16>(records, Vectors::from_f16),
-            ElementType::Bf16 => self.read_as::<bf16>(records, Vectors::from_bf16),
-            ElementType::U8 => self.read_as(records, Vectors::from_u8),
-            ElementType::I8 => self.read_as(records, Vectors::from_i8),
-        }
+        with_type!(self.element, T => self.read_as::<T>(records))
     }
 
-    fn read_as<T: Element>(
-        self,
-        records: &impl MemberRecords,
-        vectors: impl FnOnce(Vec<T>, usize) -> Result<Vectors>,
-    ) -> Result<Option<Cluster>> {
+    fn read_as<T: Component>(self, records: &impl MemberRecords) -> Result<Option<Cluster>> {
         let Self { number, .. } = self;
-        let row = self.dim * size_of::<T>();
+        let width = self.element.values(self.dim);
+        let row = width * size_of::<T>();
         let members = self.graph.neighbours(number).iter().map(|&(_, nodes)| nodes).sum::<u64>() as usize;
         let (mut ids, mut others) = (vec![0u32; members], vec![0u32; members]);
-        let mut values: Vec<T> = zeros(members * self.dim);
+        let mut values: Vec<T> = zeros(members * width);
         let (mut of_ids, mut of_others, mut of_values) = (&mut ids[..], &mut others[..], &mut values[..]);
         let room = |bytes| {
             let count = bytes / (RECORD_HEAD + row);
             (
                 of_ids.split_off_mut(..count).unwrap_or_default(),
                 of_others.split_off_mut(..count).unwrap_or_default(),
-                of_values.split_off_mut(..count * self.dim).unwrap_or_default(),
+                of_values.split_off_mut(..count * width).unwrap_or_default(),
             )
         };
         let sound = records.read(room, |piece, (ids, others, values)| {
-            let records = piece.chunks_exact(RECORD_HEAD + row).zip(values.chunks_exact_mut(self.dim));
+            let records = piece.chunks_exact(RECORD_HEAD + row).zip(values.chunks_exact_mut(width));
             for ((record, values), (id, other)) in records.zip(ids.iter_mut().zip(others)) {
                 *id = pod_read_unaligned(&record[..4]);
                 *other = pod_read_unaligned(&record[4..RECORD_HEAD]);
@@ -187,7 +177,7 @@ impl ClusterShape<'_> {
         if !sound || !self.are_members(&ids, &others) {
             return Ok(None);
         }
-        let vectors = vectors(values, self.dim)?;
+        let vectors = Vectors::from_owner(values, self.dim)?;
         // Checked already, as rows of the base. Small values are fine beside its largest values.
         vectors.validated(0.0);
         Ok(Some(Cluster { number, ids, others, vectors }))

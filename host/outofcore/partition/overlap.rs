@@ -7,7 +7,7 @@ use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::outofcore::plan::ClusterGraph;
 use crate::vectors::gpu::{Preparation, ROWS, Rounding, Side, with_wide_matrix};
 use crate::vectors::range::check_smallest;
-use crate::vectors::space::wide;
+use crate::vectors::shape::wide;
 use crate::vectors::{Matrix, Vectors};
 use crate::{Device, Error, Metric, Progress, Result};
 

@@ -32,7 +32,7 @@ impl Table {
     /// `most` members.
     pub(crate) fn is_sound(&self, base: &Vectors, embedding: &Embedding, most: usize) -> bool {
         let Some((sizes, nodes)) = self.cluster_sizes(base.len() as u64) else { return false };
-        let record = RECORD_HEAD + base.dim() * base.element_type().size();
+        let record = RECORD_HEAD + base.element_type().row_bytes(base.dim());
         let is_cluster = |(pieces, &size): (&Vec<Piece>, &u64)| {
             let bytes = pieces.iter().try_fold(0u64, |bytes, piece| bytes.checked_add(piece.bytes()));
             let sound = pieces.iter().all(|piece| piece.is_sound(self.bytes, record));

@@ -26,7 +26,7 @@ pub(super) fn warm(
     let start =
         builder.plan_of(&DataShape::of(base, &builder.descent.progress)?.part(size), k, Target::cuda()).start;
     let descent = descent.forked()?;
-    if let Some(gpu) = descent.gpu(size)? {
+    if let Some(gpu) = descent.gpu(size, base.dim())? {
         pin(&gpu, Crew::of_gpus(devices))?;
     }
     let builder = builder.clone().descent(descent).start(start);

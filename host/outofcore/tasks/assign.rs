@@ -159,7 +159,7 @@ impl Context<'_> {
         }
         let mut sizes = vec![0; plan.clusters];
         pairs.iter().flatten().for_each(|&cluster| sizes[cluster as usize] += 1);
-        let record = RECORD_HEAD + base.dim() * base.element_type().size();
+        let record = RECORD_HEAD + base.element_type().row_bytes(base.dim());
         let mut records: Vec<Vec<u8>> =
             sizes.into_iter().map(|size: usize| Vec::with_capacity(size * record)).collect();
         base.advise(Access::InOrder);

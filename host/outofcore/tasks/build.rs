@@ -34,7 +34,7 @@ struct WrittenMembers<'a> {
 impl WrittenMembers<'_> {
     fn read_pieces<R>(&self, mut room: impl FnMut(usize) -> R, take: impl Fn(&[u8], R)) -> Outcome<()> {
         let base = self.context.base;
-        let record = RECORD_HEAD + base.dim() * base.element_type().size();
+        let record = RECORD_HEAD + base.element_type().row_bytes(base.dim());
         for range in 0..self.context.plan.ranges() {
             self.context.builder.descent.progress.check()?;
             let input: Input<()> = self.context.open(TaskId::new(TaskStage::Write, range))?;

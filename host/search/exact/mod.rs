@@ -186,9 +186,13 @@ impl ExactSearch {
 
     /// The GPUs to use; none for the CPU. `Device::Auto` takes a GPU only for enough work.
     fn gpus(&self, space: &Space<'_>, queries: usize) -> Result<Option<Gpus>> {
-        let work = [space.len(), queries, space.dim()].iter().fold(1u64, |a, &b| a.saturating_mul(b as u64));
+        let sizes = [space.len(), queries, space.values()];
+        let work = sizes.iter().fold(1u64, |a, &b| a.saturating_mul(b as u64));
         let is_small = work < WORTH_A_GPU || self.k > gpu::MAX_K;
-        let one = |device: Device| if device == Device::Auto && is_small { Ok(None) } else { device.gpu() };
+        let one = |device: Device| match device.for_dim(space.dim())? {
+            Device::Auto if is_small => Ok(None),
+            device => device.gpu(),
+        };
         Device::gpus(&self.devices, one)
     }
 }

@@ -177,7 +177,7 @@ impl OnGpu {
         let memory = MemoryPlan::new()
             .with::<u32>("edges", n * degree)
             .with::<u32>("entries", entries.len())
-            .with::<u8>("rows", n * space.row_bytes());
+            .with::<u8>("rows", n * space.device_row_bytes());
         let layers = index.layers().iter().rev();
         let memory = layers.clone().fold(memory, |all, layer| all.and(&LayerOnGpu::plan(n, layer)));
         let memory = memory.reserve(&gpu)?;

@@ -27,9 +27,10 @@ pub(crate) use rows_at::{Pick, RowsAt};
 pub(crate) use side::{Preparation, QUERIES, ROWS, Side, TileRows, TileVectors};
 pub use start::start_seconds;
 
-use super::Matrix;
 use super::shape::{byte, sums_are_exact};
+use super::{Bits, Matrix};
 use crate::Metric;
+use crate::memory::zeros;
 
 /// Components from one vector of `dim` components to the next: rows begin at multiples of 16 bytes.
 pub(crate) fn stride<T: OnDevice>(dim: usize) -> usize {
@@ -51,7 +52,18 @@ fn as_bytes(rows: Matrix<'_, f32>, count: usize) -> Option<Vec<u8>> {
     bytes.par_chunks_exact_mut(dim).enumerate().with_min_len(1024).all(convert).then_some(bytes)
 }
 
-/// Evaluates `$body` with the matrix of rows that [`wide`](super::space::wide) has prepared for a
+/// A byte of 0 or 1 for each of `dim` bits of `count` rows.
+fn spread(rows: Matrix<'_, Bits>, count: usize, dim: usize) -> Vec<u8> {
+    let mut bytes = zeros(count * dim);
+    let to = bytes.par_chunks_exact_mut(dim).enumerate().with_min_len(1024);
+    to.for_each(|(row, to)| {
+        let bits = rows.row(row).iter().flat_map(|&Bits(byte)| (0..8).map(move |bit| byte >> bit & 1));
+        to.iter_mut().zip(bits).for_each(|(to, bit)| *to = bit);
+    });
+    bytes
+}
+
+/// Evaluates `$body` with the matrix of rows that [`wide`](super::shape::wide) has prepared for a
 /// device.
 macro_rules! with_wide_matrix {
     ($rows:expr, $matrix:ident => $body:expr) => {
@@ -61,6 +73,7 @@ macro_rules! with_wide_matrix {
             $crate::vectors::TypedRows::Bf16(_) => unreachable!("bf16 is widened before it goes to a device"),
             $crate::vectors::TypedRows::U8($matrix) => $body,
             $crate::vectors::TypedRows::I8($matrix) => $body,
+            $crate::vectors::TypedRows::B1(_) => unreachable!("bits are bytes on a device"),
         }
     };
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use cuda_std::f16;
 
-use super::{OnDevice, Pick, RowsAt, as_bytes};
+use super::{OnDevice, Pick, RowsAt, as_bytes, spread};
 use crate::gpu::{Borrowed, Buffer, Gpu, MemoryPlan};
 use crate::vectors::space::Space;
 use crate::vectors::{DataShape, Matrix, TypedRows, Vectors};
@@ -91,7 +91,8 @@ impl<'a, T: OnDevice> Origin<'a, T> {
 }
 
 impl<'a> AnyOrigin<'a> {
-    /// The rows of `vectors` in their own type.
+    /// The rows of `vectors` in their own type; of bits, zeros and ones in bytes, whose distances
+    /// are the same.
     ///
     /// # Errors
     /// If the device fails.
@@ -105,6 +106,10 @@ impl<'a> AnyOrigin<'a> {
                 TypedRows::Bf16(_) => unreachable!("a prepared space holds bf16 as f32"),
                 TypedRows::U8(rows) => Self::U8(Origin::Host(rows)),
                 TypedRows::I8(rows) => Self::I8(Origin::Host(rows)),
+                TypedRows::B1(rows) => {
+                    let (dim, count) = (vectors.dim(), vectors.len());
+                    Self::U8(Origin::Converted(spread(rows, count, dim), dim))
+                }
             });
         };
         macro_rules! on_device {
@@ -119,6 +124,7 @@ impl<'a> AnyOrigin<'a> {
             ElementType::Bf16 => unreachable!("no memory of a device is taken as bf16"),
             ElementType::U8 => on_device!(U8),
             ElementType::I8 => on_device!(I8),
+            ElementType::B1 => unreachable!("no memory of a device is taken as bits"),
         })
     }
 

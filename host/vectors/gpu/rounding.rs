@@ -41,13 +41,13 @@ impl Rounding {
         if !product {
             let mut sums = vec![0f64; dim];
             for row in rows {
-                row.iter().zip(&mut sums).for_each(|(x, sum)| *sum += f64::from(x.to_f32()));
+                T::components(row).zip(&mut sums).for_each(|(x, sum)| *sum += f64::from(x));
             }
             let count = rows.len() as f64;
             mean.iter_mut().zip(sums).for_each(|(mean, sum)| *mean = (sum / count) as f32);
         }
         let magnitude = |row: &&[T]| {
-            let distances = row.iter().zip(&mean).map(|(x, mean)| (x.to_f32() - mean).abs());
+            let distances = T::components(row).zip(&mean).map(|(x, mean)| (x - mean).abs());
             distances.fold(0f32, f32::max)
         };
         // Ignores a few outliers: f16 clamps them if need be, and their errors account for it.
@@ -66,8 +66,8 @@ impl Rounding {
         };
         let error = |row: &[T]| {
             let (mut norm, mut error) = (0f64, 0f64);
-            for (x, mean) in row.iter().zip(&mean) {
-                let exact = (x.to_f32() - mean) * row_scale;
+            for (x, mean) in T::components(row).zip(&mean) {
+                let exact = (x - mean) * row_scale;
                 norm += f64::from(exact).powi(2);
                 error += f64::from(exact - f16::from_f32(exact).to_f32()).powi(2);
             }

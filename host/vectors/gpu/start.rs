@@ -5,11 +5,12 @@ use std::time::Instant;
 use super::{OnDevice, with_wide_matrix};
 use crate::gpu::{Gpu, MemoryPlan};
 use crate::vectors::Vectors;
-use crate::vectors::space::wide;
+use crate::vectors::shape::wide;
 use crate::{Device, Progress, Result};
 
-/// Opens `device` and copies the values of `base` to it, as they are; bf16 as f32. Returns the
-/// seconds of both. This is the least time of a command that builds or searches on the device.
+/// Opens `device` and copies the values of `base` to it, as they are; bf16 as f32, and bits as
+/// bytes. Returns the seconds of both. This is the least time of a command that builds or searches
+/// on the device.
 ///
 /// # Errors
 /// If `device` is no GPU, cannot be opened, or lacks memory.

@@ -70,7 +70,7 @@ impl Synth {
     /// If `dim` is not in 1..=4096, `n` is 0 or above [`MAX_ROWS`], or the clusters or copies of
     /// `kind` are not in 1..=n.
     pub fn of_kind(kind: SynthKind, n: usize, dim: usize, seed: u64) -> Result<Self> {
-        check_dim(dim)?;
+        check_dim(dim, ElementType::F32)?;
         if !(1..=MAX_ROWS).contains(&n) {
             return Err(Error::argument("n", n, format_args!("1 to {MAX_ROWS}")));
         }
@@ -86,6 +86,9 @@ impl Synth {
     /// kinds with components in [0, 1), 256 intervals of equal length become the 256 numbers.
     /// Values are rounded to whole numbers, and cut at the ends of the range: under 1 % of those of
     /// a data set, and more of queries that are [sums](QueryKind::Sums).
+    ///
+    /// As b1 a component is 1 if it is at least 0; for kinds with components in [0, 1), at least
+    /// 1/2.
     pub fn element_type(mut self, element: ElementType) -> Self {
         self.element = element;
         self.scale = Scale::new(self.generator.kind, self.generator.dim, element);
@@ -144,7 +147,7 @@ impl Synth {
         let path = path.as_ref();
         let count = count(&range)?;
         let element = vector_type(format, self.element)?;
-        if matches!(element, ElementType::U8 | ElementType::I8) && element != self.element {
+        if matches!(element, ElementType::U8 | ElementType::I8 | ElementType::B1) && element != self.element {
             let expected = format_args!("a format of {}, or of floats", self.element);
             return Err(Error::argument("format", format, expected));
         }
@@ -166,7 +169,7 @@ impl Synth {
         if element == ElementType::F32 {
             return Vectors::dense_f32(values, dim);
         }
-        let storage = with_type!(element, T => Storage::owned(narrowed::<T>(&values)));
+        let storage = with_type!(element, T => Storage::owned(narrowed::<T>(&values, dim)));
         Vectors::new(storage, Layout::dense(element, count, dim), None)
     }
 
@@ -191,8 +194,13 @@ impl Synth {
 }
 
 /// Values in another type, which holds all synthetic values.
-fn narrowed<T: Element>(values: &[f32]) -> Vec<T> {
-    values.iter().map(|&value| T::from_f32(value).unwrap_or_else(T::zeroed)).collect()
+fn narrowed<T: Element>(values: &[f32], dim: usize) -> Vec<T> {
+    let width = T::TYPE.values(dim);
+    let mut narrow = vec![T::zeroed(); values.len() / dim * width];
+    for (to, row) in narrow.chunks_exact_mut(width).zip(values.chunks_exact(dim)) {
+        T::fill(to, row.iter().copied()).expect("the type holds synthetic values");
+    }
+    narrow
 }
 
 /// The number of rows in a range.

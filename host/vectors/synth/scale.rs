@@ -22,9 +22,15 @@ pub(super) struct Scale {
 impl Scale {
     /// The scale of a kind in `dim` components; none for floating-point types.
     pub(super) fn new(kind: SynthKind, dim: usize, element: ElementType) -> Option<Self> {
+        let is_unit = matches!(kind, SynthKind::Uniform | SynthKind::Repeated { .. });
         let (least, most, middle) = match element {
             ElementType::U8 => (0.0, 255.0, 128.0),
             ElementType::I8 => (-128.0, 127.0, 0.0),
+            // The sign, by a factor that leaves no other value in range.
+            ElementType::B1 => {
+                let (factor, offset) = if is_unit { (2.0, -0.5) } else { (f32::MAX, 0.5) };
+                return Some(Self { factor, offset, least: 0.0, most: 1.0 });
+            }
             ElementType::F32 | ElementType::F16 | ElementType::Bf16 => return None,
         };
         // Deviations of a component, from the definitions of the kinds.
