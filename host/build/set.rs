@@ -21,7 +21,7 @@ impl Builder {
     /// | `collect`, `filter` | names, such as `2-hop` and `angle` |
     /// | `alpha`, `angle`, `threshold` | numbers |
     /// | `strict-detours`, `layers` | `true`, `false` |
-    /// | `vectors` | `full`, `f16`, `int8`: what the build walks on ([`compressed`](Self::compressed)) |
+    /// | `vectors` | `full`, `f16`, `int8` ([`compressed`](Self::compressed)) |
     ///
     /// A later call replaces what an earlier one set. `filter` also sets its default threshold, so
     /// it goes before `alpha`, `angle` and `threshold`.

@@ -41,13 +41,16 @@ impl Rotation {
         Self { width, factors: (0..rounds).map(of_round).collect() }
     }
 
-    /// Rotates a vector.
-    pub(super) fn apply(&self, vector: &mut [f32]) {
-        let dim = vector.len();
+    /// Rotates `N` vectors, component by component: the processor takes several at a time, and each
+    /// result is that of the vector alone.
+    pub(super) fn apply<const N: usize>(&self, vectors: &mut [[f32; N]]) {
+        let dim = vectors.len();
         for (round, factors) in self.factors.iter().enumerate() {
-            vector.iter_mut().zip(factors).for_each(|(x, factor)| *x *= factor);
+            for (component, factor) in vectors.iter_mut().zip(factors) {
+                component.iter_mut().for_each(|x| *x *= factor);
+            }
             let from = first(round, dim, self.width);
-            transform(&mut vector[from..from + self.width]);
+            transform(&mut vectors[from..from + self.width]);
         }
     }
 }
@@ -58,13 +61,15 @@ fn first(round: usize, dim: usize, width: usize) -> usize {
 }
 
 /// The Hadamard transform, times the square root of the length.
-fn transform(values: &mut [f32]) {
+fn transform<const N: usize>(values: &mut [[f32; N]]) {
     let mut half = 1;
     while half < values.len() {
         for pair in values.chunks_exact_mut(2 * half) {
             let (low, high) = pair.split_at_mut(half);
-            for (a, b) in low.iter_mut().zip(high) {
-                (*a, *b) = (*a + *b, *a - *b);
+            for (low, high) in low.iter_mut().zip(high) {
+                for (a, b) in low.iter_mut().zip(high) {
+                    (*a, *b) = (*a + *b, *a - *b);
+                }
             }
         }
         half *= 2;
@@ -79,18 +84,22 @@ mod tests {
     fn distances_stay_and_variance_spreads() {
         for dim in [1, 2, 3, 7, 64, 96, 100, 960, 1025] {
             let rotation = Rotation::new(dim);
-            let square = |x: &[f32]| x.iter().map(|x| f64::from(x * x)).sum::<f64>();
+            let square = |x: &[[f32; 1]]| x.iter().map(|[x]| f64::from(x * x)).sum::<f64>();
             let draws = Draws::new(1, Stage::Test, 0, dim as u64);
-            let random: Vec<f32> = (0..dim as u64).map(|i| draws.below(i, 1000) as f32 - 300.0).collect();
+            let random: Vec<_> = (0..dim as u64).map(|i| [draws.below(i, 1000) as f32 - 300.0]).collect();
             let mut rotated = random.clone();
             rotation.apply(&mut rotated);
+            let mut several: Vec<[f32; 8]> =
+                random.iter().map(|[x]| [*x, 1.0, -x, 0.0, *x, 3.0, 2.0, *x]).collect();
+            rotation.apply(&mut several);
+            assert!(several.iter().zip(&rotated).all(|(several, [x])| [several[0], several[7]] == [*x, *x]));
             approx::assert_relative_eq!(square(&rotated), square(&random), max_relative = 1e-5);
             // A single component that differs becomes many.
             for place in [0, dim / 2, dim - 1] {
-                let mut spike = vec![0.0; dim];
-                spike[place] = 1.0;
+                let mut spike = vec![[0.0]; dim];
+                spike[place] = [1.0];
                 rotation.apply(&mut spike);
-                let largest = spike.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+                let largest = spike.iter().fold(0f32, |largest, [x]| largest.max(x.abs()));
                 assert!(dim < 64 || largest < 0.5, "{largest} of dimension {dim}");
             }
         }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! All components share one scale, so distances of codes are those of the vectors times a constant,
-//! but for rounding. The rotation keeps distances, and gives all components about the same variance,
-//! so that none wastes levels of a byte.
+//! but for rounding. The rotation keeps distances, and gives all components about the same
+//! variance, so that none wastes levels of a byte.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,6 @@ use half::f16;
 use rayon::prelude::*;
 
 use super::rotation::Rotation;
-use crate::parallel::for_each_row;
 use crate::vectors::{Component, Element, Vectors, with_matrix};
 use crate::{ElementType, Error, Metric, Progress, Result};
 
@@ -73,6 +72,12 @@ impl FromStr for Compression {
     }
 }
 
+/// Rows that are coded together.
+const ROWS: usize = 8;
+
+/// Rows that a thread codes before it reports progress.
+const BLOCK: usize = 64 * ROWS;
+
 /// A type of codes.
 pub(crate) trait Code: Component + Element {
     /// The code of the largest magnitude that is held.
@@ -97,7 +102,10 @@ impl Code for i8 {
 
     #[inline(always)]
     fn of(x: f32) -> Self {
-        x.round_ties_even().clamp(-127.0, 127.0) as Self
+        // So large that its neighbours are whole numbers: the sum rounds to the nearest, ties to
+        // even.
+        const WHOLE: f32 = 12_582_912.0;
+        (x.clamp(-127.0, 127.0) + WHOLE - WHOLE) as Self
     }
 }
 
@@ -126,9 +134,9 @@ impl ScalarQuantizer {
         let dim = base.dim();
         let rotation = (compression == Compression::Int8).then(|| Rotation::new(dim));
         let rotated = |row: usize| {
-            let mut row = sample.row(row).into_owned();
+            let mut row: Vec<_> = sample.row(row).iter().map(|&x| [x]).collect();
             rotation.iter().for_each(|rotation| rotation.apply(&mut row));
-            row
+            row.into_flattened()
         };
         let rows: Vec<Vec<f32>> = rows.into_par_iter().map(rotated).collect();
         let mut sums = vec![0f64; dim];
@@ -171,10 +179,7 @@ impl ScalarQuantizer {
     /// # Errors
     /// If its device fails, or the work is cancelled.
     pub(crate) fn base(&self, base: &Vectors, progress: &Progress) -> Result<Vectors> {
-        match self.compression {
-            Compression::F16 => self.all::<f16>(base, Self::code_row, progress),
-            Compression::Int8 => self.all::<i8>(base, Self::code_row, progress),
-        }
+        self.all(base, false, progress)
     }
 
     /// The codes of queries.
@@ -182,48 +187,61 @@ impl ScalarQuantizer {
     /// # Errors
     /// As [`base`](Self::base).
     pub(crate) fn queries(&self, queries: &Vectors, progress: &Progress) -> Result<Vectors> {
+        self.all(queries, true, progress)
+    }
+
+    fn all(&self, vectors: &Vectors, are_queries: bool, progress: &Progress) -> Result<Vectors> {
+        vectors.on_host()?;
         match self.compression {
-            Compression::F16 => self.all::<f16>(queries, Self::code_query, progress),
-            Compression::Int8 => self.all::<i8>(queries, Self::code_query, progress),
+            Compression::F16 => self.all_as::<f16>(vectors, are_queries, progress),
+            Compression::Int8 => self.all_as::<i8>(vectors, are_queries, progress),
         }
     }
 
-    fn all<T: Code>(
-        &self,
-        vectors: &Vectors,
-        code: impl Fn(&Self, &mut [f32], &mut [T]) + Sync,
-        progress: &Progress,
-    ) -> Result<Vectors> {
-        vectors.on_host()?;
+    fn all_as<T: Code>(&self, vectors: &Vectors, are_queries: bool, progress: &Progress) -> Result<Vectors> {
         let dim = vectors.dim();
         let mut codes = vec![T::of(0.0); vectors.len() * dim];
         let stage = progress.stage("compress", vectors.len() as u64);
         with_matrix!(vectors.rows(), rows => {
-            for_each_row(&mut codes, dim, &stage, || vec![0f32; dim], |wide, row, out| {
-                wide.iter_mut().zip(rows.components(row as usize)).for_each(|(wide, x)| *wide = x);
-                code(self, wide, out);
+            let blocks = codes.par_chunks_mut(BLOCK * dim).enumerate();
+            blocks.try_for_each_init(|| vec![[0f32; ROWS]; dim], |room, (block, codes)| {
+                stage.advance((codes.len() / dim) as u64)?;
+                for (group, codes) in codes.chunks_mut(ROWS * dim).enumerate() {
+                    let first = block * BLOCK + group * ROWS;
+                    for (place, row) in (first..first + codes.len() / dim).enumerate() {
+                        room.iter_mut().zip(rows.components(row)).for_each(|(room, x)| room[place] = x);
+                    }
+                    self.code(room, are_queries, codes);
+                }
+                Ok::<(), Error>(())
             })?;
         });
         Vectors::from_owner(codes, dim)
     }
 
-    /// Writes the code of a row. The row becomes something else.
-    fn code_row<T: Code>(&self, row: &mut [f32], out: &mut [T]) {
-        self.rotation.iter().for_each(|rotation| rotation.apply(row));
-        let scale = T::LARGEST / self.range;
-        for (out, (x, mean)) in out.iter_mut().zip(row.iter().zip(&self.mean)) {
-            *out = T::of((x - mean) * scale);
+    /// Writes the codes of up to `N` vectors, which are given component by component and become
+    /// something else.
+    fn code<T: Code, const N: usize>(&self, vectors: &mut [[f32; N]], are_queries: bool, codes: &mut [T]) {
+        let dim = vectors.len();
+        self.rotation.iter().for_each(|rotation| rotation.apply(vectors));
+        let mut scale = [T::LARGEST / self.range; N];
+        if are_queries && self.metric == Metric::InnerProduct {
+            let mut largest = [0f32; N];
+            for component in &*vectors {
+                largest.iter_mut().zip(component).for_each(|(largest, x)| *largest = largest.max(x.abs()));
+            }
+            scale = largest.map(|largest| if largest > 0.0 { T::LARGEST / largest } else { 0.0 });
+        }
+        for (component, mean) in vectors.iter_mut().zip(&self.mean) {
+            component.iter_mut().zip(scale).for_each(|(x, scale)| *x = (*x - mean) * scale);
+        }
+        for (place, codes) in codes.chunks_exact_mut(dim).enumerate() {
+            codes.iter_mut().zip(&*vectors).for_each(|(code, component)| *code = T::of(component[place]));
         }
     }
 
-    /// Writes the code of a query, in the values of its space. The query becomes something else.
-    pub(crate) fn code_query<T: Code>(&self, query: &mut [f32], out: &mut [T]) {
-        if self.metric != Metric::InnerProduct {
-            return self.code_row(query, out);
-        }
-        self.rotation.iter().for_each(|rotation| rotation.apply(query));
-        let largest = query.iter().fold(0f32, |largest, x| largest.max(x.abs()));
-        let scale = if largest > 0.0 { T::LARGEST / largest } else { 0.0 };
-        out.iter_mut().zip(query).for_each(|(out, x)| *out = T::of(*x * scale));
+    /// Writes the code of a query, in the values of its space, which become something else.
+    pub(crate) fn code_query<T: Code>(&self, query: &mut [[f32; 1]], code: &mut [T]) {
+        self.code(query, true, code);
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Coded {
 /// The code of one query at a time.
 #[derive(Default)]
 pub(super) struct CodeBuffer {
-    wide: Vec<f32>,
+    wide: Vec<[f32; 1]>,
     f16: Vec<f16>,
     i8: Vec<i8>,
 }

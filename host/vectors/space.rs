@@ -407,10 +407,10 @@ impl<'a> Query<'a> {
         Self { rows, index: 0, zero }
     }
 
-    /// The components, widened to f32.
-    pub(crate) fn widen(&self, out: &mut Vec<f32>) {
+    /// The components, widened to f32, each by itself.
+    pub(crate) fn widen(&self, out: &mut Vec<[f32; 1]>) {
         out.clear();
-        with_matrix!(self.rows, rows => out.extend(rows.components(self.index)));
+        with_matrix!(self.rows, rows => out.extend(rows.components(self.index).map(|x| [x])));
     }
 }
 
