@@ -1,8 +1,8 @@
 //! A rotation that spreads the variance of vectors evenly over their components, so that one scale
 //! suits all of them. Fast Hadamard transforms with random signs (Ailon and Chazelle 2006).
 //!
-//! A transform needs a power of two. For other dimensions several of the largest that fit take
-//! turns at the first and the last components.
+//! A transform needs a power of two. For other dimensions the largest that fits is applied to the
+//! middle, the first, the last and the middle components again.
 
 use tagore_device::random::{Draws, Stage};
 
@@ -57,7 +57,7 @@ impl Rotation {
 
 /// The first component of a transform.
 fn first(round: usize, dim: usize, width: usize) -> usize {
-    if round.is_multiple_of(2) { 0 } else { dim - width }
+    [(dim - width) / 2, 0, dim - width][round % 3]
 }
 
 /// The Hadamard transform, times the square root of the length.
