@@ -17,6 +17,7 @@ use half::f16;
 use rayon::prelude::*;
 
 use super::rotation::Rotation;
+use crate::memory::zeros;
 use crate::vectors::{Component, Element, Vectors, with_matrix};
 use crate::{ElementType, Error, Metric, Progress, Result};
 
@@ -200,7 +201,7 @@ impl ScalarQuantizer {
 
     fn all_as<T: Code>(&self, vectors: &Vectors, are_queries: bool, progress: &Progress) -> Result<Vectors> {
         let dim = vectors.dim();
-        let mut codes = vec![T::of(0.0); vectors.len() * dim];
+        let mut codes: Vec<T> = zeros(vectors.len() * dim);
         let stage = progress.stage("compress", vectors.len() as u64);
         with_matrix!(vectors.rows(), rows => {
             let blocks = codes.par_chunks_mut(BLOCK * dim).enumerate();
