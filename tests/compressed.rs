@@ -214,10 +214,16 @@ fn builds_on_codes_that_cannot_be_are_refused() {
     let graph = tagore::Descent::new().knn(16).device(Device::Cpu).build(&base).unwrap();
     let coded = builder.clone().compressed(Compression::Int8);
     let error = coded.build_from(&base, &graph).unwrap_err().to_string();
-    assert_eq!(error, "vectors: found int8 with a given k-NN graph, expected full");
+    assert_eq!(
+        error,
+        "vectors: found int8 for a build from a given k-NN graph, expected full: it takes the vectors themselves"
+    );
     let limits = Limits { cluster_size: Some(100), ..Limits::default() };
     let error = ClusterPlan::new(&coded, &base, &limits).unwrap_err().to_string();
-    assert_eq!(error, "vectors: found int8 where the build exceeds the limits of memory, expected full");
+    assert_eq!(
+        error,
+        "vectors: found int8 for a build out of core, since it exceeds the limits of memory, expected full: it takes the vectors themselves"
+    );
     let bytes = Vectors::from_u8((0..300 * 8).map(|i| (i % 251) as u8).collect(), 8).unwrap();
     let error = coded.build(&bytes).unwrap_err().to_string();
     assert_eq!(error, "vectors: found int8 for a base of u8, expected full: codes would not be smaller");

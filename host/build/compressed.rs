@@ -61,6 +61,7 @@ impl Builder {
     /// Checks that a build, `what` says which, is one on the vectors themselves.
     pub(crate) fn check_full(&self, what: &str) -> Result<()> {
         let Some(compression) = self.compression else { return Ok(()) };
-        Err(Error::argument("vectors", format_args!("{compression} {what}"), "full"))
+        let expected = "full: it takes the vectors themselves";
+        Err(Error::argument("vectors", format_args!("{compression} for a build {what}"), expected))
     }
 }

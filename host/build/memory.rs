@@ -60,7 +60,7 @@ impl Builder {
     pub(crate) fn build_and_keep(&self, base: &Vectors, graph: Option<&KnnGraph>) -> Result<Built> {
         self.strategy.check()?;
         if graph.is_some() {
-            self.check_full("with a given k-NN graph")?;
+            self.check_full("from a given k-NN graph")?;
         }
         if let Some(among) = &self.among {
             return self.build_among(base, among, graph);

@@ -35,6 +35,7 @@ use tagore_device::search::beam::walk::{BeamWalk, Graph};
 use tagore_device::search::exact::{
     ExactFilter, ExactSettle, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
 };
+use tagore_device::search::rerank::{Rerank, search_rerank_f16, search_rerank_f32};
 use tagore_device::sort::{sort_count, sort_scan, sort_scatter};
 use tagore_device::vectors::check::{vectors_check_f16, vectors_check_f32};
 use tagore_device::vectors::copy::{vectors_copy_bytes, vectors_copy_narrowed, vectors_copy_words};
@@ -305,9 +306,22 @@ fn of_strategies(launched: &mut Launched, capability: Capability) {
     }
 }
 
+/// Reranking.
+fn of_reranking(launched: &mut Launched) {
+    for dim in [1, 128, MAX_DIM as u32] {
+        for walked in [1, 32, MAX_BEAM as u32] {
+            let queries = Rows { dim, ..zeroed() };
+            launched.kernel::<search_rerank_f32>((Rerank { queries, walked, k: walked, ..zeroed() },));
+            let queries = Rows { dim, ..zeroed() };
+            launched.kernel::<search_rerank_f16>((Rerank { queries, walked, k: walked, ..zeroed() },));
+        }
+    }
+}
+
 #[test]
 fn every_kernel_fits_every_device() {
     let mut everywhere = Launched::default();
+    of_reranking(&mut everywhere);
     of_lists(&mut everywhere);
     of_vectors::<f32>(&mut everywhere);
     of_vectors::<f16>(&mut everywhere);

@@ -472,8 +472,8 @@ class Index:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of the values."""
-        names = {"f32": "float32", "f16": "float16", "u8": "uint8", "i8": "int8"}
+        """The type of the values; uint8 for packed bits, whose dimension is in bits."""
+        names = {"f32": "float32", "f16": "float16", "u8": "uint8", "i8": "int8", "b1": "uint8"}
         found = self._about["dtype"]
         return bfloat16() if found == "bf16" else np.dtype(names[found])
 

@@ -137,7 +137,7 @@ impl ClusterPlan {
         if model.fits(limits) {
             return Ok(None);
         }
-        builder.check_full("where the build exceeds the limits of memory")?;
+        builder.check_full("out of core, since it exceeds the limits of memory")?;
         let size = model.cluster_size(limits)?;
         Self::with_size(&model, limits, size).map(Some)
     }
