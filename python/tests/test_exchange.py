@@ -1,4 +1,4 @@
-"""Arrays by the functions for C that their type offers, as those of DLPack 1.3: a type made by ctypes."""
+"""Arrays by the functions for C that their type offers (DLPack 1.3): a type made by ctypes."""
 
 import ctypes
 import gc
@@ -37,7 +37,7 @@ class Table(ctypes.Structure):
 
 
 class Lender:
-    """A type of arrays; `lent` is what it says of each, and `freed` counts the arrays given back."""
+    """A type of arrays, by what it says of each; `freed` counts those given back."""
 
     def __init__(self, shape=(5, 4), device=CUDA, fails=False, major=1, code=FLOAT):
         self.freed, self.keep = 0, []

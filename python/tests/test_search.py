@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tagore_ann
-from conftest import nearest
+from conftest import mixture, nearest
 
 
 def test_a_filter_is_a_mask_or_ids(index, x, q):
