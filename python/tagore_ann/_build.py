@@ -89,8 +89,8 @@ def build(
         clusterings: clusterings into cells, 1 to 16.
         graph: the path of a k-NN graph of ``tagore knn``, to prune in place of a new one.
         layers: False for a graph without layers, even where searches need them.
-        vectors: what the build walks on: ``full``, the vectors themselves, or their codes in ``f16``
-            or ``int8``: less memory of a GPU, and less to read.
+        vectors: what the build walks on: ``full``, the vectors themselves, or their codes in
+            ``f16`` or ``int8``: less memory of a GPU, and less to read.
         verify: nodes that the report measures recall on.
 
     Raises:

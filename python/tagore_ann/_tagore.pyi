@@ -14,8 +14,8 @@ _Own = npt.NDArray[np.uint64]
 
 __all__ = [
     "MISSING", "DeviceArray", "Index", "TaskObject", "Tasks", "__version__", "array_of_capsule",
-    "array_of_interface", "array_of_type", "build", "build_file", "command", "evaluate", "exact", "exact_on_device", "forked",
-    "knn_graph", "knn_graph_on_device", "open", "open_tasks", "plan", "plan_tasks", "read", "read_truth",
+    "array_of_interface", "array_of_type", "build", "build_file", "command", "evaluate", "exact", "exact_on_device",
+    "forked", "knn_graph", "knn_graph_on_device", "open", "open_tasks", "plan", "plan_tasks", "read", "read_truth",
     "search", "search_on_device", "search_one", "shape", "write", "write_truth",
 ]  # fmt: skip
 
