@@ -210,7 +210,7 @@ fn an_inconsistent_header_is_refused() {
         with(28, &huge.to_le_bytes());
     }
     with(32, &6u64.to_le_bytes());
-    with(44, &5u32.to_le_bytes());
+    with(44, &6u32.to_le_bytes());
     with(56, &1u64.to_le_bytes());
     for section in 0..7 {
         // A section moved onto another, out of the file, or stretched.

@@ -163,10 +163,14 @@ impl<'a> Engine<'a> {
         Ok(Some((on_gpus, limits)))
     }
 
-    /// The walk of a search on the CPU, with a beam of this width.
-    fn walk(&self, search: &Search<'_>, beam: usize, progress: &Progress) -> Result<Walk<'_>> {
+    /// The walk of a search on the CPU, with a beam of this width. Without codes nothing is
+    /// allocated.
+    fn walk(&self, search: &Search<'_>, beam: usize, progress: Option<&Progress>) -> Result<Walk<'_>> {
         let Some(coded) = &self.coded else { return Ok(Walk { beam, on_codes: None }) };
-        let codes = coded.of(&self.prepared.space, progress)?;
+        let codes = match progress {
+            Some(progress) => coded.of(&self.prepared.space, progress),
+            None => coded.of(&self.prepared.space, &Progress::silent()),
+        }?;
         Ok(Walk {
             beam,
             on_codes: Some(OnCodes { coded, codes, reranked: search.reranked(beam, self.rerank) }),
@@ -236,7 +240,7 @@ impl<'a> Engine<'a> {
             (Way::Walk(beam), None) => {
                 space.vectors().on_host()?;
                 queries.vectors().on_host()?;
-                let walk = self.walk(&search, beam, progress)?;
+                let walk = self.walk(&search, beam, Some(progress))?;
                 self.prepared.walk_all(queries, &answer, walk, progress)?
             }
             (Way::Walk(_), Some((on_gpus, limits))) => {
@@ -311,7 +315,7 @@ impl<'a> Engine<'a> {
         let query = space.query_of(row, &mut buffer)?;
         let is_complete = match way {
             Way::Walk(beam) => {
-                let walk = self.walk(&search, beam, &Progress::silent())?;
+                let walk = self.walk(&search, beam, None)?;
                 self.prepared.walk(query, &answer, walk, &mut scratch)
             }
             Way::Exact => false,
