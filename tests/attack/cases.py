@@ -69,7 +69,9 @@ def make(runner: Runner, folder: Path):
     for name, rows in [("rows", ROWS), ("queries", QUERIES)]:
         (folder / f"{name}.u8bin").write_bytes(whole_numbers(rows, name))
     run("convert", "queries.u8bin", "query.fbin")
-    vectors, ids, indexes = [], [], []
+    # Bits hold no such numbers.
+    run("synth", "--n", str(ROWS), "--dim", str(DIM), "--type", "b1", "-o", "base.b1bin")
+    vectors, ids, indexes = ["b1bin"], [], []
     for name in formats(runner, folder):
         if runner.run(["convert", "rows.u8bin", f"base.{name}", "--to", name], folder).code == 0:
             vectors.append(name)
