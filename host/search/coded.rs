@@ -55,6 +55,10 @@ impl Coded {
     /// # Errors
     /// As [`make`](Self::make).
     pub(super) fn of(&self, space: &Space<'_>, progress: &Progress) -> Result<&Space<'static>> {
+        // Searches take no lock once the codes are there.
+        if let Some(known) = self.space.get() {
+            return Ok(known);
+        }
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = self.space.get() {
             return Ok(known);
