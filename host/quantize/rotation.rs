@@ -12,8 +12,8 @@ const ROUNDS: usize = 4;
 pub(super) struct Rotation {
     /// Components of a transform.
     width: usize,
-    /// A factor for each component before each transform: 1 or -1 over the square root of the
-    /// width for those that it changes, else 1.
+    /// For each transform the factor of each component that it takes: 1 or -1 over the square root
+    /// of the width.
     factors: Vec<Vec<f32>>,
 }
 
@@ -26,17 +26,8 @@ impl Rotation {
         let of_round = |round: usize| {
             let draws = Draws::new(0, Stage::Cells, round as u32, 0);
             let from = first(round, dim, width);
-            let changed = from..from + width;
-            let of = |i: usize| {
-                if !changed.contains(&i) {
-                    1.0
-                } else if draws.below(i as u64, 2) == 0 {
-                    factor
-                } else {
-                    -factor
-                }
-            };
-            (0..dim).map(of).collect()
+            let sign = |i: usize| if draws.below(i as u64, 2) == 0 { factor } else { -factor };
+            (from..from + width).map(sign).collect()
         };
         Self { width, factors: (0..rounds).map(of_round).collect() }
     }
@@ -46,11 +37,12 @@ impl Rotation {
     pub(super) fn apply<const N: usize>(&self, vectors: &mut [[f32; N]]) {
         let dim = vectors.len();
         for (round, factors) in self.factors.iter().enumerate() {
+            let from = first(round, dim, self.width);
+            let vectors = &mut vectors[from..from + self.width];
             for (component, factor) in vectors.iter_mut().zip(factors) {
                 component.iter_mut().for_each(|x| *x *= factor);
             }
-            let from = first(round, dim, self.width);
-            transform(&mut vectors[from..from + self.width]);
+            transform(vectors);
         }
     }
 }

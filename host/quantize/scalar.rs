@@ -1,4 +1,4 @@
-//! Scalar quantization: one byte or two per component of a vector, for searches.
+//! Scalar quantization: one byte or two per component of a vector, for builds and searches.
 //!
 //! ```text
 //! x is rotated first, if codes are bytes

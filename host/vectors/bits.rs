@@ -17,13 +17,18 @@ impl Bits {
     pub fn as_bytes(values: &[Self]) -> &[u8] {
         bytemuck::cast_slice(values)
     }
+
+    /// The bits of a row, those of whole bytes.
+    pub(super) fn ones(row: &[Self]) -> impl Iterator<Item = u8> {
+        row.iter().flat_map(|&Self(byte)| (0..8).map(move |bit| byte >> bit & 1))
+    }
 }
 
 impl Element for Bits {
     const TYPE: ElementType = ElementType::B1;
 
     fn components(row: &[Self]) -> impl Iterator<Item = f32> {
-        row.iter().flat_map(|&Self(byte)| (0..8).map(move |bit| f32::from(byte >> bit & 1)))
+        Self::ones(row).map(f32::from)
     }
 
     fn fill(row: &mut [Self], components: impl Iterator<Item = f32>) -> Result<(), (usize, f32)> {

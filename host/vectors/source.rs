@@ -61,7 +61,7 @@ pub trait Source {
     fn dim(&self) -> usize;
 
     /// Writes rows `first`, `first + 1` and so on over all of `rows`, row-major: whole rows of
-    /// [`dim`](Self::dim) values, or of the bytes of so many bits, which are zeros before.
+    /// [`dim`](Self::dim) values, or of the bytes that hold as many bits. All are zero beforehand.
     ///
     /// `first` is 0 in the first call, and then the row behind those of the call before.
     ///

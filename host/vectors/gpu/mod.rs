@@ -57,8 +57,7 @@ fn spread(rows: Matrix<'_, Bits>, count: usize, dim: usize) -> Vec<u8> {
     let mut bytes = zeros(count * dim);
     let to = bytes.par_chunks_exact_mut(dim).enumerate().with_min_len(1024);
     to.for_each(|(row, to)| {
-        let bits = rows.row(row).iter().flat_map(|&Bits(byte)| (0..8).map(move |bit| byte >> bit & 1));
-        to.iter_mut().zip(bits).for_each(|(to, bit)| *to = bit);
+        to.iter_mut().zip(Bits::ones(rows.row(row))).for_each(|(to, bit)| *to = bit);
     });
     bytes
 }

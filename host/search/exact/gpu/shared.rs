@@ -1,6 +1,6 @@
 //! Exact search that several GPUs share.
 //!
-//! A base that fits each of them is copied to all, and each takes a part of the queries. Else each
+//! If the base fits each GPU, all get a copy, and each takes a part of the queries. Else each
 //! takes a part of the base for all queries, and the host merges their lists: so the base is read
 //! once, whatever its size. The same holds for few queries, since a tile takes as long for one
 //! query as for all that it has room for.
