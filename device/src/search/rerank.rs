@@ -127,7 +127,7 @@ macro_rules! rerank_kernels {
         #[kernel(
             block = RERANK_THREADS,
             shared = rerank_shared_bytes(p.walked, p.queries.dim),
-            blocks_per_multiprocessor = 8
+            blocks_per_multiprocessor = 7
         )]
         pub unsafe fn $name(p: Rerank<$type>) {
             rerank(&p);
