@@ -143,7 +143,7 @@ fn codes_that_save_nothing_and_unknown_types_are_refused() {
     let bytes = Vectors::from_u8((0..200 * 8).map(|i| (i % 251) as u8).collect(), 8).unwrap();
     let error = searcher(bytes, Metric::L2).compressed(Compression::Int8).unwrap_err().to_string();
     assert_eq!(error, "vectors: found int8 for a base of u8, expected full: codes would not be smaller");
-    let error = "f32".parse::<Compression>().unwrap_err().to_string();
+    let error = Compression::named("f32").unwrap_err().to_string();
     assert_eq!(error, "vectors: found f32, expected full, f16 or int8");
 }
 

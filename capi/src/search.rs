@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use tagore::{Device, DeviceMemory, DeviceResults, ExactSearch, Search, Searcher, Vectors};
+use tagore::{Compression, Device, DeviceMemory, DeviceResults, ExactSearch, Search, Searcher, Vectors};
 
 use crate::id_set::tagore_id_set;
 use crate::index::{metric_of, tagore_index, tagore_metric};
@@ -226,8 +226,9 @@ pub extern "C" fn tagore_searcher_create(
             if rerank > 0 {
                 searcher = searcher.rerank(rerank);
             }
-            if let Some(codes) = text_if(walked, "vectors")?.filter(|walked| *walked != "full") {
-                searcher = searcher.compressed(codes.parse()?)?;
+            let codes = text_if(walked, "vectors")?.map(Compression::named).transpose()?;
+            if let Some(codes) = codes.flatten() {
+                searcher = searcher.compressed(codes)?;
             }
             searcher = searcher.devices(&devices(name, Device::Cpu)?)?;
         }

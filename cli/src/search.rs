@@ -76,7 +76,8 @@ impl Args {
         let beam = self.beam.unwrap_or(BEAM.max(2 * self.k));
         let began = Instant::now();
         // The device is opened, and kernels are compiled, while index and base are checked.
-        let _preparation = prepare_search(&self.searched.device.0, &index, &base, &[beam]);
+        let (devices, codes) = (&self.searched.device.0, self.searched.walked.compression());
+        let _preparation = prepare_search(devices, &index, &base, &[beam], codes);
         let searcher = self.searched.searcher(index, base, output.progress())?;
         let prepare = began.elapsed().as_secs_f64();
         let began = Instant::now();

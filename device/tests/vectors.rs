@@ -5,6 +5,7 @@ use cuda_std::launch::Kernel;
 use cuda_std::memory::Plain;
 use tagore_device::key;
 use tagore_device::vectors::check::*;
+use tagore_device::vectors::code::*;
 use tagore_device::vectors::copy::*;
 use tagore_device::vectors::hash::*;
 use tagore_device::vectors::norms::*;
@@ -190,4 +191,81 @@ fn keys_are_split_with_their_empty_slots() {
     device.launch::<vectors_split>(2, VECTOR_THREADS, (p,));
     let expected: (Vec<f32>, Vec<u32>) = neighbours.chain([(f32::INFINITY, u32::MAX)]).unzip();
     assert_eq!((distances.values().unwrap(), ids.values().unwrap()), expected);
+}
+
+/// The Hadamard transform, times the square root of the length, by the definition of the matrix.
+fn hadamard(values: &[f64]) -> Vec<f64> {
+    let sign = |row: usize, column: usize| if (row & column).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+    let rows = 0..values.len();
+    rows.map(|row| values.iter().zip(0..).map(|(x, column)| sign(row, column) * x).sum()).collect()
+}
+
+/// Codes rows with kernel `K`, and compares them with the definition; `each` if rows have scales of
+/// their own.
+fn codes<T, C, K>(nearest: impl Fn(f64) -> f64, value: impl Fn(C) -> f64, most: f64)
+where
+    T: Value,
+    C: Code + Default,
+    K: Kernel<Arguments = (Coding<T, C>,)>,
+{
+    for (seed, (count, dim, width, transforms)) in
+        SEEDS.into_iter().cycle().zip([(1, 1, 1, 1), (3, 97, 64, 4), (2, 256, 256, 1), (2, 33, 1, 0)])
+    {
+        for each in [false, true] {
+            let (stride, to_stride) = (dim + 2, dim + 3);
+            let mut values = rows::<T>(count, stride, seed);
+            values[(count - 1) * stride..][..dim].fill(T::of(0));
+            let whole = |length: usize, seed: u64| {
+                integers(length, -3, 4, seed).into_iter().map(|x| x as f32).collect::<Vec<_>>()
+            };
+            let factors: Vec<f32> = whole(transforms * width, seed + 1).iter().map(|x| x * 0.125).collect();
+            let mean = if each { vec![0.0; dim] } else { whole(dim, seed + 2) };
+            let device = TestDevice::new(seed);
+            let codes = device.room::<C>(count * to_stride);
+            let scale = if each { 0.0 } else { 0.25 };
+            let p = Coding::<T, C> {
+                rows: strided(&device, &values, stride, dim),
+                factors: device.input(&[&factors[..], &[0.0]].concat()),
+                mean: device.input(&mean),
+                codes: codes.view(),
+                stride: to_stride as u64,
+                transforms: transforms as u32,
+                width: width as u32,
+                scale,
+                padding: 0,
+            };
+            device.launch::<K>(count as u32, CODE_THREADS, (p,));
+            let found: Vec<f64> = codes.values::<C>().unwrap().into_iter().map(&value).collect();
+            for (row, found) in found.chunks_exact(to_stride).enumerate() {
+                let mut expected: Vec<f64> =
+                    values[row * stride..][..dim].iter().map(|x| x.exactly()).collect();
+                for number in 0..transforms {
+                    let first = first_of_transform(number as u32, dim as u32, width as u32) as usize;
+                    let part = &mut expected[first..first + width];
+                    let factors = &factors[number * width..];
+                    part.iter_mut().zip(factors).for_each(|(x, factor)| *x *= f64::from(*factor));
+                    let transformed = hadamard(part);
+                    part.copy_from_slice(&transformed);
+                }
+                let magnitude = expected.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+                let of_row = if magnitude > 0.0 { f64::from(C::LARGEST) / magnitude } else { 0.0 };
+                let scale = if each { of_row } else { f64::from(scale) };
+                for (i, x) in expected.iter_mut().enumerate() {
+                    *x = nearest(((*x - f64::from(mean[i])) * scale).clamp(-most, most));
+                }
+                let near = |(x, y): (&f64, &f64)| (x - y).abs() <= y.abs() * 1e-3 + f64::from(each);
+                assert!(found.iter().zip(&expected).all(near), "{found:?}\n{expected:?}");
+                assert!(each || found[..dim] == expected, "{dim}: {found:?}\n{expected:?}");
+                assert_eq!(found[dim..], [0.0; 3]);
+            }
+        }
+    }
+}
+
+#[test]
+fn codes_are_rotated_centred_scaled_and_rounded() {
+    let of_halves = |x: f64| f16::from_f64(x).to_f64();
+    codes::<f32, f16, vectors_code_f32_f16>(of_halves, f16::to_f64, 65504.0);
+    codes::<f32, i8, vectors_code_f32_i8>(f64::round_ties_even, f64::from, 127.0);
+    codes::<f16, i8, vectors_code_f16_i8>(f64::round_ties_even, f64::from, 127.0);
 }

@@ -48,7 +48,9 @@ impl Builder {
     ) -> Result<Built> {
         let [coding, building] = progress.parts([CODES, 1.0 - CODES]);
         let quantizer = ScalarQuantizer::fit(space.vectors(), self.descent.metric, compression)?;
-        let codes = quantizer.base(space.vectors(), &coding)?;
+        let gpu = self.descent.gpu(base.len(), base.dim())?;
+        // On the host, where they take no memory of the device beside the build's own.
+        let codes = quantizer.base(space.vectors(), gpu.as_ref(), &coding)?.into_host()?;
         let builder = self.on_codes().knn(k).progress(building);
         let Built { index, mut stats, .. } = builder.build_and_keep(&codes, None)?;
         stats.sample = stats.sample.by(space);

@@ -158,7 +158,7 @@ impl Builder {
 
     /// Checks, for a build out of core, that no rows of `rows` are left out, and that it is one on
     /// the vectors themselves.
-    pub(crate) fn check_takes_all(&self, rows: usize) -> Result<()> {
+    pub(crate) fn check_out_of_core(&self, rows: usize) -> Result<()> {
         self.check_full("out of core")?;
         match &self.among {
             Some(among) if among.len() < rows => {

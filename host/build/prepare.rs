@@ -6,7 +6,7 @@ use crate::prune::gpu::kernels as prune_kernels;
 use crate::search::exact::gpu::kernels as exact_kernels;
 use crate::search::gpu::kernel as beam_kernel;
 use crate::vectors::shape::{device_type, own_type, with_device_type};
-use crate::{DataShape, Device, Vectors};
+use crate::{DataShape, Device, Vectors, quantize};
 
 /// Beams that reports search with.
 const BEAMS: [usize; 2] = [50, 100];
@@ -29,8 +29,9 @@ impl Builder {
     /// The kernels of a build of this data, and of its report.
     pub(crate) fn kernels(&self, data: &DataShape) -> Vec<&'static str> {
         if let Some(compression) = self.compression {
-            let of_codes = self.on_codes().sample(0).kernels(&Self::codes_of(compression, data));
-            return of_codes.into_iter().chain(self.report_kernels(data)).collect();
+            let mut kernels = self.on_codes().sample(0).kernels(&Self::codes_of(compression, data));
+            kernels.push(quantize::gpu::kernel(own_type(data, self.descent.metric), compression));
+            return self.with_report_kernels(kernels, data);
         }
         let metric = self.descent.metric;
         // Wrong parameters are an error of the build.
@@ -40,22 +41,19 @@ impl Builder {
         with_device_type!(on_device, T => {
             kernels.extend(prune_kernels::<T>(&self.strategy, (metric, data.dim), self.baseline_kernels));
         });
-        kernels.extend(self.report_kernels(data));
-        kernels.sort_unstable();
-        kernels.dedup();
-        kernels
+        self.with_report_kernels(kernels, data)
     }
 
-    /// The kernels of the report of a build of this data.
-    fn report_kernels(&self, data: &DataShape) -> Vec<&'static str> {
+    /// These kernels of a build of this data, and those of its report, each once.
+    fn with_report_kernels(&self, mut kernels: Vec<&'static str>, data: &DataShape) -> Vec<&'static str> {
         let metric = self.descent.metric;
-        if self.sample == 0 {
-            return Vec::new();
+        if self.sample > 0 {
+            let (own, on_device) = (own_type(data, metric), device_type(data, metric));
+            with_device_type!(own, T => kernels.extend(exact_kernels::<T>()));
+            with_device_type!(on_device, T => kernels.extend(BEAMS.map(beam_kernel::<T>)));
         }
-        let (own, on_device) = (own_type(data, metric), device_type(data, metric));
-        let mut kernels = Vec::new();
-        with_device_type!(own, T => kernels.extend(exact_kernels::<T>()));
-        with_device_type!(on_device, T => kernels.extend(BEAMS.map(beam_kernel::<T>)));
+        kernels.sort_unstable();
+        kernels.dedup();
         kernels
     }
 }

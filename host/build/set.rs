@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use super::Builder;
 use crate::descent::CellSettings;
+use crate::quantize::Compression;
 use crate::{Device, Error, Overrides, Result};
 
 impl Builder {
@@ -60,8 +61,7 @@ impl Builder {
             }
             "seed" => Ok(self.seed(whole("seed", value)?)),
             "device" => Ok(self.devices(&Device::list(value)?)),
-            "vectors" if value == "full" => Ok(self.compressed(None)),
-            "vectors" => Ok(self.compressed(Some(value.parse()?))),
+            "vectors" => Ok(self.compressed(Compression::named(value)?)),
             "layers" => Ok(self.layers(parsed("layers", value, TRUTH)?)),
             _ => self.set_pruning(name, value),
         }

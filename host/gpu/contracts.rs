@@ -37,7 +37,9 @@ use tagore_device::search::exact::{
 };
 use tagore_device::search::rerank::{Rerank, search_rerank_f16, search_rerank_f32};
 use tagore_device::sort::{sort_count, sort_scan, sort_scatter};
+use tagore_device::vectors::Strided;
 use tagore_device::vectors::check::{vectors_check_f16, vectors_check_f32};
+use tagore_device::vectors::code::{Coding, vectors_code_f16_i8, vectors_code_f32_f16, vectors_code_f32_i8};
 use tagore_device::vectors::copy::{vectors_copy_bytes, vectors_copy_narrowed, vectors_copy_words};
 use tagore_device::vectors::hash::{vectors_hash_bytes, vectors_hash_words};
 use tagore_device::vectors::split::vectors_split;
@@ -306,9 +308,12 @@ fn of_strategies(launched: &mut Launched, capability: Capability) {
     }
 }
 
-/// Reranking.
-fn of_reranking(launched: &mut Launched) {
+/// Searches and builds on codes.
+fn of_codes(launched: &mut Launched) {
     for dim in [1, 128, MAX_DIM as u32] {
+        launched.kernel::<vectors_code_f32_f16>((Coding { rows: Strided { dim, ..zeroed() }, ..zeroed() },));
+        launched.kernel::<vectors_code_f32_i8>((Coding { rows: Strided { dim, ..zeroed() }, ..zeroed() },));
+        launched.kernel::<vectors_code_f16_i8>((Coding { rows: Strided { dim, ..zeroed() }, ..zeroed() },));
         for walked in [1, 32, MAX_BEAM as u32] {
             let queries = Rows { dim, ..zeroed() };
             launched.kernel::<search_rerank_f32>((Rerank { queries, walked, k: walked, ..zeroed() },));
@@ -321,7 +326,7 @@ fn of_reranking(launched: &mut Launched) {
 #[test]
 fn every_kernel_fits_every_device() {
     let mut everywhere = Launched::default();
-    of_reranking(&mut everywhere);
+    of_codes(&mut everywhere);
     of_lists(&mut everywhere);
     of_vectors::<f32>(&mut everywhere);
     of_vectors::<f16>(&mut everywhere);

@@ -2,6 +2,7 @@
 //! dimensions, the number of the nearest of the chunk's 256 centres.
 
 mod codebook;
+pub(crate) mod gpu;
 mod rotation;
 mod scalar;
 

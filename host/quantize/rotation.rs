@@ -5,6 +5,7 @@
 //! middle, the first, the last and the middle components again.
 
 use tagore_device::random::{Draws, Stage};
+use tagore_device::vectors::code::first_of_transform;
 
 /// Transforms, for dimensions that are no power of two.
 const ROUNDS: usize = 4;
@@ -32,6 +33,11 @@ impl Rotation {
         Self { width, factors: (0..rounds).map(of_round).collect() }
     }
 
+    /// The factors of all transforms, one transform after another, and the components of each.
+    pub(super) fn transforms(&self) -> (Vec<f32>, usize) {
+        (self.factors.concat(), self.width)
+    }
+
     /// Rotates `N` vectors, component by component: the processor takes several at a time, and each
     /// result is that of the vector alone.
     pub(super) fn apply<const N: usize>(&self, vectors: &mut [[f32; N]]) {
@@ -48,8 +54,8 @@ impl Rotation {
 }
 
 /// The first component of a transform.
-fn first(round: usize, dim: usize, width: usize) -> usize {
-    [(dim - width) / 2, 0, dim - width][round % 3]
+fn first(number: usize, dim: usize, width: usize) -> usize {
+    first_of_transform(number as u32, dim as u32, width as u32) as usize
 }
 
 /// The Hadamard transform, times the square root of the length.

@@ -11,12 +11,13 @@
 //! variance, so that none wastes levels of a byte.
 
 use std::fmt;
-use std::str::FromStr;
 
 use half::f16;
 use rayon::prelude::*;
+use tagore_device::vectors::code::Code;
 
 use super::rotation::Rotation;
+use crate::gpu::Gpu;
 use crate::memory::zeros;
 use crate::vectors::{Component, Element, Vectors, with_matrix};
 use crate::{ElementType, Error, Metric, Progress, Result};
@@ -34,6 +35,20 @@ pub enum Compression {
 }
 
 impl Compression {
+    /// What the option `vectors` names: `f16` or `int8`, or `full` for the vectors themselves, which
+    /// is none.
+    ///
+    /// # Errors
+    /// If it is another name.
+    pub fn named(name: &str) -> Result<Option<Self>> {
+        match name {
+            "full" => Ok(None),
+            "f16" => Ok(Some(Self::F16)),
+            "int8" => Ok(Some(Self::Int8)),
+            _ => Err(Error::argument("vectors", name, "full, f16 or int8")),
+        }
+    }
+
     /// The name in options: `f16` or `int8`.
     pub fn name(self) -> &'static str {
         match self {
@@ -62,53 +77,14 @@ impl fmt::Display for Compression {
     }
 }
 
-impl FromStr for Compression {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        [Self::F16, Self::Int8]
-            .into_iter()
-            .find(|compression| compression.name() == name)
-            .ok_or_else(|| Error::argument("vectors", name, "full, f16 or int8"))
-    }
-}
+/// Fewer vectors are coded on the host.
+const FEW: usize = 256;
 
 /// Rows that are coded together.
 const ROWS: usize = 8;
 
 /// Rows that a thread codes before it reports progress.
 const BLOCK: usize = 64 * ROWS;
-
-/// A type of codes.
-pub(crate) trait Code: Component + Element {
-    /// The code of the largest magnitude that is held.
-    const LARGEST: f32;
-
-    /// The nearest code.
-    fn of(x: f32) -> Self;
-}
-
-impl Code for f16 {
-    // Queries may be sixteen times as large before they are cut.
-    const LARGEST: f32 = 4096.0;
-
-    #[inline(always)]
-    fn of(x: f32) -> Self {
-        Self::from_f32(x.clamp(-65504.0, 65504.0))
-    }
-}
-
-impl Code for i8 {
-    const LARGEST: f32 = 127.0;
-
-    #[inline(always)]
-    fn of(x: f32) -> Self {
-        // So large that its neighbours are whole numbers: the sum rounds to the nearest, ties to
-        // even.
-        const WHOLE: f32 = 12_582_912.0;
-        (x.clamp(-127.0, 127.0) + WHOLE - WHOLE) as Self
-    }
-}
 
 /// Turns vectors into codes.
 pub(crate) struct ScalarQuantizer {
@@ -175,23 +151,38 @@ impl ScalarQuantizer {
         self.compression
     }
 
-    /// The codes of a base.
+    /// The codes of a base. They lie on `gpu` if it made them, which takes less time unless there
+    /// are few; every backend makes the same.
     ///
     /// # Errors
-    /// If its device fails, or the work is cancelled.
-    pub(crate) fn base(&self, base: &Vectors, progress: &Progress) -> Result<Vectors> {
-        self.all(base, false, progress)
+    /// If a device lacks memory or fails, or the work is cancelled.
+    pub(crate) fn base(&self, base: &Vectors, gpu: Option<&Gpu>, progress: &Progress) -> Result<Vectors> {
+        self.all(base, false, gpu, progress)
     }
 
-    /// The codes of queries.
+    /// The codes of queries, where [`base`](Self::base) says.
     ///
     /// # Errors
     /// As [`base`](Self::base).
-    pub(crate) fn queries(&self, queries: &Vectors, progress: &Progress) -> Result<Vectors> {
-        self.all(queries, true, progress)
+    pub(crate) fn queries(
+        &self,
+        queries: &Vectors,
+        gpu: Option<&Gpu>,
+        progress: &Progress,
+    ) -> Result<Vectors> {
+        self.all(queries, true, gpu, progress)
     }
 
-    fn all(&self, vectors: &Vectors, are_queries: bool, progress: &Progress) -> Result<Vectors> {
+    pub(super) fn all(
+        &self,
+        vectors: &Vectors,
+        are_queries: bool,
+        gpu: Option<&Gpu>,
+        progress: &Progress,
+    ) -> Result<Vectors> {
+        if let Some(gpu) = gpu.filter(|_| vectors.len() >= FEW) {
+            return self.all_on(gpu, vectors, are_queries, progress);
+        }
         vectors.on_host()?;
         match self.compression {
             Compression::F16 => self.all_as::<f16>(vectors, are_queries, progress),
@@ -199,7 +190,12 @@ impl ScalarQuantizer {
         }
     }
 
-    fn all_as<T: Code>(&self, vectors: &Vectors, are_queries: bool, progress: &Progress) -> Result<Vectors> {
+    fn all_as<T: Code + Component + Element>(
+        &self,
+        vectors: &Vectors,
+        are_queries: bool,
+        progress: &Progress,
+    ) -> Result<Vectors> {
         let dim = vectors.dim();
         let mut codes: Vec<T> = zeros(vectors.len() * dim);
         let stage = progress.stage("compress", vectors.len() as u64);
@@ -225,8 +221,8 @@ impl ScalarQuantizer {
     fn code<T: Code, const N: usize>(&self, vectors: &mut [[f32; N]], are_queries: bool, codes: &mut [T]) {
         let dim = vectors.len();
         self.rotation.iter().for_each(|rotation| rotation.apply(vectors));
-        let mut scale = [T::LARGEST / self.range; N];
-        if are_queries && self.metric == Metric::InnerProduct {
+        let mut scale = [self.scale::<T>(are_queries); N];
+        if scale == [0.0; N] {
             let mut largest = [0f32; N];
             for component in &*vectors {
                 largest.iter_mut().zip(component).for_each(|(largest, x)| *largest = largest.max(x.abs()));
@@ -239,6 +235,24 @@ impl ScalarQuantizer {
         for (place, codes) in codes.chunks_exact_mut(dim).enumerate() {
             codes.iter_mut().zip(&*vectors).for_each(|(code, component)| *code = T::of(component[place]));
         }
+    }
+
+    /// The factor of all vectors; 0 if each has its own, so that its largest magnitude has the
+    /// largest code.
+    pub(super) fn scale<T: Code>(&self, are_queries: bool) -> f32 {
+        let of_each = are_queries && self.metric == Metric::InnerProduct;
+        if of_each { 0.0 } else { T::LARGEST / self.range }
+    }
+
+    /// What is taken off each component.
+    pub(super) fn mean(&self) -> &[f32] {
+        &self.mean
+    }
+
+    /// The factors of the rotation's transforms, one transform after another, and the components of
+    /// each transform, at least 1.
+    pub(super) fn transforms(&self) -> (Vec<f32>, usize) {
+        self.rotation.as_ref().map_or((Vec::new(), 1), Rotation::transforms)
     }
 
     /// Writes the code of a query, in the values of its space, which become something else.

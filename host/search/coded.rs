@@ -5,6 +5,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use half::f16;
 use tagore_device::key::{self, Key};
 
+use crate::gpu::Gpu;
 use crate::quantize::{Compression, ScalarQuantizer};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::{Query, Space};
@@ -42,12 +43,17 @@ impl Coded {
         self.quantizer.metric()
     }
 
-    /// The codes of the rows of `space`, made anew.
+    /// The codes of the rows of `space`, made anew, on `gpu` if given.
     ///
     /// # Errors
-    /// If their device fails, or the work is cancelled.
-    pub(super) fn make(&self, space: &Space<'_>, progress: &Progress) -> Result<Space<'static>> {
-        Space::owned(self.quantizer.base(space.vectors(), progress)?, self.metric(), progress)
+    /// If a device lacks memory or fails, or the work is cancelled.
+    pub(super) fn make(
+        &self,
+        space: &Space<'_>,
+        gpu: Option<&Gpu>,
+        progress: &Progress,
+    ) -> Result<Space<'static>> {
+        Space::owned(self.quantizer.base(space.vectors(), gpu, progress)?, self.metric(), progress)
     }
 
     /// The codes of the rows of `space`, made by the first call.
@@ -63,16 +69,21 @@ impl Coded {
         if let Some(known) = self.space.get() {
             return Ok(known);
         }
-        let made = self.make(space, progress)?;
+        let made = self.make(space, None, progress)?;
         Ok(self.space.get_or_init(|| made))
     }
 
-    /// The codes of queries.
+    /// The codes of queries, for a search on `gpu`.
     ///
     /// # Errors
-    /// If their device fails, or the work is cancelled.
-    pub(super) fn queries(&self, queries: &Queries<'_>, progress: &Progress) -> Result<Queries<'static>> {
-        Ok(Queries::owned(self.quantizer.queries(queries.vectors(), progress)?))
+    /// If the device lacks memory or fails, or the work is cancelled.
+    pub(super) fn queries(
+        &self,
+        queries: &Queries<'_>,
+        gpu: &Gpu,
+        progress: &Progress,
+    ) -> Result<Queries<'static>> {
+        Ok(Queries::owned(self.quantizer.queries(queries.vectors(), Some(gpu), progress)?))
     }
 
     /// The code of one query.

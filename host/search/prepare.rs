@@ -1,22 +1,32 @@
 //! Opens the devices of a search, and compiles their kernels, while index and base are checked.
 
-use super::gpu::kernels;
-use crate::vectors::shape::{device_type, with_device_type};
-use crate::{DataShape, Device, Index, Preparation, Vectors};
+use super::gpu::{kernels, rerank_kernel};
+use crate::vectors::shape::{device_type, own_type, with_device_type};
+use crate::{Compression, DataShape, Device, Index, Preparation, Vectors, quantize};
 
-/// Opens `devices` for searches of `index` over `base` with these beams, on a thread of its own,
-/// and compiles the kernels that they will launch. Returns at once; [`Searcher::devices`] then
-/// waits less, but is otherwise the same.
+/// Opens `devices` for searches of `index` over `base`, or over its codes, with these beams, on a
+/// thread of its own, and compiles the kernels that they will launch. Returns at once;
+/// [`Searcher::devices`] then waits less, but is otherwise the same.
 ///
 /// [`Searcher::devices`]: crate::Searcher::devices
-pub fn prepare_search(devices: &[Device], index: &Index, base: &Vectors, beams: &[usize]) -> Preparation {
+pub fn prepare_search(
+    devices: &[Device],
+    index: &Index,
+    base: &Vectors,
+    beams: &[usize],
+    compression: Option<Compression>,
+) -> Preparation {
     let nodes = index.len();
     let fits = |device: &Device| device.for_dim(base.dim()).is_ok_and(|device| device != Device::Cpu);
     if nodes == 0 || !devices.iter().any(fits) {
         return Preparation::none();
     }
     let has_layers = !index.layers().is_empty();
-    let element = device_type(&DataShape::guess(base), index.metric());
-    let kernels = with_device_type!(element, T => kernels::<T>(beams, has_layers));
+    let (data, metric) = (DataShape::guess(base), index.metric());
+    let own = own_type(&data, metric);
+    let element = compression.map_or_else(|| device_type(&data, metric), Compression::element);
+    let mut kernels = with_device_type!(element, T => kernels::<T>(beams, has_layers));
+    kernels.extend(compression.map(|compression| quantize::gpu::kernel(own, compression)));
+    kernels.extend(compression.map(|_| rerank_kernel(own)));
     Preparation::begin(devices, kernels, move |device| device.gpu_for_graph(nodes))
 }

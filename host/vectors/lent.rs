@@ -6,10 +6,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use super::construct::{check_dim, check_rows};
-use super::gpu::{self, Lent};
+use super::gpu::{self, Lent, OnDevice};
 use super::shape::sums_are_exact;
 use super::storage::Storage;
 use super::{ElementType, FINITE, Largest, Layout, Metric, Vectors, range};
+use crate::gpu::{Buffer, Gpu};
 use crate::{Device, Error, Result};
 
 /// Rows in the memory of a GPU, such as a tensor of another library, for
@@ -164,6 +165,31 @@ impl Vectors {
 
     pub(super) fn of_lent(array: Lent, layout: Layout) -> Self {
         Self::new(Storage::new(LentMemory::new(array)), layout, None)
+    }
+
+    /// Rows that kernels on `gpu` have written to a buffer, with the stride of their type.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn in_buffer<T: OnDevice + bytemuck::Pod>(
+        gpu: &Gpu,
+        rows: Buffer<T>,
+        (count, dim): (usize, usize),
+    ) -> Result<Self> {
+        let layout = Layout::dense(T::TYPE, count, dim);
+        let stride = gpu::stride::<T>(dim) * size_of::<T>();
+        Ok(Self::of_lent(Lent::of_buffer(gpu, rows, (layout, stride))?, layout))
+    }
+
+    /// The values, moved to host memory if they lie on a device.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn into_host(self) -> Result<Self> {
+        match self.lent() {
+            Some(lent) => Ok(Self::new(Storage::owned(lent.download()?), self.layout, None)),
+            None => Ok(self),
+        }
     }
 
     /// The GPU whose memory holds the values; none for host memory and files.

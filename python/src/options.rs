@@ -177,10 +177,9 @@ impl<'py> Options<'_, 'py> {
 
     /// The codes of the option `vectors`; none for the vectors themselves.
     pub(crate) fn compression(self) -> PyResult<Option<Compression>> {
-        match self.text("vectors")?.as_deref() {
-            None | Some("full") => Ok(None),
-            Some(_) => self.named("vectors"),
-        }
+        let vectors = self.text("vectors")?;
+        let codes = vectors.as_deref().map(Compression::named).transpose();
+        Ok(codes.map_err(|error| self.unknown("vectors", error))?.flatten())
     }
 
     /// The settings of an exact search for `k` neighbours.

@@ -37,7 +37,7 @@ pub(crate) struct Args {
     prune: PruneOptions,
     /// What to build on: full, the vectors themselves, or their codes in f16 or int8: less memory
     /// of a GPU, and less to read
-    #[arg(long, default_value_t = Walk::Full, value_name = "TYPE")]
+    #[arg(long, default_value_t, value_name = "TYPE")]
     vectors: Walk,
     /// Prune this k-NN graph, written by `tagore knn`, instead of building one
     #[arg(
@@ -93,7 +93,7 @@ impl Args {
         let base = self.input.open()?;
         let descent = self.descent.descent(base.element_type(), output)?;
         let builder = Builder::new(strategy).descent(descent).devices(&self.descent.device.0);
-        let builder = builder.compressed(self.vectors.compression());
+        let builder = builder.compressed(self.vectors.0);
         // The device is opened, and kernels are compiled, while the base is read.
         let preparation = self.graph.is_none().then(|| builder.clone().sample(self.sample()).prepare(&base));
         laps.end("start");

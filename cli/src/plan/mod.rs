@@ -57,7 +57,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     prune: PruneOptions,
     /// What to build on: full, the vectors themselves, or their codes in f16 or int8
-    #[arg(long, default_value_t = Walk::Full, value_name = "TYPE", requires = "strategy")]
+    #[arg(long, default_value_t, value_name = "TYPE", requires = "strategy")]
     vectors: Walk,
     #[command(flatten)]
     limits: LimitOptions,
@@ -86,7 +86,7 @@ impl Args {
         let mut event = match &self.strategy {
             Some(strategy) => {
                 let builder = Builder::new(self.prune.apply(strategy.clone())?).descent(descent);
-                let builder = builder.compressed(self.vectors.compression());
+                let builder = builder.compressed(self.vectors.0);
                 self.index(&builder, (&data, &limits), output)?
             }
             None => self.graph(&descent, (&data, &limits), output)?,

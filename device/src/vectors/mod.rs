@@ -4,12 +4,14 @@
 //! | module | what it computes |
 //! | --- | --- |
 //! | `check` | the largest magnitude, the first faulty row, and whether all values are bytes |
+//! | `code` | codes of one byte or two per component |
 //! | `copy` | rows, or chosen rows, in another layout |
 //! | `norms` | squared norms in f64, and unit vectors |
 //! | `hash` | a hash of each row |
 //! | `split` | keys as ids and distances |
 
 pub mod check;
+pub mod code;
 pub mod copy;
 pub mod hash;
 pub mod norms;

@@ -132,7 +132,7 @@ impl OutOfCore {
     /// it, if it belongs to another user, or if it has files of another build.
     pub fn build(&self, base: &Vectors, output: &Path) -> Result<OutOfCoreStats> {
         let Self { builder, plan, .. } = self;
-        builder.check_takes_all(base.len())?;
+        builder.check_out_of_core(base.len())?;
         builder.descent.k_for(base)?;
         builder.check_for(&DataShape::new(base.len(), base.dim(), base.element_type())?)?;
         let devices = builder.devices_for(plan.cluster_size)?;

@@ -108,7 +108,7 @@ impl Plan {
         let OutOfCore { builder, plan: limits, .. } = build;
         let TaskFiles { base: path, format, output, range_rows } = files.clone();
         check_range(range_rows)?;
-        builder.check_takes_all(base.len())?;
+        builder.check_out_of_core(base.len())?;
         builder.descent.k_for(base)?;
         let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
         builder.check_for(&data)?;

@@ -18,6 +18,7 @@ pub(crate) use launch::BeamKernels;
 use launch::{Asked, Batch, Take, Task, Work};
 pub(crate) use launch::{kernel, kernels};
 pub(crate) use nodes::NodeSearch;
+pub(crate) use rerank::kernel as rerank_kernel;
 use rerank::{FullRows, Reranking};
 pub(super) use shared::OnGpus;
 
@@ -224,7 +225,7 @@ impl OnGpu {
         self.check(space, limits)?;
         let (dim, metric) = (space.dim(), space.metric());
         if let Some(FullOnGpu { coded, rows }) = &self.full {
-            let codes = coded.queries(queries, &Progress::silent())?;
+            let codes = coded.queries(queries, &self.gpu, &Progress::silent())?;
             let asked = Asked { count: codes.len(), nodes: None, zero: &[] };
             let reranking = Some(&Reranking { rows, space, queries });
             let task = Task { on_gpu: self, dim, metric: coded.metric(), asked, limits, stage, reranking };

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use cuda_std::f16;
+use cuda_std::launch::Kernel;
 use rayon::prelude::*;
 use tagore_device::block::rows::Rows;
 use tagore_device::key::{self, Key};
@@ -14,7 +15,7 @@ use crate::search::coded::Reranked;
 use crate::vectors::gpu::{AnyOrigin, Base, OnDevice, Origin, Pick, metric_number, stride};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
-use crate::{Metric, Result};
+use crate::{ElementType, Metric, Result};
 
 /// Memory of a device that stays free beside the vectors, for batches of queries.
 const SPARE: u64 = 1 << 30;
@@ -36,7 +37,7 @@ pub(super) struct Reranking<'a> {
 
 /// An element type with a kernel.
 trait RerankKernel: OnDevice {
-    type Kernel: cuda_std::launch::Kernel<Arguments = (Rerank<Self>,)>;
+    type Kernel: Kernel<Arguments = (Rerank<Self>,)>;
 }
 
 impl RerankKernel for f32 {
@@ -45,6 +46,14 @@ impl RerankKernel for f32 {
 
 impl RerankKernel for f16 {
     type Kernel = search_rerank_f16;
+}
+
+/// The kernel that reranks by vectors of this type.
+pub(crate) fn kernel(element: ElementType) -> &'static str {
+    match element {
+        ElementType::F16 => search_rerank_f16::NAME,
+        _ => search_rerank_f32::NAME,
+    }
 }
 
 impl FullRows {

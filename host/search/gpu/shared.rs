@@ -37,7 +37,8 @@ impl OnGpus {
         index: &Index,
         coded: Option<&Arc<Coded>>,
     ) -> Result<Self> {
-        let codes = coded.map(|coded| coded.make(space, &Progress::silent())).transpose()?;
+        let codes =
+            coded.map(|coded| coded.make(space, Some(gpus.first()), &Progress::silent())).transpose()?;
         let codes = coded.zip(codes.as_ref());
         let copy = |gpu: &Gpu| OnGpu::new(gpu.clone(), space, index, codes);
         let copies = gpus.run(gpus.all().iter().collect(), copy)?;

@@ -97,12 +97,25 @@ impl Lent {
         Self { gpu, device, address, layout, stride, mirrored: Arc::default(), _owner: owner }
     }
 
+    /// At least one row of `layout` in a buffer of the library, `stride` bytes apart.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(in crate::vectors) fn of_buffer<T: Pod + Send + Sync>(
+        gpu: &Gpu,
+        rows: Buffer<T>,
+        (layout, stride): (Layout, usize),
+    ) -> Result<Self> {
+        gpu.synchronize()?;
+        let device = gpu.name().parse()?;
+        let (address, _owner) = rows.lend()?;
+        Ok(Self { gpu: gpu.clone(), device, address, layout, stride, mirrored: Arc::default(), _owner })
+    }
+
     /// Rows made of these, in a buffer of the library, `stride` bytes apart.
     fn made<T: Pod + Send + Sync>(&self, rows: Buffer<T>, (layout, stride): (Layout, usize)) -> Result<Self> {
-        self.gpu.synchronize()?;
-        let (address, owner) = rows.lend()?;
-        let (gpu, mirrored) = (self.gpu.clone(), Arc::clone(&self.mirrored));
-        Ok(Self { gpu, device: self.device, address, layout, stride, mirrored, _owner: owner })
+        let made = Self::of_buffer(&self.gpu, rows, (layout, stride))?;
+        Ok(Self { device: self.device, mirrored: Arc::clone(&self.mirrored), ..made })
     }
 
     /// Whether all rows have been copied to the host: these, or rows made of them.

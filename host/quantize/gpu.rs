@@ -1,0 +1,158 @@
+//! Codes made on a GPU (`device/src/vectors/code.rs`).
+
+use bytemuck::Pod;
+use cuda_std::f16;
+use cuda_std::launch::Kernel;
+use tagore_device::vectors::Strided;
+use tagore_device::vectors::code::{
+    CODE_THREADS, Code, Coding, vectors_code_f16_i8, vectors_code_f32_f16, vectors_code_f32_i8,
+};
+
+use super::{Compression, ScalarQuantizer};
+use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::vectors::gpu::{AnyOrigin, OnDevice, Origin, Pick, stride};
+use crate::{ElementType, Progress, Result, Vectors};
+
+/// Most bytes of vectors that are on the device at a time.
+const PIECE: usize = 256 << 20;
+
+/// A type of vectors with a kernel that makes codes of type `C`.
+trait Coded<C>: OnDevice {
+    type Kernel: Kernel<Arguments = (Coding<Self, C>,)>;
+}
+
+impl Coded<f16> for f32 {
+    type Kernel = vectors_code_f32_f16;
+}
+
+impl Coded<i8> for f32 {
+    type Kernel = vectors_code_f32_i8;
+}
+
+impl Coded<i8> for f16 {
+    type Kernel = vectors_code_f16_i8;
+}
+
+/// The kernel that makes codes of vectors of this type, which are larger.
+pub(crate) fn kernel(from: ElementType, compression: Compression) -> &'static str {
+    match (from, compression) {
+        (_, Compression::F16) => vectors_code_f32_f16::NAME,
+        (ElementType::F16, Compression::Int8) => vectors_code_f16_i8::NAME,
+        (_, Compression::Int8) => vectors_code_f32_i8::NAME,
+    }
+}
+
+impl ScalarQuantizer {
+    /// The codes of at least one vector, in memory of the device: those that the host would make.
+    pub(super) fn all_on(
+        &self,
+        gpu: &Gpu,
+        vectors: &Vectors,
+        are_queries: bool,
+        progress: &Progress,
+    ) -> Result<Vectors> {
+        let task = Task { quantizer: self, gpu, count: vectors.len(), are_queries, progress };
+        match (self.compression(), AnyOrigin::own(gpu, vectors)?) {
+            (Compression::F16, AnyOrigin::F32(rows)) => task.run::<f32, f16>(&rows),
+            (Compression::Int8, AnyOrigin::F32(rows)) => task.run::<f32, i8>(&rows),
+            (Compression::Int8, AnyOrigin::F16(rows)) => task.run::<f16, i8>(&rows),
+            _ => unreachable!("codes are smaller than the vectors"),
+        }
+    }
+}
+
+/// The coding of `count` vectors.
+struct Task<'a> {
+    quantizer: &'a ScalarQuantizer,
+    gpu: &'a Gpu,
+    count: usize,
+    are_queries: bool,
+    progress: &'a Progress,
+}
+
+impl Task<'_> {
+    fn run<T: Coded<C>, C: Code + OnDevice + Pod>(&self, rows: &Origin<'_, T>) -> Result<Vectors> {
+        let &Self { quantizer, gpu, count, are_queries, progress } = self;
+        let dim = quantizer.mean().len();
+        let (at_once, to_stride) = ((PIECE / (dim * size_of::<T>())).clamp(1, count), stride::<C>(dim));
+        let (factors, width) = quantizer.transforms();
+        let memory = MemoryPlan::new()
+            .with::<C>("codes", count * to_stride)
+            .with::<T>("vectors", at_once * dim)
+            .with::<f32>("factors", factors.len().max(1))
+            .with::<f32>("mean", dim)
+            .reserve(gpu)?;
+        let mut codes: Buffer<C> = memory.buffer("codes")?;
+        let mut piece: Buffer<T> = memory.buffer("vectors")?;
+        let mut of_transforms: Buffer<f32> = memory.buffer("factors")?;
+        of_transforms.upload(&factors)?;
+        let mut mean: Buffer<f32> = memory.buffer("mean")?;
+        mean.upload(quantizer.mean())?;
+        let stage = progress.stage("compress", count as u64);
+        for first in (0..count).step_by(at_once) {
+            let here = first..count.min(first + at_once);
+            rows.copy(gpu, Pick::Range(here.clone()), &mut piece, dim)?;
+            let vectors = Strided {
+                values: piece.view(),
+                stride: dim as u64,
+                count: here.len() as u32,
+                dim: dim as u32,
+            };
+            let coding = Coding {
+                rows: vectors,
+                factors: of_transforms.view(),
+                mean: mean.view(),
+                codes: codes.view_mut().offset(first * to_stride),
+                stride: to_stride as u64,
+                transforms: (factors.len() / width) as u32,
+                width: width as u32,
+                scale: quantizer.scale::<C>(are_queries),
+                padding: 0,
+            };
+            // SAFETY: the buffers have room for these rows, a factor per component of each
+            // transform and a mean per component, and outlive the work.
+            unsafe { gpu.launch::<T::Kernel>([here.len() as u32, 1, 1], CODE_THREADS, (coding,))? };
+            gpu.count_work::<T::Kernel>(
+                (here.len() * (dim * size_of::<T>() + to_stride * size_of::<C>())) as u64,
+                0,
+            );
+            stage.advance(here.len() as u64)?;
+        }
+        Vectors::in_buffer(gpu, codes, (count, dim))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Metric, Synth};
+
+    /// Codes of `vectors` on the host and on each GPU, as bytes.
+    fn check(vectors: &Vectors, metric: Metric, compression: Compression) {
+        let silent = Progress::silent();
+        let quantizer = ScalarQuantizer::fit(vectors, metric, compression).unwrap();
+        for gpu in [Some(Gpu::emulated(4)), Gpu::cuda_for_tests()].into_iter().flatten() {
+            for are_queries in [false, true] {
+                let on_host = quantizer.all(vectors, are_queries, None, &silent).unwrap();
+                let there = quantizer.all(vectors, are_queries, Some(&gpu), &silent).unwrap();
+                assert_eq!(there.device().map(|device| device.to_string()).as_deref(), Some(gpu.name()));
+                let there = there.into_host().unwrap();
+                assert_eq!(there.element_type(), compression.element());
+                for row in 0..vectors.len() {
+                    assert_eq!(there.row(row), on_host.row(row), "{metric} {compression}, row {row}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_gpu_makes_the_codes_of_the_host() {
+        for (dim, metric) in [(1, Metric::L2), (24, Metric::InnerProduct), (64, Metric::L2)] {
+            let base = Synth::new(300, dim, 5).unwrap().base();
+            check(&base, metric, Compression::F16);
+            check(&base, metric, Compression::Int8);
+            let halves = base.cast(ElementType::F16, &Progress::silent()).unwrap();
+            check(&halves, metric, Compression::Int8);
+        }
+    }
+}
