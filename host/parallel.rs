@@ -15,6 +15,9 @@ use crate::{Error, Result};
 /// Rows per block of [`for_each_block`].
 const BLOCK: usize = 1024;
 
+/// Bytes that one thread copies or converts sooner than the threads of a pool wake up.
+pub(crate) const FEW_BYTES: usize = 1 << 16;
+
 /// Starts a thread in `scope`.
 ///
 /// # Errors
@@ -127,6 +130,9 @@ pub(crate) fn for_each_block_of(
         stage.advance(rows.len() as u64)?;
         body(rows)
     };
+    if rows <= size {
+        return if rows == 0 { Ok(()) } else { run(0) };
+    }
     let bad = (0..rows.div_ceil(size)).into_par_iter().find_map_first(|block| run(block).err());
     bad.map_or(Ok(()), Err)
 }

@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use super::Gpu;
 use super::machine::Allocation;
 use crate::Result;
+use crate::parallel::FEW_BYTES;
 
 /// Bytes that a thread copies at a time.
 const COPY: usize = 1 << 20;
@@ -162,11 +163,16 @@ impl<T: Pod> Buffer<T> {
         let unit = stride * size_of::<T>();
         self.gpu.machine.upload(self.address(0), count * unit, unit, &|offset, piece| {
             let first = offset / unit;
-            piece.par_chunks_exact_mut(unit).with_min_len(64).enumerate().for_each(|(index, room)| {
+            let copy = |(index, room): (usize, &mut [u8])| {
                 let bytes: &[u8] = bytemuck::cast_slice(row(first + index));
                 room[..bytes.len()].copy_from_slice(bytes);
                 room[bytes.len()..].fill(0);
-            });
+            };
+            if piece.len() <= FEW_BYTES {
+                piece.chunks_exact_mut(unit).enumerate().for_each(copy);
+            } else {
+                piece.par_chunks_exact_mut(unit).with_min_len(64).enumerate().for_each(copy);
+            }
         })
     }
 

@@ -209,21 +209,24 @@ impl<'a> Engine<'a> {
             && results.is_on(on_gpus.gpus().first())
         {
             let on_gpu = on_gpus.first();
-            let find = |queries: &Queries<'_>| {
+            let begin = |queries: &Queries<'_>| {
                 let stage = progress.stage("search", queries.len() as u64);
                 on_gpu.search(space, queries, limits, KeysTo::Device(results), &stage).map(drop)
             };
-            let early = if on_gpu.is_coded() { None } else { space.early_queries(queries)? };
-            if let Some((early, checking)) = early {
-                let found = find(&early);
-                checking.end()?;
-                found?;
+            let early = if on_gpu.is_coded() { None } else { space.early_queries(queries) };
+            if let Some(early) = early {
+                let begun = begin(&early);
+                let checked = space.check_early(queries);
+                // The results are written until here, whatever was found.
+                on_gpu.synchronize()?;
+                checked.and(begun)?;
                 // Other values than bytes have been searched for as if they were.
                 if !on_gpu.expects_bytes() || queries.are_bytes() {
                     return Ok(());
                 }
             }
-            return find(&space.queries(queries, progress)?);
+            let begun = begin(&space.queries(queries, progress)?);
+            return on_gpu.synchronize().and(begun);
         }
         let queries = space.queries(queries, progress)?;
         results.write_keys(&self.find(&queries, search, progress)?.keys)

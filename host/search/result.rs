@@ -5,6 +5,7 @@ use tagore_device::key::{self, Key};
 
 use crate::GroundTruth;
 use crate::gpu::{KernelTime, SharedTimes};
+use crate::parallel::FEW_BYTES;
 
 /// A row found by a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,13 +37,15 @@ pub struct SearchResult {
 impl SearchResult {
     /// Results from `k` keys per query.
     pub(super) fn new(k: usize, keys: &[Key], computed: u64, times: SharedTimes) -> Self {
-        // Fewer keys are not worth a thread.
-        let keys = keys.par_iter().with_min_len(1 << 14);
+        let id = |&key: &Key| key as u32;
         let distance = |&key: &Key| {
             if key == key::NONE { f32::INFINITY } else { key::distance(key) }
         };
-        let ids = keys.clone().map(|&key| key as u32).collect();
-        let distances = keys.map(distance).collect();
+        let (ids, distances) = if size_of_val(keys) <= FEW_BYTES {
+            (keys.iter().map(id).collect(), keys.iter().map(distance).collect())
+        } else {
+            (keys.par_iter().map(id).collect(), keys.par_iter().map(distance).collect())
+        };
         let SharedTimes { kernels, kernel_seconds, .. } = times;
         Self { k, ids, distances, computed, kernels, kernel_seconds }
     }

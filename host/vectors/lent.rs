@@ -226,54 +226,40 @@ impl Vectors {
         self.bytes.get() == Some(&true)
     }
 
-    /// Begins the check of [`validate_for`](Self::validate_for) on the device that holds the
-    /// values; none if they lie elsewhere, are known to be in range, or every byte is a valid
-    /// value.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub(crate) fn begin_check(&self, metric: Option<Metric>) -> Result<Option<Checking<'_>>> {
-        let (Some(lent), None) = (self.lent(), self.known_largest(metric)) else { return Ok(None) };
-        let most = match self.element_type() {
-            ElementType::F32 => range::most(metric, self.dim()),
-            // Every finite f16 is in range.
-            ElementType::F16 => f32::MAX,
-            ElementType::Bf16 | ElementType::U8 | ElementType::I8 | ElementType::B1 => return Ok(None),
-        };
-        Ok(Some(Checking { vectors: self, metric, on_device: lent.begin_check(most)? }))
-    }
-}
-
-/// A check of values that runs on the device that holds them.
-pub(crate) struct Checking<'a> {
-    vectors: &'a Vectors,
-    metric: Option<Metric>,
-    on_device: gpu::Checking,
-}
-
-impl Checking<'_> {
-    /// Waits for the check. The largest magnitude, and whether all values are bytes, are known from
-    /// here on.
+    /// Checks the values on the device that holds them, as [`validate_for`](Self::validate_for)
+    /// does; none if they lie elsewhere, are known to be in range, or every byte is a valid value.
+    /// The largest magnitude, and whether all values are bytes, are known from here on.
     ///
     /// # Errors
     /// If the device fails, or a value is not finite or out of range.
-    pub(crate) fn end(self) -> Result<f32> {
-        let Self { vectors, metric, on_device } = self;
-        let checked = on_device.end()?;
+    pub(super) fn check_on_device(&self, metric: Option<Metric>) -> Result<Option<f32>> {
+        let Some((lent, most)) = self.to_check_on_device(metric) else { return Ok(None) };
+        let checked = lent.check(most)?;
         if let Some(row) = checked.faulty {
-            let faulty = vectors.select(&[row as u32])?;
+            let faulty = self.select(&[row as u32])?;
             return Err(match faulty.check_rows(0..1, metric, &Largest::default()).err() {
                 Some(Error::Value { path, dim, value, expected, .. }) => {
                     Error::Value { path, row, dim, value, expected }
                 }
                 // The values have changed since.
-                _ => vectors.bad_value(row, 0, "another", FINITE),
+                _ => self.bad_value(row, 0, "another", FINITE),
             });
         }
-        let is_f32 = vectors.element_type() == ElementType::F32;
+        let is_f32 = self.element_type() == ElementType::F32;
         let largest = if is_f32 { checked.largest } else { 0.0 };
-        vectors.bytes.get_or_init(|| is_f32 && checked.bytes && sums_are_exact(vectors.dim()));
-        vectors.validated(largest);
-        Ok(largest)
+        self.bytes.get_or_init(|| is_f32 && checked.bytes && sums_are_exact(self.dim()));
+        self.validated(largest);
+        Ok(Some(largest))
+    }
+
+    /// Values that their device is to check, and the largest magnitude allowed.
+    pub(crate) fn to_check_on_device(&self, metric: Option<Metric>) -> Option<(&Lent, f32)> {
+        let lent = self.lent().filter(|_| self.known_largest(metric).is_none())?;
+        match self.element_type() {
+            ElementType::F32 => Some((lent, range::most(metric, self.dim()))),
+            // Every finite f16 is in range.
+            ElementType::F16 => Some((lent, f32::MAX)),
+            ElementType::Bf16 | ElementType::U8 | ElementType::I8 | ElementType::B1 => None,
+        }
     }
 }

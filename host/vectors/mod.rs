@@ -51,7 +51,6 @@ pub use format::Format;
 pub use gpu::{DeviceMemory, DeviceResults, start_seconds};
 pub use id_set::IdSet;
 pub use ids::Ids;
-pub(crate) use lent::Checking;
 pub use lent::DeviceRows;
 pub(crate) use mapped::MappedFile;
 pub use mapped::with_mapped_file_at;
@@ -354,8 +353,8 @@ impl Vectors {
         let all_are_sound = self.element_type().size() == 1 && is_whole && !self.layout.prefixed;
         if !all_are_sound {
             let stage = progress.stage("check", self.len() as u64);
-            if let Some(checking) = self.begin_check(metric)? {
-                return checking.end();
+            if let Some(largest) = self.check_on_device(metric)? {
+                return Ok(largest);
             }
             for_each_block(self.len(), &stage, |rows| self.check_rows(rows, metric, &largest))?;
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::norms::normalised;
 use super::space::{Query, Space};
-use super::{Checking, Metric, Vectors, range};
+use super::{Metric, Vectors, range};
 use crate::{Error, Progress, Result};
 
 /// Queries prepared for a space: in its element type, normalised under cosine.
@@ -49,23 +49,22 @@ impl Space<'_> {
         Ok(Queries { vectors, zero, early: false })
     }
 
-    /// [`queries`](Self::queries) that are searched for while their device checks them; the check
-    /// must be ended before anyone sees results. None for queries that the host prepares, or that
-    /// need no check.
+    /// [`queries`](Self::queries) that are searched for before their device has checked them;
+    /// [`check_early`](Self::check_early) must follow before anyone sees results. None for queries
+    /// that the host prepares, or that need no check.
+    pub(crate) fn early_queries<'q>(&self, queries: &'q Vectors) -> Option<Queries<'q>> {
+        let fits = queries.dim() == self.dim() && queries.element_type() == self.vectors().element_type();
+        let is_plain = self.metric() == Metric::L2 && fits && queries.len() > 1;
+        let is_early = is_plain && queries.to_check_on_device(Some(self.metric())).is_some();
+        is_early.then(|| Queries { vectors: Cow::Borrowed(queries), zero: Vec::new(), early: true })
+    }
+
+    /// Checks queries whose search has begun, and waits for both.
     ///
     /// # Errors
-    /// If the device fails.
-    pub(crate) fn early_queries<'q>(
-        &self,
-        queries: &'q Vectors,
-    ) -> Result<Option<(Queries<'q>, Checking<'q>)>> {
-        let fits = queries.dim() == self.dim() && queries.element_type() == self.vectors().element_type();
-        if self.metric() != Metric::L2 || !fits || queries.len() < 2 {
-            return Ok(None);
-        }
-        let checking = queries.begin_check(Some(self.metric()))?;
-        let early = Queries { vectors: Cow::Borrowed(queries), zero: Vec::new(), early: true };
-        Ok(checking.map(|checking| (early, checking)))
+    /// As [`queries`](Self::queries).
+    pub(crate) fn check_early(&self, queries: &Vectors) -> Result<()> {
+        queries.validate_for(self.metric(), &Progress::silent()).map(drop)
     }
 }
 

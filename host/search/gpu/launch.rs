@@ -210,7 +210,12 @@ impl Task<'_> {
                 .map(|reranking| reranking.run(&self.on_gpu.gpu, &batch.found, range.clone(), self.limits));
             let reranked = reranked.transpose()?;
             let exact = if reranked.is_some() { range.len() * self.limits.walked } else { 0 };
+            let stays = matches!(to, BatchKeysTo::Device(_));
             self.hand_over(reranked.as_ref().unwrap_or(&batch.found), range, to)?;
+            if stays {
+                // Nobody asks for the number of distances, and the caller waits.
+                return Ok(0);
+            }
             let computed = batch.computed()?;
             self.count_rows::<T>(computed);
             Ok(computed + exact as u64)

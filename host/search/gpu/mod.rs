@@ -213,7 +213,13 @@ impl OnGpu {
         matches!(self.base, AnyBase::Whole(..))
     }
 
-    /// Finds the nearest keys of each query; equal to those of the CPU at width 1.
+    /// Waits for all searches.
+    pub(super) fn synchronize(&self) -> Result<()> {
+        self.gpu.synchronize()
+    }
+
+    /// Finds the nearest keys of each query; equal to those of the CPU at width 1. Returns before
+    /// keys that stay on the device are there.
     pub(super) fn search(
         &self,
         space: &Space<'_>,

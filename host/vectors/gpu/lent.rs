@@ -50,26 +50,6 @@ pub(crate) struct Lent {
     _owner: Box<dyn Any + Send + Sync>,
 }
 
-/// A check of values that runs on the device, in the order of its work.
-pub(crate) struct Checking {
-    found: Buffer<u32>,
-    _rows: Borrowed,
-}
-
-impl Checking {
-    /// Waits for the results.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub(crate) fn end(self) -> Result<Checked> {
-        let mut values = [0; 3];
-        self.found.download(&mut values)?;
-        let [faulty, largest, others] = values;
-        let faulty = (faulty != u32::MAX).then_some(faulty as usize);
-        Ok(Checked { faulty, largest: f32::from_bits(largest), bytes: others == 0 })
-    }
-}
-
 /// Results of the check of values.
 pub(crate) struct Checked {
     /// The first row with a larger magnitude than allowed.
@@ -154,28 +134,33 @@ impl Lent {
         Ok((memory, rows_at))
     }
 
-    /// Begins to check f32 or f16 values: faulty rows have a magnitude above `most`.
+    /// Checks f32 or f16 values: faulty rows have a magnitude above `most`. Waits for all earlier
+    /// work.
     ///
     /// # Errors
     /// If the device fails.
-    pub(crate) fn begin_check(&self, most: f32) -> Result<Checking> {
+    pub(crate) fn check(&self, most: f32) -> Result<Checked> {
         match self.layout.element {
-            ElementType::F16 => self.begin_check_as::<f16, vectors_check_f16>(most),
-            _ => self.begin_check_as::<f32, vectors_check_f32>(most),
+            ElementType::F16 => self.check_as::<f16, vectors_check_f16>(most),
+            _ => self.check_as::<f32, vectors_check_f32>(most),
         }
     }
 
-    fn begin_check_as<T: OnDevice, K: Kernel<Arguments = (Check<T>,)>>(&self, most: f32) -> Result<Checking> {
+    fn check_as<T: OnDevice, K: Kernel<Arguments = (Check<T>,)>>(&self, most: f32) -> Result<Checked> {
         let gpu = &self.gpu;
-        let (memory, rows) = self.at(gpu)?;
+        let (_memory, rows) = self.at(gpu)?;
         let mut found: Buffer<u32> =
             MemoryPlan::new().with::<u32>("found", 3).reserve(gpu)?.buffer("found")?;
         found.upload(&[u32::MAX, 0, 0])?;
         let p = Check { rows: rows.typed::<T>(), found: found.view_mut(), most: most.to_bits(), padding: 0 };
         let blocks = rows.count.div_ceil(VECTOR_ROWS as usize).min(BLOCKS) as u32;
-        // SAFETY: the rows are borrowed until the end of the check, `found` holds 3 values.
+        // SAFETY: the rows are borrowed, `found` holds 3 values; the download waits.
         unsafe { gpu.launch::<K>([blocks, 1, 1], VECTOR_THREADS, (p,))? };
-        Ok(Checking { found, _rows: memory })
+        let mut values = [0; 3];
+        found.download(&mut values)?;
+        let [faulty, largest, others] = values;
+        let faulty = (faulty != u32::MAX).then_some(faulty as usize);
+        Ok(Checked { faulty, largest: f32::from_bits(largest), bytes: others == 0 })
     }
 
     /// The squared norm of each row, summed in order.

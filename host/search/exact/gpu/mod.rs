@@ -101,8 +101,8 @@ pub(crate) fn least_plan<T: OnDevice>(n: usize, dim: usize, k: usize) -> MemoryP
 /// device at a time, and `queries` queries in batches.
 fn device_plan<T: OnDevice>(rows: usize, queries: usize, dim: usize, k: usize) -> MemoryPlan {
     let queries = queries.min(BATCH);
-    let plan = Side::<T>::plan(MemoryPlan::new(), ROWS, rows, dim);
-    Side::<T>::plan(plan, QUERIES, queries, dim)
+    let plan = Side::<T>::plan(MemoryPlan::new(), ROWS, (rows, dim), T::ROUNDED);
+    Side::<T>::plan(plan, QUERIES, (queries, dim), T::ROUNDED)
         .with::<u32>("excluded ids", queries)
         .with::<T::Sum>("bounds", queries)
         .with::<u32>("counts", queries)
@@ -210,9 +210,9 @@ impl GpuSearch<'_> {
         let (count, k, dim) = (self.queries.count, self.k, self.space.dim());
         let (batch, piece) = self.pieces::<T>(among.len())?;
         let memory = self.plan::<T>(piece, batch).reserve(self.gpu)?;
-        let mut side = Side::<T>::new(&memory, ROWS, dim)?;
+        let mut side = Side::<T>::new(&memory, ROWS, dim, T::ROUNDED)?;
         let mut batch_memory = Batch::<T> {
-            side: Side::new(&memory, QUERIES, dim)?,
+            side: Side::new(&memory, QUERIES, dim, T::ROUNDED)?,
             excluded: memory.buffer("excluded ids")?,
             bounds: memory.buffer("bounds")?,
             counts: memory.buffer("counts")?,
