@@ -4,13 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cuda_std::f16;
 use cuda_std::launch::Kernel;
-use cuda_std::memory::Quad;
 use emulator::Emulator;
 use tagore_device::block::sums::TileElement;
 use tagore_device::descent::expand::*;
 use tagore_device::descent::join::*;
 use tagore_device::descent::merge::*;
-use tagore_device::descent::renumber::*;
 use tagore_device::descent::sample::*;
 use tagore_device::descent::slots::{scramble, slot, unscramble};
 use tagore_device::key::{self, Key, NONE, UNVISITED};
@@ -446,44 +444,4 @@ fn expansion_finds_neighbours_of_neighbours() {
     expand::<f16, descent_expand_f16>(|x| f16::from_f32(x as f32));
     expand::<u8, descent_expand_u8>(|x| x as u8);
     expand::<i8, descent_expand_i8>(|x| x as i8);
-}
-
-#[test]
-fn vectors_are_moved_to_their_places() {
-    for (seed, (count, units)) in SEEDS.into_iter().zip([(1usize, 1usize), (13, 8), (21, 40)]) {
-        let words: Vec<u32> =
-            integers(count * units * 4, 0, 1 << 31, seed).iter().map(|&x| x as u32).collect();
-        let biases: Vec<u32> = (0..count as u32).map(|i| i * 3).collect();
-        let order: Vec<u32> = (0..count).map(|place| ((place * 8 + 3) % count) as u32).collect();
-        let emulator = Emulator::with_seed(seed);
-        let (from, biases_there) = (emulator.upload(&words), emulator.upload(&biases));
-        let order_there = emulator.upload(&order);
-        let (to, biases_to) = (room::<Quad>(&emulator, count * units), room::<u32>(&emulator, count));
-        let places = room::<u32>(&emulator, count);
-        let arguments = Renumber {
-            from: from.view::<Quad>().read_only(),
-            to: to.view(),
-            biases: biases_there.view().read_only(),
-            biases_to: biases_to.view(),
-            order: order_there.view().read_only(),
-            places: places.view(),
-            count: count as u32,
-            units: units as u32,
-        };
-        let grid = [(count as u32).div_ceil(RENUMBER_THREADS / 32), 1, 1];
-        emulator.launch::<renumber_vectors>(grid, RENUMBER_THREADS, (arguments,)).unwrap();
-        let (to, biases_to) = (to.values::<u32>().unwrap(), biases_to.values::<u32>().unwrap());
-        for (place, &vector) in order.iter().enumerate() {
-            let row = |words: &[u32], row: usize| words[row * units * 4..][..units * 4].to_vec();
-            assert_eq!(row(&to, place), row(&words, vector as usize));
-            assert_eq!(biases_to[place], biases[vector as usize]);
-        }
-        let ids: Vec<u32> = (0..300).map(|i| (i * 5 % count) as u32).collect();
-        let ids_there = emulator.upload(&ids);
-        let arguments = (ids_there.view(), places.view().read_only(), ids.len() as u32);
-        emulator.launch::<renumber_ids>([2, 1, 1], RENUMBER_THREADS, arguments).unwrap();
-        let back: Vec<u32> =
-            ids_there.values::<u32>().unwrap().iter().map(|&place| order[place as usize]).collect();
-        assert_eq!(back, ids);
-    }
 }

@@ -12,6 +12,7 @@ mod members;
 mod path;
 mod prepare;
 mod prune;
+mod renumber;
 mod rerank;
 mod reverse;
 mod sort;

@@ -112,6 +112,26 @@ fn rows_are_copied_by_number_and_by_id() {
 }
 
 #[test]
+fn bits_become_bytes() {
+    for (seed, (count, dim)) in SEEDS.into_iter().zip([(1usize, 1usize), (13, 97), (9, 64)]) {
+        let (row, to_stride) = (dim.div_ceil(8) + 1, dim + 3);
+        let bytes: Vec<u8> = integers(count * row, 0, 256, seed).into_iter().map(|x| x as u8).collect();
+        let device = TestDevice::new(seed);
+        let to = device.room::<u8>(count * to_stride);
+        let (ids, to_view) = (device.input(&[0]), to.view());
+        let rows = strided(&device, &bytes, row, dim);
+        let to_stride = to_stride as u64;
+        let count = count as u32;
+        let p = CopyRows { rows, ids, to: to_view, to_stride, count, first: 0, by_ids: 0, padding: 0 };
+        device.launch::<vectors_copy_bits>(blocks(count as usize), VECTOR_THREADS, (p,));
+        let bit = |from: &[u8], i: usize| if i < dim { from[i / 8] >> (i % 8) & 1 } else { 0 };
+        let wide = |from: &[u8]| (0..to_stride as usize).map(|i| bit(from, i)).collect::<Vec<_>>();
+        let expected: Vec<u8> = bytes.chunks_exact(row).flat_map(wide).collect();
+        assert_eq!(to.values::<u8>().unwrap(), expected, "{count} x {dim}");
+    }
+}
+
+#[test]
 fn words_are_copied_and_hashed_as_bytes_are_by_content() {
     let device = TestDevice::new(1);
     let words: Vec<u32> = (0..60).map(|i| (i % 20) * 0x0102_0304).collect();
@@ -195,7 +215,8 @@ fn keys_are_split_with_their_empty_slots() {
 
 /// The Hadamard transform, times the square root of the length, by the definition of the matrix.
 fn hadamard(values: &[f64]) -> Vec<f64> {
-    let sign = |row: usize, column: usize| if (row & column).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+    let sign =
+        |row: usize, column: usize| if (row & column).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
     let rows = 0..values.len();
     rows.map(|row| values.iter().zip(0..).map(|(x, column)| sign(row, column) * x).sum()).collect()
 }

@@ -1,7 +1,11 @@
 //! Builds on codes of the vectors.
 
+use std::time::Instant;
+
 use super::{Builder, Built};
+use crate::descent::Descent;
 use crate::quantize::{Compression, ScalarQuantizer};
+use crate::vectors::Repeated;
 use crate::vectors::space::Space;
 use crate::{DataShape, Error, Progress, Result, Vectors};
 
@@ -30,7 +34,8 @@ impl Builder {
     /// The builder of an index of the codes of a base.
     pub(super) fn on_codes(&self) -> Self {
         let builder = Self { compression: None, ..self.clone() };
-        builder.metric(ScalarQuantizer::metric_of(self.descent.metric)).grouped(false)
+        let metric = ScalarQuantizer::metric_of(self.descent.metric);
+        builder.metric(metric).grouped(false).with(Descent::of_codes)
     }
 
     /// The shape of the codes of `data`.
@@ -38,25 +43,43 @@ impl Builder {
         DataShape { element: compression.element(), bytes: false, ..*data }
     }
 
-    /// Builds the index of `base`, whose space this is, on its codes.
+    /// Builds the index of `base`, whose space this is, on its codes, without the `repeated` rows
+    /// if given.
     pub(super) fn build_on_codes(
         &self,
         base: &Vectors,
         space: &Space<'_>,
-        compression: Compression,
+        (compression, repeated): (Compression, Option<Repeated>),
         (k, progress): (usize, Progress),
     ) -> Result<Built> {
         let [coding, building] = progress.parts([CODES, 1.0 - CODES]);
+        let began = Instant::now();
         let quantizer = ScalarQuantizer::fit(space.vectors(), self.descent.metric, compression)?;
         let gpu = self.descent.gpu(base.len(), base.dim())?;
+        let rows = repeated.as_ref().map(|repeated| repeated.others(0..base.len()));
         // On the host, where they take no memory of the device beside the build's own.
-        let codes = quantizer.base(space.vectors(), gpu.as_ref(), &coding)?.into_host()?;
-        let builder = self.on_codes().knn(k).progress(building);
+        let codes = quantizer.base(space.vectors(), rows.as_deref(), gpu.as_ref(), &coding)?.into_host()?;
+        let coding = began.elapsed().as_secs_f64();
+        let builder = self.on_codes().progress(building);
+        let builder = match rows {
+            Some(_) => builder.of_part(k, (base.len(), codes.len())),
+            None => builder.knn(k),
+        };
         let Built { index, mut stats, .. } = builder.build_and_keep(&codes, None)?;
-        stats.sample = stats.sample.by(space);
+        stats.coding = coding;
         let mut description = index.description().clone();
         description.metric = self.descent.metric;
         description.parameters.insert("vectors".to_owned(), compression.to_string());
+        let index = match repeated.zip(rows) {
+            Some((repeated, rows)) => {
+                stats.repeated = repeated.len() as u64;
+                index.expanded(base, &rows, repeated)?
+            }
+            None => {
+                stats.sample = stats.sample.by(space);
+                index
+            }
+        };
         Ok(Built { index: index.over(base, description)?, stats, on_device: None })
     }
 

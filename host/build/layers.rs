@@ -27,7 +27,7 @@ const SAMPLE: usize = 1024;
 const FEW: usize = SAMPLE / 250;
 
 /// Beam of the test searches: narrow, since the entry points matter most for a narrow beam.
-const BEAM: usize = 32;
+pub(super) const BEAM: usize = 32;
 
 /// Beams tried for a layer. The layer takes the smallest that loses at most one search more than
 /// the best.
@@ -42,7 +42,7 @@ const KNN: usize = 64;
 const LEAST_STEP: usize = 6;
 
 /// Fewest nodes of a graph with layers: the entry points alone cover a smaller one.
-const LEAST: usize = 64;
+pub(super) const LEAST: usize = 64;
 
 /// Most nodes of a layer above an out-of-core index: the exact search for their lists takes
 /// quadratic time.
@@ -58,7 +58,7 @@ pub(crate) struct Below<'a, G> {
     pub repeated: &'a Repeated,
     /// Most nodes of the lowest layer.
     pub most: usize,
-    /// Searches of the graph on the device that holds a base outside host memory.
+    /// Searches of the graph on the device that holds the base.
     pub on_device: Option<&'a Mutex<NodeSearch>>,
 }
 
@@ -99,7 +99,7 @@ fn astray(
     Ok(lost.into_inner())
 }
 
-/// [`astray`] on a device, for a base that is not in host memory.
+/// [`astray`] on a device.
 fn astray_on(
     search: &mut NodeSearch,
     (space, graph): (&Space<'_>, &impl Graph),
@@ -109,6 +109,13 @@ fn astray_on(
 ) -> Result<usize> {
     let linked: Vec<u32> = sample.iter().copied().filter(|&node| !graph.neighbors(node).is_empty()).collect();
     let nearest = search.nearest(space, (start, &linked), (1, BEAM), progress)?;
+    if space.vectors().is_readable() {
+        let lost = linked.par_iter().zip(nearest).map_init(Vec::new, |distances, (&node, nearest)| {
+            space.list_distances(space.query(node), graph.neighbors(node), distances);
+            usize::from(is_lost(distances, nearest))
+        });
+        return Ok(lost.sum());
+    }
     let rows: Vec<u32> = linked.iter().flat_map(|&node| [&[node], graph.neighbors(node)].concat()).collect();
     let part = space.part(&rows)?;
     let (mut first, mut lost, mut distances) = (0, 0, Vec::new());

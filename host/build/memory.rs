@@ -13,7 +13,7 @@ use crate::search::gpu::NodeSearch;
 use crate::vectors::Repeated;
 use crate::vectors::gpu::DeviceBase;
 use crate::vectors::space::Space;
-use crate::{DataShape, Device, Error, IdSet, Result, Vectors};
+use crate::{DataShape, Device, Error, IdSet, Progress, Result, Vectors};
 
 /// Share of the check of values in the time of a build, for progress.
 const CHECK: f64 = 0.01;
@@ -70,16 +70,38 @@ impl Builder {
         self.strategy.check_list(k, base.len())?;
         let [checking, building] = self.descent.progress.parts([CHECK, 1.0 - CHECK]);
         let space = Space::new(base, self.descent.metric, &checking)?;
-        if self.grouped && graph.is_none() {
-            let repeated = Repeated::of(&space, &checking)?;
-            if repeated.pay(base.len()) {
-                drop(space);
-                return self.clone().progress(building).build_without_repeated(base, repeated, k);
+        let began = Instant::now();
+        let is_grouped = self.grouped && graph.is_none();
+        let repeated = is_grouped.then(|| Repeated::of(&space, &checking)).transpose()?;
+        let repeated = repeated.filter(|repeated| repeated.pay(base.len()));
+        if let Some(repeated) = &repeated {
+            let (rows, repeated) = (base.len() - repeated.len(), repeated.len());
+            tracing::info!(rows, repeated, "equal rows are one node of the graph");
+        }
+        let grouping = began.elapsed().as_secs_f64();
+        let mut built = match (self.compression, repeated) {
+            (Some(compression), repeated) => {
+                self.build_on_codes(base, &space, (compression, repeated), (k, building))
             }
-        }
-        if let Some(compression) = self.compression {
-            return self.build_on_codes(base, &space, compression, (k, building));
-        }
+            (None, Some(repeated)) => {
+                drop(space);
+                self.clone().progress(building).build_without_repeated(base, repeated, k)
+            }
+            (None, None) => self.build_every_row(base, &space, (k, graph), &building),
+        }?;
+        built.stats.grouping = grouping;
+        Ok(built)
+    }
+
+    /// Builds the index of `base`, whose space this is, with a node for every row, from lists of
+    /// `k` or from `graph`.
+    fn build_every_row(
+        &self,
+        base: &Vectors,
+        space: &Space<'_>,
+        (k, graph): (usize, Option<&KnnGraph>),
+        progress: &Progress,
+    ) -> Result<Built> {
         let nodes = sampled(base.len(), self.sample, self.descent.seed);
         let gpu = self.gpu(base, k)?;
         if gpu.is_none() {
@@ -92,15 +114,15 @@ impl Builder {
 
         let weights = self.weights(base, k, gpu.is_some(), graph.is_some())?;
         let [descending, pruning, finishing] =
-            building.parts(weights).map(|part| self.clone().progress(part));
-        let graph = descending.graph_on(&space, k, gpu, graph)?;
+            progress.parts(weights).map(|part| self.clone().progress(part));
+        let graph = descending.graph_on(space, k, gpu, graph)?;
         let sample = graph.sample(&nodes)?;
         let descent = graph.stats().clone();
-        let (mut pruned, mut on_device) = pruning.prune(&space, graph)?;
-        let layers = finishing.finish(base, &space, &mut pruned, &mut on_device)?;
+        let (mut pruned, mut on_device) = pruning.prune(space, graph)?;
+        let layers = finishing.finish(base, space, &mut pruned, &mut on_device)?;
 
         let Pruned { rows, entries, stats: prune } = pruned;
-        let stats = BuildStats { knn: k, descent, prune, sample, repeated: 0 };
+        let stats = BuildStats { knn: k, descent, prune, sample, ..BuildStats::default() };
         let (degrees, neighbors) = rows.into_parts();
         let rows = PaddedRows { max_degree: self.strategy.degree, degrees, neighbors };
         let mut description = self.description(k);
@@ -124,16 +146,20 @@ impl Builder {
     /// most `k`.
     fn build_without_repeated(&self, base: &Vectors, repeated: Repeated, k: usize) -> Result<Built> {
         let rows = repeated.others(0..base.len());
-        tracing::info!(rows = rows.len(), repeated = repeated.len(), "equal rows are one node of the graph");
         let count = repeated.len() as u64;
-        let descent = self.descent.clone().or_knn(k, base.len()).of_part(rows.len());
-        let descent = descent.progress(self.descent.progress.clone());
-        // No sample: its lists would lack the repeated rows.
-        let builder = self.clone().descent(descent).grouped(false).sample(0);
+        let builder = self.of_part(k, (base.len(), rows.len()));
         let Built { index, stats, .. } = builder.build_and_keep(&base.select_there(&rows)?, None)?;
         let index = index.expanded(base, &rows, repeated)?;
         let stats = BuildStats { sample: KnnSample::default(), repeated: count, ..stats };
         Ok(Built { index, stats, on_device: None })
+    }
+
+    /// The builder of an index over `rows` of `all` rows of a base, from lists of at most `k`.
+    pub(super) fn of_part(&self, k: usize, (all, rows): (usize, usize)) -> Self {
+        let descent = self.descent.clone().or_knn(k, all).of_part(rows);
+        let descent = descent.progress(self.descent.progress.clone());
+        // No sample: its lists would lack the other rows.
+        self.clone().descent(descent).grouped(false).sample(0)
     }
 
     /// Builds the index of the rows of `base` that are `among` the set.
@@ -213,8 +239,9 @@ impl Builder {
         on_device: &mut Option<(Gpu, DeviceBase)>,
     ) -> Result<Vec<Layer>> {
         let Pruned { rows, entries, stats } = pruned;
-        // Rows outside host memory are searched where they are.
-        let search = on_device.take_if(|_| !space.vectors().is_readable());
+        let is_readable = space.vectors().is_readable();
+        // A thousand searches take a device as long as one. The emulator takes its time.
+        let search = on_device.take_if(|(gpu, _)| !is_readable || self.layered && gpu.takes_ptx());
         let search = search.map(|(gpu, base)| NodeSearch::new(gpu, base, rows.padded()).map(Mutex::new));
         let search = search.transpose()?;
         let began = Instant::now();
@@ -238,7 +265,9 @@ impl Builder {
         let mut search = search.map(|search| search.into_inner().unwrap_or_else(PoisonError::into_inner));
         if let Some(from) = from {
             let progress = &self.descent.progress;
-            stats.attached = reach::connect(space, rows, from, (search.as_mut(), progress))? as u64;
+            // Rows outside host memory are searched where they are.
+            let on_device = search.as_mut().filter(|_| !is_readable);
+            stats.attached = reach::connect(space, rows, from, (on_device, progress))? as u64;
         }
         stage.advance(rows.len() as u64)?;
         stats.connect = began.elapsed().as_secs_f64();

@@ -14,7 +14,7 @@ use crate::prune::gpu::PruneShape;
 use crate::prune::reach;
 use crate::search::exact::gpu::batch_of_all;
 use crate::search::visited::Visited;
-use crate::vectors::shape::{device_type, own_type, with_device_type};
+use crate::vectors::shape::{device_type, is_narrowed, with_device_type};
 use crate::vectors::space::Space;
 use crate::{Collect, DataShape, DevicePlan, ElementType, Remedy, Result, Start, Strategy, Vectors};
 
@@ -185,7 +185,7 @@ impl Builder {
             if gpu.is_some() && self.strategy.has_ptx() && shape.block_bytes() <= target.shared {
                 device.extend(with_device_type!(element, T => shape.stages::<T>()));
                 host.extend(memory.stages_with_gpu(&descent));
-                if element != own_type(data, self.descent.metric) {
+                if is_narrowed(data, self.descent.metric) {
                     space = space.with::<u8>("bytes of vectors", data.rows * data.dim);
                 }
             } else {

@@ -1,6 +1,6 @@
 //! Opens the device of a build, and compiles its kernels, while the data is read.
 
-use super::Builder;
+use super::{Builder, layers};
 use crate::device::Preparation;
 use crate::prune::gpu::kernels as prune_kernels;
 use crate::search::exact::gpu::kernels as exact_kernels;
@@ -40,6 +40,9 @@ impl Builder {
         let on_device = device_type(data, metric);
         with_device_type!(on_device, T => {
             kernels.extend(prune_kernels::<T>(&self.strategy, (metric, data.dim), self.baseline_kernels));
+            if self.layered && data.rows >= layers::LEAST {
+                kernels.push(beam_kernel::<T>(layers::BEAM));
+            }
         });
         self.with_report_kernels(kernels, data)
     }
@@ -83,6 +86,7 @@ mod tests {
         let bases = [
             synth.base(),
             synth.base().cast(ElementType::F16, &crate::Progress::silent()).unwrap().into_owned(),
+            Vectors::from_bits((0..900 * 8).map(byte).collect(), 64).unwrap(),
             Vectors::from_u8((0..900 * 12).map(byte).collect(), 12).unwrap(),
             Vectors::from_f32((0..900 * 12).map(|i| f32::from(byte(i))).collect(), 12).unwrap(),
         ];

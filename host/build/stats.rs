@@ -19,4 +19,9 @@ pub struct BuildStats {
     /// Rows left out of the graph because they repeat an earlier row; see
     /// [`Index::repeated`](crate::Index::repeated).
     pub repeated: u64,
+    /// Seconds of finding repeated rows.
+    pub grouping: f64,
+    /// Seconds of making codes of the vectors, if the build is [on
+    /// codes](crate::Builder::compressed).
+    pub coding: f64,
 }

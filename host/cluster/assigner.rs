@@ -124,8 +124,8 @@ impl DeviceAssigner {
     fn new(gpu: Gpu, rounding: &RowRounding, room: AssignerRoom) -> Result<Self> {
         let AssignerRoom { piece, centres } = room;
         let dim = rounding.mean.len();
-        let plan = Side::<f32>::plan(MemoryPlan::new(), QUERIES, piece, dim);
-        let memory = Side::<f32>::plan(plan, ROWS, centres, dim)
+        let plan = Side::<f32>::plan(MemoryPlan::new(), QUERIES, (piece, dim), f32::ROUNDED);
+        let memory = Side::<f32>::plan(plan, ROWS, (centres, dim), f32::ROUNDED)
             .with::<f32>("mean", dim)
             .with::<u32>("largest norm", 1)
             .with::<u32>("nearest centres", CLUSTERS_PER_VECTOR * piece)
@@ -136,8 +136,8 @@ impl DeviceAssigner {
         largest.fill(0)?;
         Ok(Self {
             piece,
-            vectors: Side::new(&memory, QUERIES, dim)?,
-            centres: Side::new(&memory, ROWS, dim)?,
+            vectors: Side::new(&memory, QUERIES, dim, f32::ROUNDED)?,
+            centres: Side::new(&memory, ROWS, dim, f32::ROUNDED)?,
             rounded: Rounded { mean, largest, scale: rounding.scale, dim },
             nearest: memory.buffer("nearest centres")?,
             gpu,

@@ -9,14 +9,14 @@ use tagore_device::cluster::{
     cluster_lists, cluster_mean_f16, cluster_mean_i8, cluster_mean_u8, cluster_member_keys, cluster_members,
     cluster_pairs_f16, cluster_pairs_i8, cluster_pairs_u8, cluster_sample,
 };
-use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_ids, renumber_vectors};
+use tagore_device::descent::renumber::{renumber_ids, renumber_values, renumber_vectors};
 
 use super::ClusteringSizes;
 use super::guides::CentreLists;
 use super::sizes::Clustering;
 use crate::gpu::sort::{self, SortRoom};
 use crate::gpu::{Buffer, Gpu, MemoryPlan, Reservation};
-use crate::vectors::gpu::{Side, TileRows, TileVectors, stage_kernels};
+use crate::vectors::gpu::{Order, Side, TileRows, TileVectors, stage_kernels};
 use crate::{Metric, Result};
 
 stage_kernels! {
@@ -40,6 +40,7 @@ pub(crate) fn kernels<T: ClusterKernels>(n: usize, request: Clustering) -> Vec<&
         cluster_member_keys::NAME,
         cluster_members::NAME,
         renumber_vectors::NAME,
+        renumber_values::NAME,
     ];
     kernels.extend(sort::KERNELS);
     if ClusteringSizes::new(n, request).has_lists() {
@@ -188,24 +189,14 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
         self.launch_assign(&queries, centres, first, None)?;
         self.sort_by_nearest(count, probes, first)?;
         let arguments = (self.keys.view(), self.sample.view_mut(), count as u32);
-        let renumber = Renumber {
-            from: centres.vectors.view().cast(),
-            to: to.vectors.view_mut().cast(),
-            biases: centres.norms.view().cast(),
-            biases_to: to.norms.view_mut().cast(),
-            order: self.sample.view(),
-            // Scratch: the inverse order is unused.
-            places: self.nearest.view_mut(),
-            count: count as u32,
-            units: self.tiles.units(),
-        };
-        let grid = [(count as u32).div_ceil(RENUMBER_THREADS / 32), 1, 1];
-        // SAFETY: the order, in the memory of the sample, holds every centre once; the buffers
-        // outlive the work.
-        unsafe {
-            self.gpu.launch::<cluster_ids>(threads(count), VALUE_THREADS, arguments)?;
-            self.gpu.launch::<renumber_vectors>(grid, RENUMBER_THREADS, (renumber,))
-        }
+        // SAFETY: the keys hold every centre once, and the sample has room for them.
+        unsafe { self.gpu.launch::<cluster_ids>(threads(count), VALUE_THREADS, arguments)? };
+        let order = Order { gpu: self.gpu, vectors: self.sample.view(), count };
+        let vectors = TileVectors { vectors: centres.vectors.view(), ..self.tiles };
+        order.copy(vectors, to.vectors.view_mut())?;
+        // Scratch: the inverse order is unused.
+        let places = self.nearest.view_mut();
+        order.copy_values(centres.norms.view().cast(), to.norms.view_mut().cast(), places)
     }
 
     /// Sorts the keys of `count` vectors by their nearest centres, `probes` of `centres` each.

@@ -152,12 +152,12 @@ mod tests {
     /// Vectors on the device, prepared.
     fn side<T: OnDevice>(gpu: &Gpu, values: &[T], dim: usize) -> Side<T> {
         let n = values.len() / dim;
-        let memory = Side::<T>::plan(MemoryPlan::new(), ROWS, n, dim)
+        let memory = Side::<T>::plan(MemoryPlan::new(), ROWS, (n, dim), T::ROUNDED)
             .with::<f32>("mean", dim)
             .with::<u32>("largest", 1)
             .reserve(gpu)
             .unwrap();
-        let mut side = Side::<T>::new(&memory, ROWS, dim).unwrap();
+        let mut side = Side::<T>::new(&memory, ROWS, dim, T::ROUNDED).unwrap();
         let (mut mean, mut largest) =
             (memory.buffer::<f32>("mean").unwrap(), memory.buffer::<u32>("largest").unwrap());
         let stride = side.stride;

@@ -16,7 +16,9 @@ pub(crate) mod table;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use cuda_std::launch::Kernel;
 use tagore_device::key::MAX_NODES;
+use tagore_device::vectors::copy::vectors_copy_bits;
 
 pub use gpu::CellSettings;
 pub(crate) use gpu::{DeviceGraph, GpuLists};
@@ -32,9 +34,9 @@ pub use stats::DescentStats;
 use crate::gpu::Gpu;
 use crate::memory::peak_host_bytes;
 use crate::vectors::DataShape;
-use crate::vectors::shape::{device_type, own_type, with_device_type};
+use crate::vectors::shape::{device_type, is_narrowed, own_type, with_device_type};
 use crate::vectors::space::Space;
-use crate::{Device, DeviceResults, Error, Metric, Progress, Result, Vectors};
+use crate::{Device, DeviceResults, ElementType, Error, Metric, Progress, Result, Vectors};
 
 /// Default neighbours per node.
 pub const DEFAULT_KNN: usize = 96;
@@ -63,6 +65,8 @@ pub struct Descent {
     pub(crate) device: Device,
     /// A fork of the device, used instead of `device`.
     fork: Option<Gpu>,
+    /// Whether the vectors are codes, which tiles read without rounding them.
+    of_codes: bool,
     pub(crate) progress: Progress,
 }
 
@@ -78,6 +82,7 @@ impl Default for Descent {
             seed: 0,
             device: Device::Auto,
             fork: None,
+            of_codes: false,
             progress: Progress::silent(),
         }
     }
@@ -216,18 +221,20 @@ impl Descent {
     /// The kernels of a build of `k` neighbours per node on a GPU.
     pub(crate) fn kernels(&self, data: &DataShape, k: usize) -> Vec<&'static str> {
         let shape = self.shape_on_gpu(data, k);
-        if shape.is_descent() {
+        let mut kernels = if shape.is_descent() {
             with_device_type!(device_type(data, self.metric), T => shape.kernels::<T>())
         } else {
             with_device_type!(own_type(data, self.metric), T => crate::search::exact::gpu::kernels::<T>().to_vec())
-        }
+        };
+        kernels.extend((data.element == ElementType::B1).then_some(vectors_copy_bits::NAME));
+        kernels
     }
 
     fn shape_on_gpu(&self, data: &DataShape, k: usize) -> gpu::DescentShape {
-        let &Self { metric, start, iterations, settings, .. } = self;
-        let copied = if device_type(data, metric) == own_type(data, metric) { 0 } else { data.dim };
+        let &Self { metric, start, iterations, settings, of_codes, .. } = self;
+        let copied = if is_narrowed(data, metric) { data.dim } else { 0 };
         let (n, dim, stored) = (data.rows, data.dim, data.element);
-        gpu::DescentShape { n, dim, k, metric, start, iterations, settings, copied, stored }
+        gpu::DescentShape { n, dim, k, metric, start, iterations, settings, copied, stored, of_codes }
     }
 
     /// The stages of a build on the CPU with `threads` threads, with their host buffers beyond the
@@ -273,6 +280,11 @@ impl Descent {
     pub(crate) fn gpu(&self, nodes: usize, dim: usize) -> Result<Option<Gpu>> {
         let gpu = self.device.for_dim(dim)?.gpu_for_graph(nodes)?;
         Ok(gpu.map(|gpu| self.fork.clone().unwrap_or(gpu)))
+    }
+
+    /// This descent for vectors that are codes.
+    pub(crate) fn of_codes(self) -> Self {
+        Self { of_codes: true, ..self }
     }
 
     /// This descent on a fork of its device, if a GPU: forks of a device run concurrently.
@@ -356,6 +368,7 @@ impl Descent {
             expand: self.expand,
             settings: self.settings,
             seed: self.seed,
+            of_codes: self.of_codes,
             progress: &self.progress,
         }
     }

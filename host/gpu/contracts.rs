@@ -17,7 +17,7 @@ use tagore_device::descent::cells::{
 };
 use tagore_device::descent::expand::Expand;
 use tagore_device::descent::merge::{MergeJoin, descent_merge};
-use tagore_device::descent::renumber::{renumber_ids, renumber_vectors};
+use tagore_device::descent::renumber::{renumber_ids, renumber_values, renumber_vectors};
 use tagore_device::descent::sample::{descent_gather, descent_sample, descent_start};
 use tagore_device::lists::lengths::Lengths;
 use tagore_device::lists::merge::MergeLists;
@@ -40,7 +40,9 @@ use tagore_device::sort::{sort_count, sort_scan, sort_scatter};
 use tagore_device::vectors::Strided;
 use tagore_device::vectors::check::{vectors_check_f16, vectors_check_f32};
 use tagore_device::vectors::code::{Coding, vectors_code_f16_i8, vectors_code_f32_f16, vectors_code_f32_i8};
-use tagore_device::vectors::copy::{vectors_copy_bytes, vectors_copy_narrowed, vectors_copy_words};
+use tagore_device::vectors::copy::{
+    vectors_copy_bits, vectors_copy_bytes, vectors_copy_narrowed, vectors_copy_words,
+};
 use tagore_device::vectors::hash::{vectors_hash_bytes, vectors_hash_words};
 use tagore_device::vectors::split::vectors_split;
 
@@ -121,10 +123,12 @@ fn of_lists(launched: &mut Launched) {
     launched.constant::<prune_edges_count>();
     launched.constant::<prune_ids>();
     launched.constant::<renumber_ids>();
+    launched.constant::<renumber_values>();
     launched.constant::<renumber_vectors>();
     launched.constant::<sort_count>();
     launched.constant::<sort_scan>();
     launched.constant::<sort_scatter>();
+    launched.constant::<vectors_copy_bits>();
     launched.constant::<vectors_copy_bytes>();
     launched.constant::<vectors_copy_narrowed>();
     launched.constant::<vectors_copy_words>();

@@ -47,11 +47,11 @@ impl ScalarQuantizer {
     pub(super) fn all_on(
         &self,
         gpu: &Gpu,
-        vectors: &Vectors,
+        (vectors, pick): (&Vectors, &Pick<'_>),
         are_queries: bool,
         progress: &Progress,
     ) -> Result<Vectors> {
-        let task = Task { quantizer: self, gpu, count: vectors.len(), are_queries, progress };
+        let task = Task { quantizer: self, gpu, pick, are_queries, progress };
         match (self.compression(), AnyOrigin::own(gpu, vectors)?) {
             (Compression::F16, AnyOrigin::F32(rows)) => task.run::<f32, f16>(&rows),
             (Compression::Int8, AnyOrigin::F32(rows)) => task.run::<f32, i8>(&rows),
@@ -61,19 +61,19 @@ impl ScalarQuantizer {
     }
 }
 
-/// The coding of `count` vectors.
+/// The coding of the vectors that `pick` names.
 struct Task<'a> {
     quantizer: &'a ScalarQuantizer,
     gpu: &'a Gpu,
-    count: usize,
+    pick: &'a Pick<'a>,
     are_queries: bool,
     progress: &'a Progress,
 }
 
 impl Task<'_> {
     fn run<T: Coded<C>, C: Code + OnDevice + Pod>(&self, rows: &Origin<'_, T>) -> Result<Vectors> {
-        let &Self { quantizer, gpu, count, are_queries, progress } = self;
-        let dim = quantizer.mean().len();
+        let &Self { quantizer, gpu, pick, are_queries, progress } = self;
+        let (count, dim) = (pick.len(), quantizer.mean().len());
         let (at_once, to_stride) = ((PIECE / (dim * size_of::<T>())).clamp(1, count), stride::<C>(dim));
         let (factors, width) = quantizer.transforms();
         let memory = MemoryPlan::new()
@@ -91,7 +91,7 @@ impl Task<'_> {
         let stage = progress.stage("compress", count as u64);
         for first in (0..count).step_by(at_once) {
             let here = first..count.min(first + at_once);
-            rows.copy(gpu, Pick::Range(here.clone()), &mut piece, dim)?;
+            rows.copy(gpu, pick.part(here.clone()), &mut piece, dim)?;
             let vectors = Strided {
                 values: piece.view(),
                 stride: dim as u64,
@@ -133,8 +133,10 @@ mod tests {
         let quantizer = ScalarQuantizer::fit(vectors, metric, compression).unwrap();
         for gpu in [Some(Gpu::emulated(4)), Gpu::cuda_for_tests()].into_iter().flatten() {
             for are_queries in [false, true] {
-                let on_host = quantizer.all(vectors, are_queries, None, &silent).unwrap();
-                let there = quantizer.all(vectors, are_queries, Some(&gpu), &silent).unwrap();
+                let backwards: Vec<u32> = (0..vectors.len() as u32).rev().collect();
+                let pick = if are_queries { Pick::Ids(&backwards) } else { Pick::of(vectors.len(), None) };
+                let on_host = quantizer.all((vectors, &pick), are_queries, None, &silent).unwrap();
+                let there = quantizer.all((vectors, &pick), are_queries, Some(&gpu), &silent).unwrap();
                 assert_eq!(there.device().map(|device| device.to_string()).as_deref(), Some(gpu.name()));
                 let there = there.into_host().unwrap();
                 assert_eq!(there.element_type(), compression.element());

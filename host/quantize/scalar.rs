@@ -19,6 +19,7 @@ use tagore_device::vectors::code::Code;
 use super::rotation::Rotation;
 use crate::gpu::Gpu;
 use crate::memory::zeros;
+use crate::vectors::gpu::Pick;
 use crate::vectors::{Component, Element, Vectors, with_matrix};
 use crate::{ElementType, Error, Metric, Progress, Result};
 
@@ -35,8 +36,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// What the option `vectors` names: `f16` or `int8`, or `full` for the vectors themselves, which
-    /// is none.
+    /// What the option `vectors` names: `f16` or `int8`; none for `full`, the vectors themselves.
     ///
     /// # Errors
     /// If it is another name.
@@ -151,13 +151,19 @@ impl ScalarQuantizer {
         self.compression
     }
 
-    /// The codes of a base. They lie on `gpu` if it made them, which takes less time unless there
-    /// are few; every backend makes the same.
+    /// The codes of a base, or of those of its rows that `rows` names. They lie on `gpu` if it made
+    /// them, which takes less time unless there are few; every backend makes the same.
     ///
     /// # Errors
     /// If a device lacks memory or fails, or the work is cancelled.
-    pub(crate) fn base(&self, base: &Vectors, gpu: Option<&Gpu>, progress: &Progress) -> Result<Vectors> {
-        self.all(base, false, gpu, progress)
+    pub(crate) fn base(
+        &self,
+        base: &Vectors,
+        rows: Option<&[u32]>,
+        gpu: Option<&Gpu>,
+        progress: &Progress,
+    ) -> Result<Vectors> {
+        self.all((base, &Pick::of(base.len(), rows)), false, gpu, progress)
     }
 
     /// The codes of queries, where [`base`](Self::base) says.
@@ -170,43 +176,44 @@ impl ScalarQuantizer {
         gpu: Option<&Gpu>,
         progress: &Progress,
     ) -> Result<Vectors> {
-        self.all(queries, true, gpu, progress)
+        self.all((queries, &Pick::of(queries.len(), None)), true, gpu, progress)
     }
 
     pub(super) fn all(
         &self,
-        vectors: &Vectors,
+        (vectors, pick): (&Vectors, &Pick<'_>),
         are_queries: bool,
         gpu: Option<&Gpu>,
         progress: &Progress,
     ) -> Result<Vectors> {
-        if let Some(gpu) = gpu.filter(|_| vectors.len() >= FEW) {
-            return self.all_on(gpu, vectors, are_queries, progress);
+        if let Some(gpu) = gpu.filter(|_| pick.len() >= FEW) {
+            return self.all_on(gpu, (vectors, pick), are_queries, progress);
         }
         vectors.on_host()?;
         match self.compression {
-            Compression::F16 => self.all_as::<f16>(vectors, are_queries, progress),
-            Compression::Int8 => self.all_as::<i8>(vectors, are_queries, progress),
+            Compression::F16 => self.all_as::<f16>((vectors, pick), are_queries, progress),
+            Compression::Int8 => self.all_as::<i8>((vectors, pick), are_queries, progress),
         }
     }
 
     fn all_as<T: Code + Component + Element>(
         &self,
-        vectors: &Vectors,
+        (vectors, pick): (&Vectors, &Pick<'_>),
         are_queries: bool,
         progress: &Progress,
     ) -> Result<Vectors> {
-        let dim = vectors.dim();
-        let mut codes: Vec<T> = zeros(vectors.len() * dim);
-        let stage = progress.stage("compress", vectors.len() as u64);
+        let (dim, count) = (vectors.dim(), pick.len());
+        let mut codes: Vec<T> = zeros(count * dim);
+        let stage = progress.stage("compress", count as u64);
         with_matrix!(vectors.rows(), rows => {
             let blocks = codes.par_chunks_mut(BLOCK * dim).enumerate();
             blocks.try_for_each_init(|| vec![[0f32; ROWS]; dim], |room, (block, codes)| {
                 stage.advance((codes.len() / dim) as u64)?;
                 for (group, codes) in codes.chunks_mut(ROWS * dim).enumerate() {
                     let first = block * BLOCK + group * ROWS;
-                    for (place, row) in (first..first + codes.len() / dim).enumerate() {
-                        room.iter_mut().zip(rows.components(row)).for_each(|(room, x)| room[place] = x);
+                    for place in 0..codes.len() / dim {
+                        let row = rows.components(pick.row(first + place));
+                        room.iter_mut().zip(row).for_each(|(room, x)| room[place] = x);
                     }
                     self.code(room, are_queries, codes);
                 }

@@ -95,8 +95,13 @@ pub(crate) fn own_type(data: &DataShape, metric: Metric) -> ElementType {
 
 /// The element type on a device, where it may be narrower.
 pub(crate) fn device_type(data: &DataShape, metric: Metric) -> ElementType {
-    let are_bytes = data.bytes && metric != Metric::Cosine || data.element == ElementType::B1;
+    let are_bytes = is_narrowed(data, metric) || data.element == ElementType::B1;
     if are_bytes { ElementType::U8 } else { own_type(data, metric) }
+}
+
+/// Whether the host makes bytes of the values for a device.
+pub(crate) fn is_narrowed(data: &DataShape, metric: Metric) -> bool {
+    data.bytes && metric != Metric::Cosine
 }
 
 /// Vectors whose type kernels have: bf16 is widened to f32, which holds it exactly, and bits to

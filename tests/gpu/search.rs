@@ -33,10 +33,11 @@ fn check_search(case: &str, index: Index, base: &Vectors, queries: &Vectors, wid
             let kernels = found.kernels();
             let is_layer = |kernel: &str| kernel.starts_with("beam_search_layer");
             let of_index = |kernel: &str| kernel.starts_with("beam_search") && !is_layer(kernel);
-            let beam = kernels.iter().find(|time| of_index(time.kernel)).unwrap();
             // Other tests run on the same CUDA device at the same time and are counted too.
-            let of_one = beam.launches == 1 && kernels.len() == 1 + usize::from(!index.layers().is_empty());
-            assert!(beam.bytes > 0 && (device != Device::Emulated || of_one));
+            let mut beams = kernels.iter().filter(|time| of_index(time.kernel));
+            assert!(beams.clone().any(|beam| beam.bytes > 0), "{shape}: {kernels:?}");
+            let of_one = kernels.len() == 1 + usize::from(!index.layers().is_empty());
+            assert!(device != Device::Emulated || of_one && beams.all(|beam| beam.launches == 1));
         }
     }
 }

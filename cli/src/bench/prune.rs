@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
 use crate::options::{GraphOptions, Input};
 use crate::output::{Output, grouped};
+use crate::walked::Walk;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -27,6 +28,9 @@ pub(crate) struct Args {
     /// Kinds of index
     #[arg(long, value_delimiter = ',', default_value = "cagra,nsg,nssg,vamana,dpg", value_name = "KIND,..")]
     indexes: Vec<Strategy>,
+    /// What to build on: full, the vectors themselves, or their codes in f16 or int8
+    #[arg(long, default_value_t, value_name = "TYPE")]
+    vectors: Walk,
     #[command(flatten)]
     judge: JudgeOptions,
     /// Prune with the baseline kernels of published code too: one candidate after another (nsg,
@@ -91,6 +95,7 @@ impl Args {
         output: &Output,
     ) -> Result<(Value, Option<Series>)> {
         let builder = Builder::new(strategy.clone()).descent(self.descent(base, output)?);
+        let builder = builder.compressed(self.vectors.0);
         let built = self.build(&builder, base, None)?;
         say(&built, output);
         let mut event = self.event(base, &built);

@@ -135,13 +135,16 @@ impl Args {
 }
 
 /// The parts of a build with known seconds.
-fn parts(stats: &BuildStats) -> [(&'static str, f64); 4] {
-    let BuildStats { descent, prune, .. } = stats;
+fn parts(stats: &BuildStats) -> [(&'static str, f64); 7] {
+    let BuildStats { descent, prune, grouping, coding, .. } = stats;
     [
+        ("group", *grouping),
+        ("codes", *coding),
         ("copy", descent.copy + prune.copy),
         ("descent", descent.seconds),
         ("prune", prune.seconds - prune.connect - prune.layers),
-        ("connect", prune.connect + prune.layers),
+        ("layers", prune.layers),
+        ("connect", prune.connect),
     ]
 }
 

@@ -1,8 +1,9 @@
 //! Renumbering: vectors move to new places, and ids follow.
 //!
 //! ```text
-//! renumber_vectors: warp = place: to[place] = from[order[place]]; places[order[place]] = place
-//! renumber_ids: thread = id: ids[i] = places[ids[i]]
+//! renumber_vectors: up to a warp = place: to[place] = from[order[place]]
+//! renumber_values:  thread = place: to[place] = from[order[place]]; places[order[place]] = place
+//! renumber_ids:     thread = id: ids[i] = places[ids[i]]
 //! ```
 //!
 //! Nodes that are near in the graph are then near in memory, and gathers of phase 2 come from the
@@ -13,49 +14,96 @@ use cuda_std::prelude::*;
 /// Threads of a block.
 pub const RENUMBER_THREADS: u32 = 256;
 
-/// The move of vectors to their places.
+/// The move of vectors, or of some of their columns, to their places.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Renumber {
-    /// In: vectors, `units` units of 16 bytes apart.
+    /// In: the first column of the vectors.
     pub from: Global<Quad>,
-    /// Out: the vectors in the order of their places.
+    /// Out: the first column of the vectors in the order of their places.
     pub to: GlobalMut<Quad>,
-    /// In: the bits of one value per vector.
-    pub biases: Global<u32>,
+    /// In: the vector of each place; unused if not `ordered`.
+    pub order: Global<u32>,
+    /// Number of vectors.
+    pub count: u32,
+    /// Units of 16 bytes from one vector to the next.
+    pub from_stride: u32,
+    /// Units of 16 bytes from one place to the next.
+    pub to_stride: u32,
+    /// Units of 16 bytes to move of each vector.
+    pub units: u32,
+    /// Threads per vector, as the exponent of 2, at most 5.
+    pub shift: u32,
+    /// Whether the order counts; else vectors keep their places.
+    pub ordered: u32,
+}
+
+impl Renumber {
+    /// The exponent for vectors of `units`.
+    pub fn shift_of(units: u32) -> u32 {
+        units.next_power_of_two().trailing_zeros().min(5)
+    }
+
+    /// Blocks that move all vectors.
+    pub fn blocks(&self) -> u32 {
+        self.count.div_ceil(RENUMBER_THREADS >> self.shift)
+    }
+}
+
+/// Moves vectors to their places (see [`Renumber`]).
+///
+/// Launch: [`Renumber::blocks`] blocks of [`RENUMBER_THREADS`].
+///
+/// # Safety
+/// - The views have the shapes of [`Renumber`]. `from` and `to` do not overlap.
+#[kernel(block = RENUMBER_THREADS)]
+pub unsafe fn renumber_vectors(p: Renumber) {
+    let thread = thread::thread_idx_x();
+    let place = thread::block_idx_x() * (RENUMBER_THREADS >> p.shift) + (thread >> p.shift);
+    if place >= p.count {
+        return;
+    }
+    let vector = if p.ordered != 0 { p.order.get(place as usize) } else { place };
+    let from = vector as usize * p.from_stride as usize;
+    let to = place as usize * p.to_stride as usize;
+    let threads = 1 << p.shift;
+    let mut unit = thread & (threads - 1);
+    while unit < p.units {
+        p.to.set(to + unit as usize, p.from.get(from + unit as usize));
+        unit += threads;
+    }
+}
+
+/// The move of one value per vector.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct RenumberValues {
+    /// In: the bits of each vector's value.
+    pub from: Global<u32>,
     /// Out: the values in the order of their places.
-    pub biases_to: GlobalMut<u32>,
+    pub to: GlobalMut<u32>,
     /// In: the vector of each place.
     pub order: Global<u32>,
     /// Out: the place of each vector.
     pub places: GlobalMut<u32>,
     /// Number of vectors.
     pub count: u32,
-    /// Units of 16 bytes from one vector to the next.
-    pub units: u32,
+    /// Unused.
+    pub padding: u32,
 }
 
-/// Moves vectors and their values to their places (see [`Renumber`]).
+/// Moves values to their places (see [`RenumberValues`]).
 ///
-/// Launch: a block of [`RENUMBER_THREADS`] per `RENUMBER_THREADS / 32` places.
+/// Launch: a thread per place, blocks of [`RENUMBER_THREADS`].
 ///
 /// # Safety
-/// - The views have the shapes of [`Renumber`].
+/// - The views have the shapes of [`RenumberValues`].
 #[kernel(block = RENUMBER_THREADS)]
-pub unsafe fn renumber_vectors(p: Renumber) {
-    let place = thread::block_idx_x() * (RENUMBER_THREADS / 32) + thread::warp_idx();
-    if place >= p.count {
-        return;
-    }
-    let vector = p.order.get(place as usize);
-    let (from, to) = (vector as usize * p.units as usize, place as usize * p.units as usize);
-    let mut unit = warp::lane_id();
-    while unit < p.units {
-        p.to.set(to + unit as usize, p.from.get(from + unit as usize));
-        unit += 32;
-    }
-    if warp::lane_id() == 0 {
-        p.biases_to.set(place as usize, p.biases.get(vector as usize));
+pub unsafe fn renumber_values(p: RenumberValues) {
+    let place = thread::index_1d();
+    if place < p.count {
+        let vector = p.order.get(place as usize);
+        p.to.set(place as usize, p.from.get(vector as usize));
         p.places.set(vector as usize, place);
     }
 }

@@ -50,7 +50,7 @@ copied! {
 }
 
 #[inline(always)]
-fn copy<T: Plain, U: Plain + Default>(p: &CopyRows<T, U>, convert: impl Fn(T) -> U) {
+fn copy<T: Plain, U: Plain + Default>(p: &CopyRows<T, U>, value: impl Fn(Global<T>, usize) -> U) {
     let index = block_idx_x() * VECTOR_ROWS + thread::warp_idx();
     if index >= p.count {
         return;
@@ -60,7 +60,7 @@ fn copy<T: Plain, U: Plain + Default>(p: &CopyRows<T, U>, convert: impl Fn(T) ->
     let mut i = warp::lane_id();
     while i < p.to_stride as u32 {
         keep_rolled();
-        let value = if i < p.rows.dim { convert(from.get(i as usize)) } else { U::default() };
+        let value = if i < p.rows.dim { value(from, i as usize) } else { U::default() };
         to.set(i as usize, value);
         i += 32;
     }
@@ -74,7 +74,7 @@ fn copy<T: Plain, U: Plain + Default>(p: &CopyRows<T, U>, convert: impl Fn(T) ->
 /// - The views match the fields of [`CopyRows`].
 #[kernel(block = VECTOR_THREADS)]
 pub unsafe fn vectors_copy_words(p: CopyRows<u32, u32>) {
-    copy(&p, |x| x);
+    copy(&p, |row, i| row.get(i));
 }
 
 /// Copies rows of bytes (see [`CopyRows`]).
@@ -85,7 +85,7 @@ pub unsafe fn vectors_copy_words(p: CopyRows<u32, u32>) {
 /// - The views match the fields of [`CopyRows`].
 #[kernel(block = VECTOR_THREADS)]
 pub unsafe fn vectors_copy_bytes(p: CopyRows<u8, u8>) {
-    copy(&p, |x| x);
+    copy(&p, |row, i| row.get(i));
 }
 
 /// Converts rows of f32 whose values are whole numbers from 0 to 255 to bytes (see [`CopyRows`]).
@@ -96,5 +96,16 @@ pub unsafe fn vectors_copy_bytes(p: CopyRows<u8, u8>) {
 /// - The views match the fields of [`CopyRows`].
 #[kernel(block = VECTOR_THREADS)]
 pub unsafe fn vectors_copy_narrowed(p: CopyRows<f32, u8>) {
-    copy(&p, |x| x as u32 as u8);
+    copy(&p, |row, i| row.get(i) as u32 as u8);
+}
+
+/// Widens rows of `dim` bits, the least of a byte first, to bytes (see [`CopyRows`]).
+///
+/// Launch: a block of [`VECTOR_THREADS`] per [`VECTOR_ROWS`] rows to copy.
+///
+/// # Safety
+/// - The views match the fields of [`CopyRows`], but a row has a byte for eight values.
+#[kernel(block = VECTOR_THREADS)]
+pub unsafe fn vectors_copy_bits(p: CopyRows<u8, u8>) {
+    copy(&p, |row, i| row.get(i / 8) >> (i % 8) & 1);
 }

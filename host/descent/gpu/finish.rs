@@ -11,7 +11,7 @@ use crate::Result;
 use crate::descent::DescentStats;
 use crate::gpu::Buffer;
 use crate::search::exact::gpu::{QuerySet, add_zero_vectors};
-use crate::vectors::gpu::{Base, metric_number, stage_kernels};
+use crate::vectors::gpu::{Base, Order, metric_number, stage_kernels};
 
 stage_kernels! {
     /// Kernels of exact distances of lists.
@@ -28,12 +28,22 @@ impl Build<'_> {
     /// Computes the exact distances of all lists, turns nodes into rows, and sorts the lists.
     pub(super) fn finish<T: DescentKernels>(
         &self,
-        original: Original<T>,
+        mut original: Original<T>,
         nodes: Nodes<T>,
         scale: f32,
         stats: &mut DescentStats,
     ) -> Result<(Base<T>, GpuLists)> {
         let (n, k, metric) = (self.space.len(), self.k, self.space.metric());
+        if let Some(places) = original.places.take() {
+            let memory = self.shape().reorder::<T>().reserve(self.gpu)?;
+            let to_rows = Order { gpu: self.gpu, vectors: places.view(), count: n };
+            let (values, stride) = (original.values.view_mut().cast(), nodes.tiles.stride);
+            to_rows.apply(values, stride as usize, &mut memory.buffer("vectors")?)?;
+            self.count_renumbering(stride, 2);
+        }
+        drop(nodes.rounded);
+        // The memory of the rounded copy and of columns serves larger buffers.
+        self.gpu.synchronize()?;
         let memory = self.shape().finish().reserve(self.gpu)?;
         let mut keys = memory.buffer("nearest")?;
         let mut lacking: Buffer<u32> = memory.buffer("lacking")?;
@@ -64,7 +74,7 @@ impl Build<'_> {
         found.sort_unstable();
         let mut lists = GpuLists { keys, k, metric, order: nodes.order };
         let dim = self.space.dim();
-        let copied = if self.space.row_bytes() == dim * size_of::<T>() { 0 } else { dim };
+        let copied = if self.space.device_row_bytes() == dim * size_of::<T>() { 0 } else { dim };
         let room = DescentShape { copied, ..self.shape() }.room_to_complete::<T>();
         self.complete(&found, &mut lists, room)?;
         stats.completed = found.len() as u64;

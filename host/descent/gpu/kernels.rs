@@ -3,7 +3,7 @@
 use cuda_std::launch::Kernel;
 use tagore_device::descent::cells::{cells_merge_candidates, cells_merge_proposals};
 use tagore_device::descent::merge::descent_merge;
-use tagore_device::descent::renumber::{renumber_ids, renumber_vectors};
+use tagore_device::descent::renumber::{renumber_ids, renumber_values, renumber_vectors};
 use tagore_device::descent::sample::{descent_gather, descent_sample, descent_start};
 
 use super::{CellSettings, DescentKernels, DescentShape};
@@ -20,7 +20,13 @@ impl DescentShape {
         }
         let (joins, expands) = CellSettings::iterations(self.iterations, start);
         let mut kernels = cluster::kernels::<T>(n, self.settings.cells(n, dim, start, None));
-        kernels.extend([T::PREPARATION, renumber_vectors::NAME, renumber_ids::NAME, T::Finish::NAME]);
+        kernels.extend([
+            T::PREPARATION,
+            renumber_vectors::NAME,
+            renumber_values::NAME,
+            renumber_ids::NAME,
+            T::Finish::NAME,
+        ]);
         if start == Start::Cells {
             kernels.extend([
                 T::IntraCellJoin::NAME,

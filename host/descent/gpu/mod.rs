@@ -18,7 +18,7 @@ mod work;
 
 use std::time::Instant;
 
-use tagore_device::descent::renumber::{RENUMBER_THREADS, Renumber, renumber_ids, renumber_vectors};
+use tagore_device::descent::renumber::{RENUMBER_THREADS, renumber_ids};
 use tagore_device::key::Key;
 
 use cells::CellKernels;
@@ -33,7 +33,8 @@ use crate::cluster::{self, Cells};
 use crate::gpu::{Buffer, Gpu};
 use crate::search::exact::gpu::{ExactKernels, GpuSearch, QuerySet};
 use crate::vectors::gpu::{
-    AnyOrigin, Base, DeviceBase, OnDevice, Origin, Pick, Preparation, ROWS, Rounding, Side, with_origin,
+    AnyOrigin, Base, DeviceBase, OnDevice, Order, Origin, Pick, Preparation, ROWS, Rounding, Side,
+    TileVectors, with_origin,
 };
 use crate::vectors::space::Space;
 use crate::{ElementType, Metric, Progress, Result};
@@ -66,6 +67,8 @@ pub(super) struct Build<'a> {
     pub expand: usize,
     pub settings: CellSettings,
     pub seed: u64,
+    /// Whether the vectors are codes, which tiles read without rounding them.
+    pub of_codes: bool,
     pub progress: &'a Progress,
 }
 
@@ -74,14 +77,17 @@ struct Original<T> {
     values: Buffer<T>,
     stride: usize,
     errors: Buffer<f32>,
+    /// The node of each row, if the values are in the order of nodes, where tiles read them.
+    places: Option<Buffer<u32>>,
 }
 
 /// The nodes on the device, in their order, and their lists.
 struct Nodes<T: OnDevice> {
-    /// Tile vectors, `stride` bytes apart, and their biases.
-    vectors: Buffer<u8>,
+    /// The rounded vectors; none if tiles read the values.
+    rounded: Option<Buffer<u8>>,
+    /// What tiles read, and its biases.
+    tiles: TileVectors,
     biases: Buffer<T::Sum>,
-    stride: u32,
     /// The row of each node.
     order: Buffer<u32>,
     lists: Buffer<Key>,
@@ -152,6 +158,7 @@ impl Build<'_> {
             copied: 0,
             // The space has widened what it was given.
             stored: ElementType::F32,
+            of_codes: self.of_codes,
         }
     }
 
@@ -216,10 +223,15 @@ impl Build<'_> {
     fn upload<T: OnDevice>(&self, rows: &Origin<'_, T>) -> Result<(Side<T>, Rounding, Buffer<f32>)> {
         let (n, dim) = (self.space.len(), self.space.dim());
         let memory = self.shape().upload::<T>().reserve(self.gpu)?;
-        let mut side = Side::<T>::new(&memory, ROWS, dim)?;
-        let sample = rows.sample(self.gpu, Rounding::places::<T>(n).map(|row| row as u32).collect())?;
-        let sample = sample.rows();
-        let rounding = Rounding::of(self.space.metric(), dim, &sample, &sample);
+        let is_rounded = self.shape().is_rounded::<T>();
+        let mut side = Side::<T>::new(&memory, ROWS, dim, is_rounded)?;
+        let rounding = if is_rounded {
+            let sample = rows.sample(self.gpu, Rounding::places::<T>(n).map(|row| row as u32).collect())?;
+            let sample = sample.rows();
+            Rounding::of(self.space.metric(), dim, &sample, &sample)
+        } else {
+            Rounding::none(dim)
+        };
         let mut mean: Buffer<f32> = memory.buffer("mean")?;
         mean.upload(&rounding.mean)?;
         let stride = side.stride;
@@ -261,39 +273,35 @@ impl Build<'_> {
         let mut cells = cluster::cells::<T>(self.gpu, tiles.rows(n, dim), request, self.seed, None)?;
         let order = cells.order.take().ok_or_else(|| self.gpu.error("cells have no order"))?;
         let memory = self.shape().renumber::<T>().reserve(self.gpu)?;
-        let mut vectors: Buffer<u8> = memory.buffer("vectors")?;
         let mut biases: Buffer<T::Sum> = memory.buffer("biases")?;
         let mut places: Buffer<u32> = memory.buffer("places")?;
-        let renumber = Renumber {
-            from: tiles.vectors.cast(),
-            to: vectors.view_mut().cast(),
-            biases: side.biases.view().cast(),
-            biases_to: biases.view_mut().cast(),
-            order: order.view(),
-            places: places.view_mut(),
-            count: n as u32,
-            units: tiles.units(),
-        };
-        let grid = [(n as u32).div_ceil(RENUMBER_THREADS / 32), 1, 1];
+        let to_nodes = Order { gpu: self.gpu, vectors: order.view(), count: n };
+        to_nodes.copy_values(side.biases.view().cast(), biases.view_mut().cast(), places.view_mut())?;
         let members = n * cells.probes;
         let ids = (cells.members.view_mut(), places.view(), members as u32);
-        // SAFETY: the order holds every vector once, and members are vectors; the memory outlives
-        // the work.
-        unsafe {
-            self.gpu.launch::<renumber_vectors>(grid, RENUMBER_THREADS, (renumber,))?;
-            let grid = [members.div_ceil(RENUMBER_THREADS as usize) as u32, 1, 1];
-            self.gpu.launch::<renumber_ids>(grid, RENUMBER_THREADS, ids)?;
-        }
-        self.count_renumbering(tiles.stride);
-        // After this wait the memory of the rounded copy and of `places` serves larger buffers.
-        self.gpu.synchronize()?;
-        let (values, value_stride, errors) = side.into_original();
-        let original = Original { values, stride: value_stride, errors };
-        drop(places);
+        let grid = [members.div_ceil(RENUMBER_THREADS as usize) as u32, 1, 1];
+        // SAFETY: members are vectors; the memory outlives the work.
+        unsafe { self.gpu.launch::<renumber_ids>(grid, RENUMBER_THREADS, ids)? };
+        let mut vectors: Buffer<u8> = memory.buffer("vectors")?;
+        let (original, rounded) = if self.shape().is_rounded::<T>() {
+            to_nodes.copy(tiles, vectors.view_mut())?;
+            // After this wait the memory of the rounded copy and of `places` serves larger buffers.
+            self.gpu.synchronize()?;
+            let (values, stride, errors) = side.into_original();
+            (Original { values, stride, errors, places: None }, Some(vectors))
+        } else {
+            let (mut values, stride, errors) = side.into_original();
+            to_nodes.apply(values.view_mut().cast(), tiles.stride as usize, &mut vectors)?;
+            self.gpu.synchronize()?;
+            (Original { values, stride, errors, places: Some(places) }, None)
+        };
+        self.count_renumbering(tiles.stride, if rounded.is_some() { 1 } else { 2 });
+        let read = rounded.as_ref().map_or(original.values.view().cast(), Buffer::view);
+        let tiles = TileVectors { vectors: read, ..tiles };
         let memory = self.shape().lists().reserve(self.gpu)?;
         let mut lists: Buffer<Key> = memory.buffer("lists")?;
         // Empty slots are all ones.
         lists.fill(0xff)?;
-        Ok((original, Nodes { vectors, biases, stride: tiles.stride, order, lists }, cells))
+        Ok((original, Nodes { rounded, tiles, biases, order, lists }, cells))
     }
 }

@@ -119,7 +119,7 @@ impl Build<'_> {
                 }
             }
             stats.join_distances = memory.computed()?;
-            self.count_joins::<T>(nodes.stride, start, stats);
+            self.count_joins::<T>(nodes.tiles.stride, start, stats);
         }
         let stop = if start == Start::Cells { STOP_EXPAND_AFTER_CELLS } else { STOP_EXPAND };
         Build { progress: &expanding, ..*self }.expand(nodes, memory, expands, stop, stats)
@@ -194,14 +194,14 @@ impl Build<'_> {
             }
         }
         let join = Join::<T::Sum> {
-            vectors: nodes.vectors.view(),
+            vectors: nodes.tiles.vectors,
             biases: nodes.biases.view(),
             rows: memory.rows.view(),
             bounds: found.bounds.view(),
             proposals: found.candidates.view_mut(),
             distances: memory.distances.view_mut(),
-            stride: nodes.stride,
-            units: nodes.stride / 16,
+            stride: nodes.tiles.stride,
+            units: nodes.tiles.units(),
             weight: T::weight(self.space.metric()),
             draw,
         };
@@ -256,14 +256,14 @@ impl Build<'_> {
                 let draw = draw.wrapping_add(first as u32);
                 self.gather(nodes, &mut memory, draw, (iteration, first) == (0, 0))?;
                 let expand = Expand::<T::Sum> {
-                    vectors: nodes.vectors.view(),
+                    vectors: nodes.tiles.vectors,
                     biases: nodes.biases.view(),
                     rows: memory.rows.view(),
                     lists: nodes.lists.view_mut(),
                     changes: memory.changes(stats.iterations.0 + stats.iterations.1),
                     distances: memory.distances.view_mut(),
-                    stride: nodes.stride,
-                    units: nodes.stride / 16,
+                    stride: nodes.tiles.stride,
+                    units: nodes.tiles.units(),
                     weight: T::weight(self.space.metric()),
                     draw,
                     k: self.k as u32,
@@ -282,7 +282,7 @@ impl Build<'_> {
         let distances = memory.computed()?;
         stats.distances += distances;
         stats.refine_distances = distances - stats.join_distances;
-        self.count_expansions::<T>(nodes.stride, stats);
+        self.count_expansions::<T>(nodes.tiles.stride, stats);
         stats.added = memory.added((stats.iterations.0 + stats.iterations.1) as usize)?;
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::descent::plan::{DevicePlan, PlannedStage, most_knn};
 use crate::descent::{Iterations, Start};
 use crate::gpu::{Gpu, MemoryPlan};
 use crate::search::exact::gpu::{all_pairs_plan, least_plan};
-use crate::vectors::gpu::{Base, OnDevice, ROWS, Side};
+use crate::vectors::gpu::{Base, OnDevice, ROWS, Side, spare_bytes};
 use crate::vectors::space::Space;
 use crate::{ElementType, Metric, Remedy, Result};
 
@@ -41,6 +41,8 @@ pub(in crate::descent) struct DescentShape {
     pub copied: usize,
     /// The type of the vectors as they are given.
     pub stored: ElementType,
+    /// Whether they are codes, which tiles read without rounding them.
+    pub of_codes: bool,
 }
 
 impl DescentShape {
@@ -66,9 +68,16 @@ impl DescentShape {
         self.choose_start() != Start::AllPairs
     }
 
+    /// Whether tiles read a rounded copy of vectors of type `T`; else the values, which are put in
+    /// the order of nodes meanwhile.
+    pub(super) fn is_rounded<T: OnDevice>(&self) -> bool {
+        T::ROUNDED && !self.of_codes
+    }
+
     /// Buffers of the vectors.
     pub(super) fn upload<T: OnDevice>(&self) -> MemoryPlan {
-        Side::<T>::plan(MemoryPlan::new(), ROWS, self.n, self.dim).with::<f32>("mean", self.dim)
+        let plan = Side::<T>::plan(MemoryPlan::new(), ROWS, (self.n, self.dim), self.is_rounded::<T>());
+        plan.with::<f32>("mean", self.dim)
     }
 
     /// Buffers of the preparation of the vectors.
@@ -85,10 +94,18 @@ impl DescentShape {
 
     /// Buffers of the renumbered nodes.
     pub(super) fn renumber<T: OnDevice>(&self) -> MemoryPlan {
-        MemoryPlan::new()
-            .with::<u8>("vectors", self.n * Side::<T>::tile_bytes(self.dim))
-            .with::<T::Sum>("biases", self.n)
-            .with::<u32>("places", self.n)
+        let copy = self.n * Side::<T>::tile_bytes(self.dim);
+        let moved = if self.is_rounded::<T>() {
+            MemoryPlan::new().with::<u8>("vectors", copy)
+        } else {
+            self.reorder::<T>()
+        };
+        moved.with::<T::Sum>("biases", self.n).with::<u32>("places", self.n)
+    }
+
+    /// Buffers of vectors that change their order where they are.
+    pub(super) fn reorder<T: OnDevice>(&self) -> MemoryPlan {
+        MemoryPlan::new().with::<u8>("vectors", spare_bytes(self.n, Side::<T>::tile_bytes(self.dim)))
     }
 
     /// Buffer of the lists.
@@ -151,10 +168,16 @@ impl DescentShape {
         let centres = clusters.only(&CENTRES);
         let renumbered = self.renumber::<T>();
         stage("order", &[&base, &members, &order, &centres, &renumbered]);
-        // The values and their errors stay. The tile vectors are renumbered by now.
+        // The values and their errors stay. Tile vectors are in the order of nodes by now.
         let original = base.only(&["rows", "row errors", "mean"]);
         let lists = self.lists();
-        let nodes = renumbered.only(&["vectors", "biases"]).and(&order).and(&lists);
+        let rounded = self.is_rounded::<T>();
+        let kept = if rounded {
+            renumbered.only(&["vectors", "biases"])
+        } else {
+            renumbered.only(&["biases", "places"])
+        };
+        let nodes = kept.and(&order).and(&lists);
         if start == Start::Cells {
             let request = self.settings.cells(self.n, self.dim, start, None);
             let sizes = JoinSizes {
@@ -182,6 +205,10 @@ impl DescentShape {
         }
         let lifts = Base::<T>::lifts(if self.metric == Metric::L2 { 0 } else { self.n });
         let finish = self.finish().and(&lifts);
+        if !rounded {
+            stage("reorder", &[&original, &nodes, &self.reorder::<T>()]);
+        }
+        let nodes = renumbered.only(&["biases"]).and(&order).and(&lists);
         stage(FINISH, &[&original, &nodes, &finish]);
         // Exact search keeps the element type of the vectors.
         let least = if self.copied > 0 { least_plan::<f32> } else { least_plan::<T> };

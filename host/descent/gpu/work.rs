@@ -63,9 +63,9 @@ impl Build<'_> {
         2 * self.space.dim() as u64
     }
 
-    /// Counts the work of renumbering vectors of `stride` bytes, with their biases.
-    pub(super) fn count_renumbering(&self, stride: u32) {
-        let bytes = self.nodes() * (2 * u64::from(stride) + 4 * WORD);
+    /// Counts the work of copying vectors of `stride` bytes to their places, `copies` times.
+    pub(super) fn count_renumbering(&self, stride: u32, copies: u64) {
+        let bytes = self.nodes() * copies * 2 * u64::from(stride);
         self.gpu.count_work::<renumber_vectors>(bytes, 0);
     }
 

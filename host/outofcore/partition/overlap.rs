@@ -88,11 +88,11 @@ fn nearest_two<T: ClusterKernels>(
     seed: u64,
 ) -> Result<Vec<[u32; 2]>> {
     let dim = rows.dim();
-    let memory = Side::<T>::plan(MemoryPlan::new(), ROWS, n, dim)
+    let memory = Side::<T>::plan(MemoryPlan::new(), ROWS, (n, dim), T::ROUNDED)
         .with::<f32>("mean", dim)
         .with::<u32>("largest norm", 1)
         .reserve(gpu)?;
-    let mut side = Side::<T>::new(&memory, ROWS, dim)?;
+    let mut side = Side::<T>::new(&memory, ROWS, dim, T::ROUNDED)?;
     let sample: Vec<&[T]> = Rounding::places::<T>(n).map(|row| rows.row(row)).collect();
     let rounding = Rounding::of(Metric::L2, dim, &sample, &sample);
     let (mut mean, mut largest): (Buffer<f32>, Buffer<u32>) =

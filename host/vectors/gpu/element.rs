@@ -84,17 +84,23 @@ macro_rules! rounded_types {
             }
 
             fn prepare(gpu: &Gpu, side: &mut Side<Self>, task: &Preparation<'_>) -> Result<()> {
+                // Without a copy the values are rounded already, and are written as they are.
+                let (rounded, rounded_stride) = if side.is_rounded {
+                    (side.rounded.view_mut(), side.rounded_stride)
+                } else {
+                    (side.values.view_mut().cast(), side.stride)
+                };
                 let prepare = Prepare {
                     values: side.values.view(),
                     mean: task.mean.view(),
-                    rounded: side.rounded.view_mut(),
+                    rounded,
                     biases: side.biases.view_mut(),
                     errors: side.errors.view_mut(),
                     largest: task.largest,
                     count: task.count as u32,
                     dim: task.dim as u32,
                     stride: side.stride as u32,
-                    rounded_stride: side.rounded_stride as u32,
+                    rounded_stride: rounded_stride as u32,
                     scale: task.scale,
                     norm_weight: task.norm_weight as f32,
                     error_limit: task.error_limit,
@@ -102,7 +108,7 @@ macro_rules! rounded_types {
                 };
                 // SAFETY: the buffers hold `count` vectors of these strides, and outlive the work.
                 unsafe { gpu.launch::<$prepare>([blocks(task.count), 1, 1], PREPARE_THREADS, (prepare,))? };
-                let bytes = side.stride * size_of::<Self>() + side.rounded_stride * 2 + 8;
+                let bytes = side.stride * size_of::<Self>() + rounded_stride * 2 + 8;
                 gpu.count_work::<$prepare>((task.count * bytes) as u64, 0);
                 Ok(())
             }

@@ -5,6 +5,7 @@ mod element;
 mod lent;
 pub(super) mod memory;
 mod origin;
+mod places;
 mod results;
 mod rounding;
 mod rows_at;
@@ -16,21 +17,22 @@ use tagore_device::block::exact;
 
 pub(crate) use base::{Base, DeviceBase, with_base};
 pub(crate) use element::{OnDevice, stage_kernels};
+pub(crate) use lent::Lent;
 #[cfg(test)]
 pub(crate) use lent::NormKernels;
-pub(crate) use lent::{Checking, Lent};
 pub use memory::DeviceMemory;
 pub(crate) use origin::{AnyOrigin, Origin, narrowed, with_origin};
+pub(crate) use places::{Order, spare_bytes};
 pub use results::DeviceResults;
 pub(crate) use rounding::Rounding;
 pub(crate) use rows_at::{Pick, RowsAt};
 pub(crate) use side::{Preparation, QUERIES, ROWS, Side, TileRows, TileVectors};
 pub use start::start_seconds;
 
+use super::Matrix;
 use super::shape::{byte, sums_are_exact};
-use super::{Bits, Matrix};
 use crate::Metric;
-use crate::memory::zeros;
+use crate::parallel::FEW_BYTES;
 
 /// Components from one vector of `dim` components to the next: rows begin at multiples of 16 bytes.
 pub(crate) fn stride<T: OnDevice>(dim: usize) -> usize {
@@ -49,17 +51,12 @@ fn as_bytes(rows: Matrix<'_, f32>, count: usize) -> Option<Vec<u8>> {
     let convert = |(row, to): (usize, &mut [u8])| {
         rows.row(row).iter().zip(to).all(|(&x, to)| byte(x).inspect(|&byte| *to = byte).is_some())
     };
-    bytes.par_chunks_exact_mut(dim).enumerate().with_min_len(1024).all(convert).then_some(bytes)
-}
-
-/// A byte of 0 or 1 for each of `dim` bits of `count` rows.
-fn spread(rows: Matrix<'_, Bits>, count: usize, dim: usize) -> Vec<u8> {
-    let mut bytes = zeros(count * dim);
-    let to = bytes.par_chunks_exact_mut(dim).enumerate().with_min_len(1024);
-    to.for_each(|(row, to)| {
-        to.iter_mut().zip(Bits::ones(rows.row(row))).for_each(|(to, bit)| *to = bit);
-    });
-    bytes
+    let are_bytes = if bytes.len() <= FEW_BYTES {
+        bytes.chunks_exact_mut(dim).enumerate().all(convert)
+    } else {
+        bytes.par_chunks_exact_mut(dim).enumerate().with_min_len(1024).all(convert)
+    };
+    are_bytes.then_some(bytes)
 }
 
 /// Evaluates `$body` with the matrix of rows that [`wide`](super::shape::wide) has prepared for a

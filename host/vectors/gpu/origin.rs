@@ -3,12 +3,16 @@
 use std::borrow::Cow;
 
 use cuda_std::f16;
+use cuda_std::memory::GlobalMut;
 
-use super::{OnDevice, Pick, RowsAt, as_bytes, spread};
+use super::{OnDevice, Pick, RowsAt, as_bytes};
 use crate::gpu::{Borrowed, Buffer, Gpu, MemoryPlan};
 use crate::vectors::space::Space;
-use crate::vectors::{DataShape, Matrix, TypedRows, Vectors};
+use crate::vectors::{Bits, DataShape, Matrix, TypedRows, Vectors};
 use crate::{ElementType, Metric, Progress, Result};
+
+/// Most bytes of bits that are on the device at a time.
+const PIECE: usize = 64 << 20;
 
 /// Rows on the way to a device.
 pub(crate) enum Origin<'a, T> {
@@ -16,6 +20,8 @@ pub(crate) enum Origin<'a, T> {
     Host(Matrix<'a, T>),
     /// Rows that were converted, without gaps, and their dimension.
     Converted(Vec<T>, usize),
+    /// Rows of bits in host memory, and their dimension: bytes on the device.
+    Bits(Matrix<'a, Bits>, usize),
     /// Rows in memory of the device, with what keeps it there; as bytes if `narrowed`.
     Device { rows: RowsAt, narrowed: bool, _memory: Option<Borrowed> },
 }
@@ -55,6 +61,7 @@ impl<'a, T: OnDevice> Origin<'a, T> {
                 assert!(pick.len() * stride <= to.len(), "{} rows of {stride} to {}", pick.len(), to.len());
                 rows.copy(gpu, pick, (to.view_mut().cast(), stride * size_of::<T>()), *narrowed)
             }
+            Self::Bits(rows, dim) => widen(gpu, *rows, *dim, &pick, (to.view_mut().cast(), stride)),
             Self::Host(_) | Self::Converted(..) => {
                 let rows = self.matrix();
                 to.upload_rows(pick.len(), stride, |place| rows.row(pick.row(place)))
@@ -67,11 +74,15 @@ impl<'a, T: OnDevice> Origin<'a, T> {
     /// # Errors
     /// If the device fails.
     pub(crate) fn sample(&self, gpu: &Gpu, ids: Vec<u32>) -> Result<Sample<'_, T>> {
-        let Self::Device { rows, .. } = self else {
-            let Matrix { data, stride, dim } = self.matrix();
-            return Ok(Sample { values: Cow::Borrowed(data), stride, dim, places: ids });
+        let dim = match self {
+            Self::Device { rows, .. } => rows.dim,
+            Self::Bits(_, dim) => *dim,
+            Self::Host(_) | Self::Converted(..) => {
+                let Matrix { data, stride, dim } = self.matrix();
+                return Ok(Sample { values: Cow::Borrowed(data), stride, dim, places: ids });
+            }
         };
-        let (dim, count) = (rows.dim, ids.len());
+        let count = ids.len();
         let memory = MemoryPlan::new().with::<T>("sample", count * dim).reserve(gpu)?;
         let mut room: Buffer<T> = memory.buffer("sample")?;
         self.copy(gpu, Pick::Ids(&ids), &mut room, dim)?;
@@ -85,7 +96,7 @@ impl<'a, T: OnDevice> Origin<'a, T> {
         match self {
             Self::Host(rows) => *rows,
             Self::Converted(values, dim) => Matrix::new(values, *dim, *dim),
-            Self::Device { .. } => unreachable!("rows of a device have no matrix"),
+            Self::Bits(..) | Self::Device { .. } => unreachable!("rows in the form of the device are there"),
         }
     }
 }
@@ -106,10 +117,7 @@ impl<'a> AnyOrigin<'a> {
                 TypedRows::Bf16(_) => unreachable!("a prepared space holds bf16 as f32"),
                 TypedRows::U8(rows) => Self::U8(Origin::Host(rows)),
                 TypedRows::I8(rows) => Self::I8(Origin::Host(rows)),
-                TypedRows::B1(rows) => {
-                    let (dim, count) = (vectors.dim(), vectors.len());
-                    Self::U8(Origin::Converted(spread(rows, count, dim), dim))
-                }
+                TypedRows::B1(rows) => Self::U8(Origin::Bits(rows, vectors.dim())),
             });
         };
         macro_rules! on_device {
@@ -141,6 +149,31 @@ impl<'a> AnyOrigin<'a> {
         }
         Self::own(gpu, space.vectors())
     }
+}
+
+/// Copies rows of `dim` bits to the device, and widens them to bytes there, `stride` apart.
+fn widen(
+    gpu: &Gpu,
+    bits: Matrix<'_, Bits>,
+    dim: usize,
+    pick: &Pick<'_>,
+    (to, stride): (GlobalMut<u8>, usize),
+) -> Result<()> {
+    let (count, row) = (pick.len(), dim.div_ceil(8));
+    if count == 0 {
+        return Ok(());
+    }
+    let at_once = (PIECE / row).clamp(1, count);
+    let memory = MemoryPlan::new().with::<Bits>("bits", at_once * row).reserve(gpu)?;
+    let mut piece: Buffer<Bits> = memory.buffer("bits")?;
+    for first in (0..count).step_by(at_once) {
+        let here = at_once.min(count - first);
+        piece.upload_rows(here, row, |place| &bits.row(pick.row(first + place))[..row])?;
+        let values = piece.view().cast();
+        let rows = RowsAt { values, stride: row, count: here, dim, size: 1 };
+        rows.widen(gpu, (to.offset(first * stride), stride))?;
+    }
+    Ok(())
 }
 
 /// The rows of f32 vectors as bytes; none for other types and values, or if f32 rounds sums of as

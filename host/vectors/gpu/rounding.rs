@@ -23,6 +23,11 @@ pub(crate) struct Rounding {
 }
 
 impl Rounding {
+    /// No rounding of vectors of `dim` components.
+    pub(crate) fn none(dim: usize) -> Self {
+        Self { mean: vec![0.0; dim], row_scale: 1.0, query_scale: 1.0, error_limit: 0.0 }
+    }
+
     /// The places among `count` vectors of type `T` of the sample that decides the rounding; none
     /// where tiles need no rounding.
     pub(crate) fn places<T: OnDevice>(count: usize) -> impl Iterator<Item = usize> {
@@ -34,7 +39,7 @@ impl Rounding {
     /// components.
     pub(crate) fn of<T: OnDevice>(metric: Metric, dim: usize, rows: &[&[T]], queries: &[&[T]]) -> Self {
         if !T::ROUNDED {
-            return Self { mean: vec![0.0; dim], row_scale: 1.0, query_scale: 1.0, error_limit: 0.0 };
+            return Self::none(dim);
         }
         let product = metric == Metric::InnerProduct;
         let mut mean = vec![0f32; dim];

@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use cuda_std::memory::{Global, GlobalMut};
-use tagore_device::vectors::copy::{CopyRows, vectors_copy_bytes, vectors_copy_narrowed, vectors_copy_words};
+use tagore_device::vectors::copy::{
+    CopyRows, vectors_copy_bits, vectors_copy_bytes, vectors_copy_narrowed, vectors_copy_words,
+};
 use tagore_device::vectors::{Strided, VECTOR_ROWS, VECTOR_THREADS};
 
 use crate::Result;
@@ -16,7 +18,20 @@ pub(crate) enum Pick<'a> {
     Ids(&'a [u32]),
 }
 
-impl Pick<'_> {
+impl<'a> Pick<'a> {
+    /// All of `count` rows, or those of `ids` if given.
+    pub(crate) fn of(count: usize, ids: Option<&'a [u32]>) -> Self {
+        ids.map_or(Self::Range(0..count), Self::Ids)
+    }
+
+    /// The rows at some places.
+    pub(crate) fn part(&self, places: Range<usize>) -> Self {
+        match self {
+            Self::Range(range) => Self::Range(range.start + places.start..range.start + places.end),
+            Self::Ids(ids) => Self::Ids(&ids[places]),
+        }
+    }
+
     /// Number of rows.
     pub(crate) fn len(&self) -> usize {
         match self {
@@ -71,6 +86,19 @@ impl RowsAt {
     /// Blocks with a warp for each of `count` rows.
     pub(super) fn blocks(self, count: usize) -> u32 {
         count.div_ceil(VECTOR_ROWS as usize) as u32
+    }
+
+    /// Copies all rows, which are bits, as bytes to `to`, `to_stride` bytes apart; zeros fill the
+    /// gaps.
+    pub(super) fn widen(self, gpu: &Gpu, (to, to_stride): (GlobalMut<u8>, usize)) -> Result<()> {
+        // SAFETY: an address that no launch reads.
+        let ids = unsafe { Global::new(to.address()) };
+        let (count, to_stride) = (self.count as u32, to_stride as u64);
+        let rows = self.typed::<u8>();
+        let p = CopyRows { rows, ids, to, to_stride, count, first: 0, by_ids: 0, padding: 0 };
+        let grid = [self.blocks(self.count), 1, 1];
+        // SAFETY: the caller's rows exist, and `to` has room for all.
+        unsafe { gpu.launch::<vectors_copy_bits>(grid, VECTOR_THREADS, (p,)) }
     }
 
     /// Copies rows to `to`, `to_stride` bytes apart; zeros fill the gaps. With `narrowed`, they are

@@ -12,11 +12,13 @@ pub(crate) struct Side<T: OnDevice> {
     pub values: Buffer<T>,
     /// Components from one vector to the next: rows begin at multiples of 16 bytes.
     pub stride: usize,
-    /// The rounded copy, with its stride; a single unused value for types that are not rounded.
+    /// The rounded copy, with its stride; a single unused value without one.
     pub(super) rounded: Buffer<f16>,
     pub(super) rounded_stride: usize,
     pub biases: Buffer<T::Sum>,
     pub errors: Buffer<f32>,
+    /// Whether tiles read the rounded copy, else the values.
+    pub(super) is_rounded: bool,
 }
 
 /// Vectors as tiles read them: f16 or bytes.
@@ -80,9 +82,14 @@ pub(crate) struct Preparation<'a> {
 }
 
 impl<T: OnDevice> Side<T> {
-    /// Adds room for `count` vectors to a plan.
-    pub(crate) fn plan(plan: MemoryPlan, names: Names, count: usize, dim: usize) -> MemoryPlan {
-        let (stride, rounded_stride) = strides::<T>(dim);
+    /// Adds room for `count` vectors to a plan, with a copy that is `rounded`, or without one.
+    pub(crate) fn plan(
+        plan: MemoryPlan,
+        names: Names,
+        (count, dim): (usize, usize),
+        rounded: bool,
+    ) -> MemoryPlan {
+        let (stride, rounded_stride) = strides::<T>(dim, rounded);
         plan.with::<T>(names.values, count * stride)
             .with::<f16>(names.rounded, (count * rounded_stride).max(1))
             .with::<T::Sum>(names.biases, count)
@@ -90,8 +97,8 @@ impl<T: OnDevice> Side<T> {
     }
 
     /// Takes the planned buffers.
-    pub(crate) fn new(memory: &Reservation, names: Names, dim: usize) -> Result<Self> {
-        let (stride, rounded_stride) = strides::<T>(dim);
+    pub(crate) fn new(memory: &Reservation, names: Names, dim: usize, rounded: bool) -> Result<Self> {
+        let (stride, rounded_stride) = strides::<T>(dim, rounded);
         let mut errors: Buffer<f32> = memory.buffer(names.errors)?;
         // Types that are not rounded have no errors.
         errors.fill(0)?;
@@ -102,23 +109,24 @@ impl<T: OnDevice> Side<T> {
             rounded_stride,
             biases: memory.buffer(names.biases)?,
             errors,
+            is_rounded: rounded,
         })
     }
 
-    /// The values, their stride and the errors; frees the rest.
+    /// The values, their stride and their errors; frees the rest.
     pub(crate) fn into_original(self) -> (Buffer<T>, usize, Buffer<f32>) {
         (self.values, self.stride, self.errors)
     }
 
     /// Bytes from one tile vector of `dim` components to the next.
     pub(crate) fn tile_bytes(dim: usize) -> usize {
-        let (stride, rounded_stride) = strides::<T>(dim);
+        let (stride, rounded_stride) = strides::<T>(dim, T::ROUNDED);
         if T::ROUNDED { rounded_stride * 2 } else { stride * size_of::<T>() }
     }
 
     /// The vectors as tiles read them.
     pub(crate) fn tiles(&self) -> TileVectors {
-        let (vectors, bytes) = if T::ROUNDED {
+        let (vectors, bytes) = if self.is_rounded {
             (self.rounded.view().cast(), self.rounded_stride * 2)
         } else {
             (self.values.view().cast(), self.stride * size_of::<T>())
@@ -127,7 +135,7 @@ impl<T: OnDevice> Side<T> {
     }
 }
 
-/// The strides of vectors of `dim` components: of the values, and of the rounded copy.
-fn strides<T: OnDevice>(dim: usize) -> (usize, usize) {
-    (stride::<T>(dim), if T::ROUNDED { dim.next_multiple_of(8) } else { 0 })
+/// The strides of vectors of `dim` components: of the values, and of the copy if it is `rounded`.
+fn strides<T: OnDevice>(dim: usize, rounded: bool) -> (usize, usize) {
+    (stride::<T>(dim), if rounded { dim.next_multiple_of(8) } else { 0 })
 }

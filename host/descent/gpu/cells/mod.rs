@@ -93,10 +93,9 @@ impl Build<'_> {
         drop(cells.members);
         let request = self.settings.cells(n, dim, Start::Cells, Some(centres.count));
         for clustering in 1..clusterings {
-            let tiles = TileVectors { vectors: nodes.vectors.view(), stride: nodes.stride };
             let seed = Draws::new(self.seed, Stage::Cells, u32::MAX, clustering as u64).bits(0);
             let known = Known { centres: &centres, starts: &starts };
-            let cells = cluster::cells::<T>(self.gpu, tiles.rows(n, dim), request, seed, Some(known))?;
+            let cells = cluster::cells::<T>(self.gpu, nodes.tiles.rows(n, dim), request, seed, Some(known))?;
             self.join_cells(nodes, &mut kept, &cells, clustering, stats)?;
             stage.advance(1)?;
         }
@@ -151,7 +150,7 @@ impl Build<'_> {
             join.cross_cell(query_tiles.len() / QUERY_TILE_WORDS, ranks.clone(), most, draw)?;
         }
         let work = JoinWork {
-            stride: join.nodes.stride,
+            stride: join.nodes.tiles.stride,
             assignments: sizes.assignments,
             most,
             is_first,
@@ -178,7 +177,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
     fn intra_cell(&mut self, jobs: Range<usize>) -> Result<()> {
         let Self { build, nodes, kept, buffers, cells } = self;
         let join = IntraCellJoin::<T::Sum> {
-            tiles: nodes.tiles(),
+            tiles: nodes.both_sides(),
             bounds: kept.bounds.view(),
             members: cells.members.view(),
             jobs: buffers.jobs.view().offset(jobs.start * JOB_WORDS),
@@ -211,7 +210,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
     fn cross_cell(&mut self, query_tiles: usize, ranks: Range<usize>, most: usize, draw: u32) -> Result<()> {
         let Self { build, nodes, kept, buffers, cells } = self;
         let join = CrossCellJoin::<T::Sum> {
-            tiles: nodes.tiles(),
+            tiles: nodes.both_sides(),
             bounds: kept.bounds.view(),
             members: cells.members.view(),
             starts: buffers.starts.view(),
@@ -245,14 +244,15 @@ impl<T: CellKernels> Join<'_, '_, T> {
 
 impl<T: OnDevice> Nodes<T> {
     /// The nodes as both sides of the comparison.
-    fn tiles(&self) -> Tiles<T::Sum> {
+    fn both_sides(&self) -> Tiles<T::Sum> {
+        let TileVectors { vectors, stride } = self.tiles;
         Tiles {
-            queries: self.vectors.view(),
-            rows: self.vectors.view(),
+            queries: vectors,
+            rows: vectors,
             biases: self.biases.view(),
-            query_stride: self.stride,
-            row_stride: self.stride,
-            units: self.stride / 16,
+            query_stride: stride,
+            row_stride: stride,
+            units: self.tiles.units(),
             weight: T::weight(Metric::L2),
         }
     }
