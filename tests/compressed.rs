@@ -148,6 +148,26 @@ fn codes_that_save_nothing_and_unknown_types_are_refused() {
 }
 
 #[test]
+fn builds_on_codes_leave_repeated_rows_out_of_the_graph() {
+    let silent = Progress::silent();
+    let once = uniform(300, 24, 9);
+    // Row 300 + i repeats row 3 i.
+    let rows = (0..300).chain((0..100).map(|i| 3 * i));
+    let base = Vectors::from_f32(rows.flat_map(|row| once.row(row).into_owned()).collect(), 24).unwrap();
+    for device in devices().into_iter().chain([Device::Cpu]) {
+        let builder = Builder::new(Strategy::nsg().degree(16)).knn(32).device(device);
+        let builder = builder.compressed(Compression::Int8);
+        let (index, stats) = builder.build_with_stats(&base, None).unwrap();
+        assert_eq!((stats.repeated, index.repeated().len()), (100, 100), "{device}");
+        assert_eq!(index.repeated().first_of(317), 51, "{device}");
+        let searcher = Searcher::new(index, base.clone(), &silent).unwrap();
+        let found = searcher.search_one(&base.row(51), Search::new(2).beam(40)).unwrap();
+        let found: Vec<_> = found.iter().map(|found| (found.id, found.distance)).collect();
+        assert_eq!(found, [(51, 0.0), (317, 0.0)], "{device}");
+    }
+}
+
+#[test]
 fn builds_on_codes_give_nearly_as_good_an_index_of_the_vectors() {
     let silent = Progress::silent();
     for (metric, strategy) in

@@ -142,7 +142,7 @@ static void matrices(void) {
     FAILS(ARGUMENT, "fit memory", tagore_vectors_from_memory(&wrong, release, NULL, &out));
     wrong = good;
     wrong.element = TAGORE_B1 + 1;
-    FAILS(ARGUMENT, "element: found 5", tagore_vectors_from_memory(&wrong, release, NULL, &out));
+    FAILS(ARGUMENT, "element: found 6", tagore_vectors_from_memory(&wrong, release, NULL, &out));
     wrong.element = -1;
     FAILS(ARGUMENT, "element", tagore_vectors_from_memory(&wrong, release, NULL, &out));
     wrong = good;
