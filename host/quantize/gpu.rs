@@ -43,7 +43,8 @@ pub(crate) fn kernel(from: ElementType, compression: Compression) -> &'static st
 }
 
 impl ScalarQuantizer {
-    /// The codes of at least one vector, in memory of the device: those that the host would make.
+    /// Makes the codes of at least one vector on the device, where they stay. They equal those that
+    /// the host makes.
     pub(super) fn all_on(
         &self,
         gpu: &Gpu,
