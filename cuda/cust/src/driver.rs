@@ -103,7 +103,7 @@ table! {
     memcpy_htod_async = "cuMemcpyHtoDAsync_v2"(DevicePtr, *const c_void, usize, RawStream);
     memcpy_dtoh_async = "cuMemcpyDtoHAsync_v2"(*mut c_void, DevicePtr, usize, RawStream);
     memcpy_dtod_async = "cuMemcpyDtoDAsync_v2"(DevicePtr, DevicePtr, usize, RawStream);
-    pointer_get_attribute = "cuPointerGetAttribute"(*mut c_void, c_int, DevicePtr);
+    pointer_get_attributes = "cuPointerGetAttributes"(c_uint, *mut c_int, *mut *mut c_void, DevicePtr);
     memset_d8_async = "cuMemsetD8Async"(DevicePtr, u8, usize, RawStream);
 }
 

@@ -422,19 +422,23 @@ const TYPE_DEVICE: u32 = 2;
 pub fn known_memory(address: u64) -> CudaResult<Option<KnownMemory>> {
     let table = table()?;
     let (mut kind, mut ordinal, mut start, mut size) = (0u32, 0i32, 0u64, 0usize);
-    let asked: [(*mut c_void, i32); 4] = [
-        ((&raw mut kind).cast(), MEMORY_TYPE),
-        ((&raw mut ordinal).cast(), DEVICE_ORDINAL),
-        ((&raw mut start).cast(), RANGE_START),
-        ((&raw mut size).cast(), RANGE_SIZE),
+    let mut asked = [MEMORY_TYPE, DEVICE_ORDINAL, RANGE_START, RANGE_SIZE];
+    let mut answers: [*mut c_void; 4] = [
+        (&raw mut kind).cast(),
+        (&raw mut ordinal).cast(),
+        (&raw mut start).cast(),
+        (&raw mut size).cast(),
     ];
-    for (to, attribute) in asked {
-        // SAFETY: the pointers are to local variables of the attributes' types.
-        let code = unsafe { (table.pointer_get_attribute)(to, attribute, address) };
-        if code == CudaError::InvalidValue as u32 {
-            return Ok(None);
-        }
-        check(code, "asking for the memory at an address")?;
+    // SAFETY: the arrays are of the count's length; the answers go to local variables of the
+    // attributes' types.
+    let code = unsafe { (table.pointer_get_attributes)(4, asked.as_mut_ptr(), answers.as_mut_ptr(), address) };
+    if code == CudaError::InvalidValue as u32 {
+        return Ok(None);
+    }
+    check(code, "asking for the memory at an address")?;
+    // An address that the driver does not know has no type.
+    if kind == 0 {
+        return Ok(None);
     }
     let (is_device, ordinal) = (kind == TYPE_DEVICE, ordinal.unsigned_abs());
     Ok(Some(KnownMemory { is_device, ordinal, end: start.saturating_add(size as u64) }))

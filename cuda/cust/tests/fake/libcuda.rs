@@ -174,16 +174,21 @@ functions! {
         std::ptr::copy(from as *const u8, to as *mut u8, bytes);
         0
     }
-    fn cuPointerGetAttribute(to: *mut c_void, attribute: c_int, address: u64) {
+    fn cuPointerGetAttributes(count: c_uint, attributes: *mut c_int, to: *mut *mut c_void, address: u64) {
         let mut sizes = SIZES.lock().unwrap();
         let holds = |&(&begin, &bytes): &(&usize, &usize)| (begin..begin + bytes).contains(&(address as usize));
-        let Some((&begin, &bytes)) = sizes.get_or_insert_default().iter().find(holds) else { return 1 };
-        match attribute {
-            2 => *(to as *mut u32) = 2,
-            9 => *(to as *mut i32) = 0,
-            11 => *(to as *mut u64) = begin as u64,
-            12 => *(to as *mut usize) = bytes,
-            _ => return 2,
+        // Of an address that it does not know, the driver says nothing but zeros.
+        let known = sizes.get_or_insert_default().iter().find(holds).map(|(&begin, &bytes)| (2, begin, bytes));
+        let (kind, begin, bytes) = known.unwrap_or_default();
+        for at in 0..count as usize {
+            let to = *to.add(at);
+            match *attributes.add(at) {
+                2 => *(to as *mut u32) = kind,
+                9 => *(to as *mut i32) = 0,
+                11 => *(to as *mut u64) = begin as u64,
+                12 => *(to as *mut usize) = bytes,
+                _ => return 1,
+            }
         }
         0
     }
