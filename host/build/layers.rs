@@ -1,7 +1,6 @@
 //! Layers above a graph, and the test that decides whether its searches need them.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
@@ -69,78 +68,129 @@ impl<G> Below<'_, G> {
     }
 }
 
-/// Searches from `start` for a sample of the nodes of `graph`, and counts the searches that go
-/// astray. A search goes astray if its best result is farther than the median neighbour of the
-/// node: it ended in another part of the data.
-fn astray(
-    space: &Space<'_>,
-    graph: &impl Graph,
-    start: Start<'_>,
-    sample: &[u32],
-    progress: &Progress,
-) -> Result<usize> {
-    let lost = AtomicUsize::new(0);
-    let limits = BeamLimits { beam: BEAM, expansions: usize::MAX };
-    sample.par_iter().try_for_each_init(
-        || (BeamSearch::new(space.len()), Vec::new()),
-        |(search, distances), &node| {
-            progress.check()?;
-            space.list_distances(space.query(node), graph.neighbors(node), distances);
-            if distances.is_empty() {
-                return Ok(());
+/// Searches for a sample of the nodes of a graph. A search goes astray if its best result is farther
+/// than the median neighbour of the node: it ended in another part of the data.
+struct Test<'a, G> {
+    below: &'a Below<'a, G>,
+    /// Nodes that have neighbours.
+    nodes: Vec<u32>,
+    /// The distance from each node to its median neighbour.
+    medians: Vec<f32>,
+    progress: &'a Progress,
+}
+
+impl<'a, G: Graph> Test<'a, G> {
+    fn new(below: &'a Below<'a, G>, seed: u64, progress: &'a Progress) -> Result<Self> {
+        let mut nodes = sampled(below.nodes(), SAMPLE, seed);
+        nodes.iter_mut().for_each(|node| *node = below.repeated.other(*node));
+        nodes.retain(|&node| !below.graph.neighbors(node).is_empty());
+        let medians = below.medians(&nodes)?;
+        Ok(Self { below, nodes, medians, progress })
+    }
+
+    /// The number of searches from `start` that go astray; on a device, from where it was told to
+    /// start.
+    fn astray(&self, start: Start<'_>) -> Result<usize> {
+        let nearest = match self.below.searches() {
+            Some(mut search) => search.nearest(self.below.space, &self.nodes, (1, BEAM), self.progress)?,
+            None => self.nearest(start)?,
+        };
+        let distance = |&key: &Key| if key == key::NONE { f32::INFINITY } else { key::distance(key) };
+        let found = nearest.iter().map(distance).zip(&self.medians);
+        Ok(found.filter(|&(distance, &median)| distance > median).count())
+    }
+
+    /// The number of searches from `entries` that go astray.
+    fn without(&self, entries: &[u32]) -> Result<usize> {
+        let start = Start::at(entries);
+        self.below.start(start)?;
+        self.astray(start)
+    }
+
+    /// The fewest searches that go astray with `layers`, entered at `entries`; the beam of the lowest
+    /// becomes the smallest that loses at most one search more.
+    fn with(&self, layers: &mut [Layer], entries: &[u32]) -> Result<usize> {
+        self.below.start(Start { entries, layers })?;
+        let mut lost = Vec::with_capacity(LAYER_BEAMS.len());
+        for beam in LAYER_BEAMS {
+            layers[0].set_beam(beam);
+            if let Some(mut search) = self.below.searches() {
+                search.set_beam(beam);
             }
-            let task = BeamTask { query: space.query(node), start, limits };
-            search.run(space, graph, task, |_| ());
-            let nearest = search.found().next().unwrap_or(key::NONE);
-            lost.fetch_add(usize::from(is_lost(distances, nearest)), Ordering::Relaxed);
-            Ok(())
-        },
-    )?;
-    Ok(lost.into_inner())
+            lost.push(self.astray(Start { entries, layers })?);
+            if lost.last() == Some(&0) {
+                break;
+            }
+        }
+        let fewest = lost.iter().copied().min().unwrap_or(usize::MAX);
+        let first = lost.iter().position(|&lost| lost <= fewest + 1).unwrap_or(0);
+        layers[0].set_beam(LAYER_BEAMS[first]);
+        Ok(fewest)
+    }
+
+    /// The nearest key that a search from `start` on the CPU finds for each node.
+    fn nearest(&self, start: Start<'_>) -> Result<Vec<Key>> {
+        let &Below { space, graph, .. } = self.below;
+        let limits = BeamLimits { beam: BEAM, expansions: usize::MAX };
+        let nearest = self.nodes.par_iter().map_init(
+            || BeamSearch::new(space.len()),
+            |search, &node| {
+                self.progress.check()?;
+                search.run(space, graph, BeamTask { query: space.query(node), start, limits }, |_| ());
+                Ok(search.found().next().unwrap_or(key::NONE))
+            },
+        );
+        nearest.collect()
+    }
 }
 
-/// [`astray`] on a device.
-fn astray_on(
-    search: &mut NodeSearch,
-    (space, graph): (&Space<'_>, &impl Graph),
-    start: Start<'_>,
-    sample: &[u32],
-    progress: &Progress,
-) -> Result<usize> {
-    let linked: Vec<u32> = sample.iter().copied().filter(|&node| !graph.neighbors(node).is_empty()).collect();
-    let nearest = search.nearest(space, (start, &linked), (1, BEAM), progress)?;
-    if space.vectors().is_readable() {
-        let lost = linked.par_iter().zip(nearest).map_init(Vec::new, |distances, (&node, nearest)| {
-            space.list_distances(space.query(node), graph.neighbors(node), distances);
-            usize::from(is_lost(distances, nearest))
-        });
-        return Ok(lost.sum());
+impl<G: Graph> Below<'_, G> {
+    /// The searches on a device, if there are any.
+    fn searches(&self) -> Option<MutexGuard<'_, NodeSearch>> {
+        self.on_device.map(|search| search.lock().unwrap_or_else(PoisonError::into_inner))
     }
-    let rows: Vec<u32> = linked.iter().flat_map(|&node| [&[node], graph.neighbors(node)].concat()).collect();
-    let part = space.part(&rows)?;
-    let (mut first, mut lost, mut distances) = (0, 0, Vec::new());
-    for (&node, nearest) in linked.iter().zip(nearest) {
-        let behind = first + 1 + graph.neighbors(node).len() as u32;
-        let places: Vec<u32> = (first + 1..behind).collect();
-        part.list_distances(part.query(first), &places, &mut distances);
-        lost += usize::from(is_lost(&mut distances, nearest));
-        first = behind;
+
+    /// Begins later searches on a device at `start`.
+    fn start(&self, start: Start<'_>) -> Result<()> {
+        self.searches().map_or(Ok(()), |mut search| search.start(self.space.len(), start))
     }
-    Ok(lost)
+
+    /// The distance from each of `nodes` to its median neighbour.
+    fn medians(&self, nodes: &[u32]) -> Result<Vec<f32>> {
+        let &Below { space, graph, .. } = self;
+        if space.vectors().is_readable() {
+            let median = |distances: &mut Vec<f32>, &node: &u32| {
+                space.list_distances(space.query(node), graph.neighbors(node), distances);
+                median(distances)
+            };
+            return Ok(nodes.par_iter().map_init(Vec::new, median).collect());
+        }
+        let rows: Vec<u32> =
+            nodes.iter().flat_map(|&node| [&[node], graph.neighbors(node)].concat()).collect();
+        let part = space.part(&rows)?;
+        let (mut first, mut distances) = (0, Vec::new());
+        let median_of = |&node: &u32| {
+            let behind = first + 1 + graph.neighbors(node).len() as u32;
+            let places: Vec<u32> = (first + 1..behind).collect();
+            part.list_distances(part.query(first), &places, &mut distances);
+            first = behind;
+            median(&mut distances)
+        };
+        Ok(nodes.iter().map(median_of).collect())
+    }
 }
 
-/// Whether a search that found `nearest` went astray, given the distances to the neighbours.
-fn is_lost(distances: &mut [f32], nearest: Key) -> bool {
+/// The median of at least one distance.
+fn median(distances: &mut [f32]) -> f32 {
     let middle = distances.len() / 2;
-    let (_, &mut median, _) = distances.select_nth_unstable_by(middle, f32::total_cmp);
-    let nearest = if nearest == key::NONE { f32::INFINITY } else { key::distance(nearest) };
-    nearest > median
+    *distances.select_nth_unstable_by(middle, f32::total_cmp).1
 }
 
-/// The nodes of the layer above a graph, in ascending order. Every node has a random draw. A node
-/// is in the layer if its draw is smaller than those of all its mutual neighbours, which have an
-/// edge back to it. Such nodes are few and lie far apart. Every part of the graph that no mutual
-/// edge leaves has at least one, the node with the smallest draw.
+/// The nodes of the layer above a graph, in ascending order. Every node has a random draw. Mutual
+/// neighbours are nodes with an edge in both directions. A node is in the layer if its draw is
+/// smaller than those of all its mutual neighbours, and in a `sparse` layer of theirs too. Such
+/// nodes are few and lie far apart. Every part of the graph that no mutual edge leaves has at least
+/// one, the node with the smallest draw.
 ///
 /// Edges in one direction do not count: kinds that collect candidates on paths have edges from
 /// everywhere to the same few nodes near the medoid. One small draw among these would keep all
@@ -148,15 +198,27 @@ fn is_lost(distances: &mut [f32], nearest: Key) -> bool {
 ///
 /// If fewer nodes fit, those with the smallest draws are taken. Nodes with larger draws are then
 /// skipped, since the graph may be larger than memory.
-fn nodes_above(below: &Below<'_, impl Graph>, seed: u64, progress: &Progress) -> Result<Vec<u32>> {
+fn nodes_above(
+    below: &Below<'_, impl Graph>,
+    is_sparse: bool,
+    seed: u64,
+    progress: &Progress,
+) -> Result<Vec<u32>> {
     let &Below { base, graph, repeated, most, .. } = below;
     // Iteration 0 draws the entry points, iteration 1 the layers of exports.
     let draw = |node: u32| (Draws::new(seed, Stage::Entry, 2, node.into()).bits(0), node);
+    let is_mutual = |a: u32, b: u32| graph.neighbors(b).contains(&a);
+    // Rows are read last: most draws decide without.
+    let is_first = |own: (u64, u32), of: u32| {
+        graph.neighbors(of).iter().all(|&near| near == own.1 || own < draw(near) || !is_mutual(of, near))
+    };
     let is_above = |own: (u64, u32)| {
         let node = own.1;
-        let is_mutual = |neighbor: u32| graph.neighbors(neighbor).contains(&node);
-        let is_first = |&neighbor: &u32| own < draw(neighbor) || !is_mutual(neighbor);
-        !repeated.contains(node) && graph.neighbors(node).iter().all(is_first)
+        let is_far = || {
+            let mut near = graph.neighbors(node).iter().filter(|&&near| is_mutual(node, near));
+            !is_sparse || near.all(|&near| is_first(own, near))
+        };
+        !repeated.contains(node) && is_first(own, node) && is_far()
     };
     let limit = below.nodes() / LEAST_STEP;
     let (is_bounded, most) = (most < limit, most.min(limit));
@@ -193,57 +255,57 @@ impl Builder {
         below: &Below<'_, impl Graph>,
         entries: &mut Vec<u32>,
     ) -> Result<Vec<Layer>> {
-        let &Below { base, space, graph, repeated, on_device, .. } = below;
-        let (n, progress) = (below.nodes(), &self.descent.progress);
-        if n < LEAST {
+        if below.nodes() < LEAST {
             return Ok(Vec::new());
         }
-        let mut sample = sampled(n, SAMPLE, self.descent.seed);
-        sample.iter_mut().for_each(|node| *node = repeated.other(*node));
-        let lost = |start: Start<'_>| match on_device {
-            Some(search) => {
-                let mut search = search.lock().unwrap_or_else(PoisonError::into_inner);
-                astray_on(&mut search, (space, graph), start, &sample, progress)
-            }
-            None => astray(space, graph, start, &sample, progress),
-        };
-        let without = lost(Start::at(entries))?;
+        let test = Test::new(below, self.descent.seed, &self.descent.progress)?;
+        let without = test.without(entries)?;
         // Layers are stacked up to a small one: hnswlib and FAISS enter at one node.
         if without <= FEW && !self.stacked {
             return Ok(Vec::new());
         }
-        let nodes = nodes_above(below, self.descent.seed, progress)?;
-        if nodes.len() < 2 {
-            return Ok(Vec::new());
-        }
-        let vectors = base.select(&nodes)?;
-        // The base has passed the check of values, so its rows need none.
-        vectors.validated(0.0);
-        let above = self.layer_over(&vectors)?;
-        drop(vectors);
-        let mut layers = vec![Layer::over(&above, &nodes, LAYER_BEAMS[0])?];
-        layers.extend(above.layers().iter().map(|layer| layer.clone().renamed(&nodes)));
-        let highest: Vec<u32> = above.entries().iter().map(|&entry| nodes[entry as usize]).collect();
-
-        let mut with = Vec::with_capacity(LAYER_BEAMS.len());
-        for beam in LAYER_BEAMS {
-            layers[0].set_beam(beam);
-            with.push(lost(Start { entries: &highest, layers: &layers })?);
-            if with.last().is_some_and(|&lost| lost == 0) {
+        let (mut best, mut fewest) = (None, usize::MAX);
+        // A sparse layer takes less time to build and to search. It may lack a node in some part of
+        // the data.
+        for is_sparse in [true, false] {
+            let Some((mut layers, highest)) = self.layers_above(below, is_sparse)? else { break };
+            let with = test.with(&mut layers, &highest)?;
+            let (nodes, beam) = (layers[0].nodes().len(), layers[0].beam());
+            tracing::info!(nodes, beam, without, with, "searches begin in layers");
+            if with < fewest {
+                (best, fewest) = (Some((layers, highest)), with);
+            }
+            if fewest <= FEW {
                 break;
             }
         }
-        let fewest = with.iter().copied().min().unwrap_or(without);
-        let first = with.iter().position(|&lost| lost <= fewest + 1).unwrap_or(0);
-        layers[0].set_beam(LAYER_BEAMS[first]);
-        let (nodes, beam) = (nodes.len(), LAYER_BEAMS[first]);
-        tracing::info!(nodes, beam, without, with = with[first], "searches begin in layers");
         // Layers pay for their distances only if they halve the lost searches.
-        if 2 * fewest > without && !self.stacked {
-            return Ok(Vec::new());
+        let pays = |_: &_| 2 * fewest <= without || self.stacked;
+        Ok(best.filter(pays).map_or_else(Vec::new, |(layers, highest)| {
+            *entries = highest;
+            layers
+        }))
+    }
+
+    /// The layers above a graph, lowest first, and the entry points of the highest; none if they
+    /// would have fewer than two nodes.
+    fn layers_above(
+        &self,
+        below: &Below<'_, impl Graph>,
+        is_sparse: bool,
+    ) -> Result<Option<(Vec<Layer>, Vec<u32>)>> {
+        let nodes = nodes_above(below, is_sparse, self.descent.seed, &self.descent.progress)?;
+        if nodes.len() < 2 {
+            return Ok(None);
         }
-        *entries = highest;
-        Ok(layers)
+        let vectors = below.base.select(&nodes)?;
+        // The base has passed the check of values, so its rows need none.
+        vectors.validated(0.0);
+        let above = self.layer_over(&vectors)?;
+        let mut layers = vec![Layer::over(&above, &nodes, LAYER_BEAMS[0])?];
+        layers.extend(above.layers().iter().map(|layer| layer.clone().renamed(&nodes)));
+        let highest = above.entries().iter().map(|&entry| nodes[entry as usize]).collect();
+        Ok(Some((layers, highest)))
     }
 
     /// Builds the index of a layer from exact lists, so it is the same on any device.
@@ -336,7 +398,7 @@ mod tests {
         let space = Space::unprepared(&base, Metric::L2);
         let above = |repeated: &Repeated, most: usize| {
             let below = Below { base: &base, space: &space, graph: &rows, repeated, most, on_device: None };
-            nodes_above(&below, 5, &Progress::silent()).unwrap()
+            nodes_above(&below, false, 5, &Progress::silent()).unwrap()
         };
         let none = Repeated::default();
         let all = above(&none, usize::MAX);

@@ -26,6 +26,7 @@ pub use layer::{Layer, MAX_LAYER_BEAM};
 pub(crate) use start::{Graph, Start};
 pub use statistics::Statistics;
 
+use crate::memory::zeros;
 use crate::parallel::for_each_block;
 use crate::vectors::{Access, Repeated, spread_rows};
 use crate::{Error, IdSet, Metric, Progress, Result, Vectors};
@@ -268,11 +269,12 @@ impl Index {
         copies.pairs().for_each(|(row, first)| places[row as usize] = places[first as usize]);
         let stride = self.max_degree;
         let of_place = |place: u32| if place == u32::MAX { &[] } else { self.neighbors(place as usize) };
-        let mut neighbors = vec![u32::MAX; base.len() * stride];
+        let mut neighbors: Vec<u32> = zeros(base.len() * stride);
         let degrees = places.par_iter().map(|&place| of_place(place).len() as u32).collect();
         neighbors.par_chunks_exact_mut(stride.max(1)).zip(&places).for_each(|(row, &place)| {
-            let names = of_place(place).iter().map(|&id| rows[id as usize]);
-            row.iter_mut().zip(names).for_each(|(slot, name)| *slot = name);
+            let (named, padding) = row.split_at_mut(of_place(place).len());
+            named.iter_mut().zip(of_place(place)).for_each(|(slot, &id)| *slot = rows[id as usize]);
+            padding.fill(u32::MAX);
         });
         let entries = self.entries.iter().map(|&entry| rows[entry as usize]).collect();
         let layers = self.layers.iter().map(|layer| layer.clone().renamed(rows)).collect();

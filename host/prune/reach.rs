@@ -57,9 +57,12 @@ pub(crate) fn connect(
     space: &Space<'_>,
     rows: &mut GraphRows,
     entries: &[u32],
-    (on_device, progress): (Option<&mut NodeSearch>, &Progress),
+    (mut on_device, progress): (Option<&mut NodeSearch>, &Progress),
 ) -> Result<usize> {
     let nodes = rows.len() as u32;
+    if let Some(search) = &mut on_device {
+        search.start(rows.len(), Start::at(entries))?;
+    }
     let tree = Tree::from_entries(rows, entries);
     let mut near = Near { space, entries, on_device, searches: Mutex::default(), progress };
     let listed = (space.metric() == Metric::InnerProduct).then(|| listed(rows));
@@ -111,15 +114,14 @@ struct Near<'a> {
 impl Near<'_> {
     /// The nodes found for each of `nodes`, nearest first.
     fn reached(&mut self, rows: &GraphRows, nodes: &[u32]) -> Result<Vec<Vec<u32>>> {
-        let start = Start::at(self.entries);
         if let Some(search) = &mut self.on_device {
             let beam = NEAREST.beam;
-            let keys =
-                search.nearest(self.space, (start, nodes), (beam, beam), &self.progress.unwatched())?;
+            let keys = search.nearest(self.space, nodes, (beam, beam), &self.progress.unwatched())?;
             let found =
                 |keys: &[Key]| keys.iter().filter(|&&key| key != key::NONE).map(|&key| key as u32).collect();
             return Ok(keys.chunks_exact(beam).map(found).collect());
         }
+        let start = Start::at(self.entries);
         let free = || self.searches.lock().unwrap_or_else(PoisonError::into_inner);
         let search = |&node: &u32| {
             let taken = free().pop();

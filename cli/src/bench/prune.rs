@@ -163,7 +163,8 @@ impl Args {
     }
 
     fn event(&self, base: &Vectors, built: &Built) -> Value {
-        let Built { index, stats: BuildStats { knn, descent, prune, .. }, seconds } = built;
+        let Built { index, stats, seconds } = built;
+        let BuildStats { knn, descent, prune, grouping, coding, .. } = stats;
         json!({
             "event": "bench prune", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
             "metric": built.index.metric().name_for(base.element_type()), "knn": knn, "seed": self.runs.seed,
@@ -171,8 +172,8 @@ impl Args {
             "device": prune.device, "device_name": prune.device_name,
             "seconds": {
                 "copy": descent.copy + prune.copy, "jit": descent.jit + prune.jit, "descent": descent.seconds,
-                "prune": prune.seconds, "kernels": seconds_of(&prune.kernels), "connect": prune.connect,
-                "total": seconds,
+                "prune": prune.seconds, "kernels": seconds_of(&prune.kernels), "layers": prune.layers,
+                "connect": prune.connect, "group": grouping, "codes": coding, "total": seconds,
             },
             "mean_degree": index.mean_degree(), "attached": prune.attached,
             "peak_gpu_bytes": descent.peak_gpu_bytes.max(prune.peak_gpu_bytes),

@@ -423,15 +423,12 @@ pub fn known_memory(address: u64) -> CudaResult<Option<KnownMemory>> {
     let table = table()?;
     let (mut kind, mut ordinal, mut start, mut size) = (0u32, 0i32, 0u64, 0usize);
     let mut asked = [MEMORY_TYPE, DEVICE_ORDINAL, RANGE_START, RANGE_SIZE];
-    let mut answers: [*mut c_void; 4] = [
-        (&raw mut kind).cast(),
-        (&raw mut ordinal).cast(),
-        (&raw mut start).cast(),
-        (&raw mut size).cast(),
-    ];
+    let mut answers: [*mut c_void; 4] =
+        [(&raw mut kind).cast(), (&raw mut ordinal).cast(), (&raw mut start).cast(), (&raw mut size).cast()];
     // SAFETY: the arrays are of the count's length; the answers go to local variables of the
     // attributes' types.
-    let code = unsafe { (table.pointer_get_attributes)(4, asked.as_mut_ptr(), answers.as_mut_ptr(), address) };
+    let code =
+        unsafe { (table.pointer_get_attributes)(4, asked.as_mut_ptr(), answers.as_mut_ptr(), address) };
     if code == CudaError::InvalidValue as u32 {
         return Ok(None);
     }

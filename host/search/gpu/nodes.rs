@@ -47,6 +47,27 @@ impl NodeSearch {
         self.0.edges.upload_at(node as usize * self.0.degree, row)
     }
 
+    /// Begins later searches at `start`, of a graph of `nodes` nodes.
+    ///
+    /// # Errors
+    /// If the device lacks memory or fails.
+    pub(crate) fn start(&mut self, nodes: usize, start: Start<'_>) -> Result<()> {
+        let on_gpu = &mut self.0;
+        let memory = MemoryPlan::new().with::<u32>("entries", start.entries.len()).reserve(&on_gpu.gpu)?;
+        on_gpu.entries = memory.buffer("entries")?;
+        on_gpu.entries.upload(start.entries)?;
+        let layers = start.layers.iter().rev().map(|layer| LayerOnGpu::new(&on_gpu.gpu, nodes, layer));
+        on_gpu.layers = layers.collect::<Result<_>>()?;
+        Ok(())
+    }
+
+    /// Sets the beam of the lowest layer, if there are layers.
+    pub(crate) fn set_beam(&mut self, beam: usize) {
+        if let Some(lowest) = self.0.layers.last_mut() {
+            lowest.beam = beam;
+        }
+    }
+
     /// The nearest `k` keys for each of `nodes`, from a beam of `beam`: those of the CPU.
     ///
     /// # Errors
@@ -54,16 +75,11 @@ impl NodeSearch {
     pub(crate) fn nearest(
         &mut self,
         space: &Space<'_>,
-        (start, nodes): (Start<'_>, &[u32]),
+        nodes: &[u32],
         (k, beam): (usize, usize),
         progress: &Progress,
     ) -> Result<Vec<Key>> {
-        let on_gpu = &mut self.0;
-        let memory = MemoryPlan::new().with::<u32>("entries", start.entries.len()).reserve(&on_gpu.gpu)?;
-        on_gpu.entries = memory.buffer("entries")?;
-        on_gpu.entries.upload(start.entries)?;
-        let layers = start.layers.iter().rev().map(|layer| LayerOnGpu::new(&on_gpu.gpu, space.len(), layer));
-        on_gpu.layers = layers.collect::<Result<_>>()?;
+        let on_gpu = &self.0;
         let limits = BatchLimits { k, walked: k, beam, width: 1, batch: BATCH };
         on_gpu.check(space, limits)?;
         let asked = Asked { count: nodes.len(), nodes: Some(nodes), zero: space.zero() };
