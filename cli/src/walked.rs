@@ -25,6 +25,43 @@ impl fmt::Display for Walk {
     }
 }
 
+/// What builds walk on: `--vectors` of `build` and `plan`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum BuiltOn {
+    /// The vectors, or codes of one byte if only these fit memory.
+    #[default]
+    Auto,
+    /// As named.
+    Named(Walk),
+}
+
+impl BuiltOn {
+    /// The codes that were named.
+    pub(crate) fn compression(self) -> Option<Compression> {
+        match self {
+            Self::Auto => None,
+            Self::Named(walk) => walk.0,
+        }
+    }
+}
+
+impl FromStr for BuiltOn {
+    type Err = tagore::Error;
+
+    fn from_str(name: &str) -> tagore::Result<Self> {
+        if name == "auto" { Ok(Self::Auto) } else { name.parse().map(Self::Named) }
+    }
+}
+
+impl fmt::Display for BuiltOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.pad("auto"),
+            Self::Named(walk) => walk.fmt(f),
+        }
+    }
+}
+
 #[derive(clap::Args)]
 pub(crate) struct Walked {
     /// What searches walk on: full, the vectors themselves, or their codes in f16 or int8, which

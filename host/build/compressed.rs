@@ -31,6 +31,11 @@ impl Builder {
         self
     }
 
+    /// The codes that builds are on; none for the vectors themselves.
+    pub fn compression(&self) -> Option<Compression> {
+        self.compression
+    }
+
     /// The builder of an index of the codes of a base.
     pub(super) fn on_codes(&self) -> Self {
         let builder = Self { compression: None, ..self.clone() };

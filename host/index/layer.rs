@@ -9,8 +9,8 @@ pub const MAX_LAYER_BEAM: usize = 64;
 /// A graph over some of the nodes of an index, where searches start.
 ///
 /// A k-NN graph has no edges between distant clusters of data, however it is pruned. A layer has:
-/// it holds about one node in twenty, including one of every component of the graph of mutual
-/// edges, and among so few nodes the nearest ones lie in other clusters. A search walks the highest
+/// it holds one node in ten to 200, including one of every component of the graph of mutual edges,
+/// and among so few nodes the nearest ones lie in other clusters. A search walks the highest
 /// layer first, starts in the next layer from the nodes it found, and so on down to the index
 /// (Malkov and Yashunin, HNSW).
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -76,6 +76,8 @@ pub(crate) fn build_file(
         tagore::check_output(&path)?;
         let base = open(&x, format)?;
         let builder = builder.progress(progress.clone());
+        // A build that is continued stays what it is.
+        let builder = if settings.resume { builder } else { builder.fit(&base, &limits)?.0 };
         let Some(build) = OutOfCore::within(&builder, &base, &limits)? else {
             let (index, built) = in_memory(builder, &base, None, progress)?;
             index.save(&path)?;

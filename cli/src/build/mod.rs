@@ -17,7 +17,7 @@ use crate::limits::LimitOptions;
 use crate::options::{DescentOptions, Input};
 use crate::output::{Output, grouped};
 use crate::report::ReportOptions;
-use crate::walked::Walk;
+use crate::walked::BuiltOn;
 
 pub(crate) use options::PruneOptions;
 
@@ -35,10 +35,10 @@ pub(crate) struct Args {
     descent: DescentOptions,
     #[command(flatten)]
     prune: PruneOptions,
-    /// What to build on: full, the vectors themselves, or their codes in f16 or int8: less memory
-    /// of a GPU, and less to read
+    /// What to build on: full, the vectors themselves; their codes in f16 or int8, which take less
+    /// memory of a GPU and less to read; or auto: int8 if full exceeds memory and int8 does not
     #[arg(long, default_value_t, value_name = "TYPE")]
-    vectors: Walk,
+    vectors: BuiltOn,
     /// Prune this k-NN graph, written by `tagore knn`, instead of building one
     #[arg(
         long,
@@ -93,7 +93,7 @@ impl Args {
         let base = self.input.open()?;
         let descent = self.descent.descent(base.element_type(), output)?;
         let builder = Builder::new(strategy).descent(descent).devices(&self.descent.device.0);
-        let builder = builder.compressed(self.vectors.0);
+        let builder = builder.compressed(self.vectors.compression());
         // The device is opened, and kernels are compiled, while the base is read.
         let preparation = self.graph.is_none().then(|| builder.clone().sample(self.sample()).prepare(&base));
         laps.end("start");
@@ -105,10 +105,10 @@ impl Args {
         drop(preparation);
         laps.end("device");
         // A given graph is pruned in memory, unless a limit is given too.
-        let plan = if self.limits.are_given() || self.graph.is_none() {
-            self.limits.plan(&builder, &base)?
+        let (builder, plan) = if self.limits.are_given() || self.graph.is_none() {
+            self.fit(builder, &base, output)?
         } else {
-            None
+            (builder, None)
         };
         // Three devices or more share a build by clusters, if it fits memory without work files.
         let shared = match plan {
@@ -122,6 +122,26 @@ impl Args {
             (None, Some(plan)) => self.in_clusters(started, (plan, true), output),
             (None, None) => self.in_memory(started, output),
         }
+    }
+
+    /// The builder within memory, and its clusters if it builds in clusters.
+    fn fit(
+        &self,
+        builder: Builder,
+        base: &Vectors,
+        output: &Output,
+    ) -> Result<(Builder, Option<ClusterPlan>)> {
+        // A build that is continued, or from a graph, stays what it is.
+        if !matches!(self.vectors, BuiltOn::Auto) || self.resume || self.graph.is_some() {
+            let plan = self.limits.plan(&builder, base)?;
+            return Ok((builder, plan));
+        }
+        let (builder, plan) = builder.fit(base, &self.limits.given())?;
+        if let Some(codes) = builder.compression() {
+            output
+                .say(format_args!("codes     {codes}: a build on the vectors exceeds the limits of memory"));
+        }
+        Ok((builder, plan))
     }
 
     fn files(&self) -> Files {

@@ -22,7 +22,7 @@ use crate::limits::{LimitOptions, clusters_event, limits_event};
 use crate::options::{GraphOptions, open};
 use crate::output::Output;
 use crate::spool;
-use crate::walked::Walk;
+use crate::walked::BuiltOn;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -56,9 +56,10 @@ pub(crate) struct Args {
     strategy: Option<Strategy>,
     #[command(flatten)]
     prune: PruneOptions,
-    /// What to build on: full, the vectors themselves, or their codes in f16 or int8
+    /// What to build on: full, the vectors themselves; their codes in f16 or int8; or auto: int8 if
+    /// full exceeds memory and int8 does not
     #[arg(long, default_value_t, value_name = "TYPE", requires = "strategy")]
-    vectors: Walk,
+    vectors: BuiltOn,
     #[command(flatten)]
     limits: LimitOptions,
     /// Device of the build: auto, cpu, cuda or cuda:N; this machine needs no GPU
@@ -86,8 +87,8 @@ impl Args {
         let mut event = match &self.strategy {
             Some(strategy) => {
                 let builder = Builder::new(self.prune.apply(strategy.clone())?).descent(descent);
-                let builder = builder.compressed(self.vectors.0);
-                self.index(&builder, (&data, &limits), output)?
+                let builder = builder.compressed(self.vectors.compression());
+                self.index(builder, (&data, &limits), output)?
             }
             None => self.graph(&descent, (&data, &limits), output)?,
         };
@@ -126,14 +127,21 @@ impl Args {
     /// Plans an index.
     fn index(
         &self,
-        builder: &Builder,
+        builder: Builder,
         (data, limits): (&DataShape, &Limits),
         output: &Output,
     ) -> Result<Value> {
         let targets = self.targets(data.rows)?;
         let Targets { gpu, build, .. } = targets;
+        let (builder, clusters) = match self.vectors {
+            BuiltOn::Auto => builder.fit_on(data, limits, build, 1)?,
+            BuiltOn::Named(_) => {
+                let clusters = ClusterPlan::on(&builder, data, limits, build, 1)?;
+                (builder, clusters)
+            }
+        };
+        let builder = &builder;
         let (on_gpu, on_cpu) = (builder.plan(data, gpu)?, builder.plan(data, Target::cpu())?);
-        let clusters = ClusterPlan::on(builder, data, limits, build, 1)?;
         let free = build.free.unwrap_or(u64::MAX);
         let remedies = match &clusters {
             Some(_) => Vec::new(),

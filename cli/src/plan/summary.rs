@@ -41,9 +41,10 @@ impl Summary {
     /// An index built in memory.
     pub(super) fn of_index(builder: &Builder, data: &DataShape, plan: &BuildPlan) -> Self {
         let is_on_gpu = !plan.device.is_empty();
+        let codes = builder.compression().map_or_else(String::new, |codes| format!(", on codes in {codes}"));
         Self {
             what: index(builder, data, plan.k),
-            how: format!("in memory, on {}", if is_on_gpu { "a GPU" } else { "the CPU" }),
+            how: format!("in memory, on {}{codes}", if is_on_gpu { "a GPU" } else { "the CPU" }),
             seconds: plan.seconds.clone(),
             host_bytes: plan.peak_host_bytes(),
             device_bytes: if is_on_gpu { plan.device_bytes() } else { 0 },

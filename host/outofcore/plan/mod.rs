@@ -4,6 +4,7 @@ mod available;
 mod cache;
 mod clusters;
 mod crew;
+mod fit;
 mod graph;
 mod limits;
 mod lists;
