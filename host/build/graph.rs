@@ -5,12 +5,20 @@ use std::time::Instant;
 
 use super::Builder;
 use crate::descent::{DescentStats, DeviceGraph, KnnGraph, KnnSample};
-use crate::gpu::Gpu;
+use crate::gpu::{Buffer, Gpu};
 use crate::prune::gpu::Pruning;
 use crate::prune::{Pruned, cpu};
 use crate::vectors::gpu::{DeviceBase, with_base};
 use crate::vectors::space::Space;
 use crate::{DeviceResults, Result, Vectors};
+
+/// What a device holds after it has pruned a graph.
+pub(super) struct OnDevice {
+    pub gpu: Gpu,
+    pub base: DeviceBase,
+    /// The padded rows of the pruned graph.
+    pub edges: Buffer<u32>,
+}
 
 /// A k-NN graph on the device that prunes it.
 pub(super) enum Graph<'a> {
@@ -44,7 +52,7 @@ impl<'a> Graph<'a> {
     pub(super) fn sample(&self, nodes: &[u32]) -> Result<KnnSample> {
         match self {
             Self::Cpu(graph) => Ok(KnnSample::of(graph, nodes)),
-            Self::Gpu { graph, .. } => KnnSample::on_device(&graph.lists, nodes),
+            Self::Gpu { gpu, graph, .. } => KnnSample::on_device(gpu, &graph.lists, nodes),
         }
     }
 }
@@ -87,12 +95,8 @@ impl Builder {
         }
     }
 
-    /// Prunes the graph on its device. Returns the base too if it is on a GPU.
-    pub(super) fn prune(
-        &self,
-        space: &Space<'_>,
-        graph: Graph<'_>,
-    ) -> Result<(Pruned, Option<(Gpu, DeviceBase)>)> {
+    /// Prunes the graph on its device. Returns what is on a GPU too.
+    pub(super) fn prune(&self, space: &Space<'_>, graph: Graph<'_>) -> Result<(Pruned, Option<OnDevice>)> {
         let &Self { ref strategy, ref descent, baseline_kernels, .. } = self;
         let (seed, progress) = (descent.seed, &descent.progress);
         match graph {
@@ -107,9 +111,9 @@ impl Builder {
             Graph::Gpu { gpu, graph, copy } => {
                 let pruning = Pruning { gpu: &gpu, space, strategy, baseline_kernels, seed, progress };
                 let DeviceGraph { base, lists, .. } = *graph;
-                let mut pruned = with_base!(&base, base => pruning.run(base, lists))?;
+                let (mut pruned, edges) = with_base!(&base, base => pruning.run(base, lists))?;
                 pruned.stats.copy += copy;
-                Ok((pruned, Some((gpu, base))))
+                Ok((pruned, Some(OnDevice { gpu, base, edges })))
             }
         }
     }

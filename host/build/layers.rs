@@ -25,6 +25,10 @@ const SAMPLE: usize = 1024;
 /// Test searches that may go astray before layers are built: one in 250.
 const FEW: usize = SAMPLE / 250;
 
+/// Test searches that may go astray from a sparse layer before another is built: one in 125. The
+/// other takes many times as long to build, and a search more distances.
+const FEW_FROM_SPARSE: usize = SAMPLE / 125;
+
 /// Beam of the test searches: narrow, since the entry points matter most for a narrow beam.
 pub(super) const BEAM: usize = 32;
 
@@ -275,7 +279,7 @@ impl Builder {
             if with < fewest {
                 (best, fewest) = (Some((layers, highest)), with);
             }
-            if fewest <= FEW {
+            if fewest <= FEW_FROM_SPARSE {
                 break;
             }
         }

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use super::graph::OnDevice;
 use super::{Below, BuildStats, Builder, Target, estimate};
 use crate::descent::{KnnGraph, KnnSample, sampled};
 use crate::gpu::Gpu;
@@ -118,8 +119,8 @@ impl Builder {
         let graph = descending.graph_on(space, k, gpu, graph)?;
         let sample = graph.sample(&nodes)?;
         let descent = graph.stats().clone();
-        let (mut pruned, mut on_device) = pruning.prune(space, graph)?;
-        let layers = finishing.finish(base, space, &mut pruned, &mut on_device)?;
+        let (mut pruned, on_device) = pruning.prune(space, graph)?;
+        let (layers, on_device) = finishing.finish(base, space, &mut pruned, on_device)?;
 
         let Pruned { rows, entries, stats: prune } = pruned;
         let stats = BuildStats { knn: k, descent, prune, sample, ..BuildStats::default() };
@@ -230,20 +231,21 @@ impl Builder {
 
     /// Builds the layers that searches need, then attaches unreachable nodes. Nodes must be
     /// reachable from the entry points if the kind guarantees it, else from the lowest layer, if
-    /// any.
+    /// any. Returns the layers, and the base on its device.
     fn finish(
         &self,
         base: &Vectors,
         space: &Space<'_>,
         pruned: &mut Pruned,
-        on_device: &mut Option<(Gpu, DeviceBase)>,
-    ) -> Result<Vec<Layer>> {
+        mut on_device: Option<OnDevice>,
+    ) -> Result<(Vec<Layer>, Option<(Gpu, DeviceBase)>)> {
         let Pruned { rows, entries, stats } = pruned;
         let is_readable = space.vectors().is_readable();
         // A thousand searches take a device as long as one. The emulator takes its time.
-        let search = on_device.take_if(|(gpu, _)| !is_readable || self.layered && gpu.takes_ptx());
-        let search = search.map(|(gpu, base)| NodeSearch::new(gpu, base, rows.padded()).map(Mutex::new));
-        let search = search.transpose()?;
+        let search = on_device.take_if(|on| !is_readable || self.layered && on.gpu.takes_ptx());
+        let degree = self.strategy.degree;
+        let search = search.map(|OnDevice { gpu, base, edges }| NodeSearch::new(gpu, base, (edges, degree)));
+        let search = search.transpose()?.map(Mutex::new);
         let began = Instant::now();
         let stage = self.descent.progress.stage("reach", rows.len() as u64);
         let layers = if self.layered {
@@ -273,7 +275,7 @@ impl Builder {
         stats.connect = began.elapsed().as_secs_f64();
         stats.seconds += stats.layers + stats.connect;
         stats.log();
-        *on_device = search.map(NodeSearch::into_base).or(on_device.take());
-        Ok(layers)
+        let of_rest = on_device.map(|OnDevice { gpu, base, .. }| (gpu, base));
+        Ok((layers, search.map(NodeSearch::into_base).or(of_rest)))
     }
 }

@@ -1,5 +1,8 @@
 //! Opens the device of a build, and compiles its kernels, while the data is read.
 
+use cuda_std::launch::Kernel;
+use tagore_device::vectors::copy::vectors_copy_words;
+
 use super::{Builder, layers};
 use crate::device::Preparation;
 use crate::prune::gpu::kernels as prune_kernels;
@@ -51,6 +54,7 @@ impl Builder {
     fn with_report_kernels(&self, mut kernels: Vec<&'static str>, data: &DataShape) -> Vec<&'static str> {
         let metric = self.descent.metric;
         if self.sample > 0 {
+            kernels.push(vectors_copy_words::NAME);
             let (own, on_device) = (own_type(data, metric), device_type(data, metric));
             with_device_type!(own, T => kernels.extend(exact_kernels::<T>()));
             with_device_type!(on_device, T => kernels.extend(BEAMS.map(beam_kernel::<T>)));

@@ -6,6 +6,7 @@ use tagore_device::random::{Draws, Stage};
 
 use super::{GpuLists, KnnGraph};
 use crate::Result;
+use crate::gpu::Gpu;
 use crate::vectors::space::Space;
 
 /// Distances in sampled lists of a k-NN graph, for [`KnnTruth`](crate::KnnTruth).
@@ -27,12 +28,9 @@ impl KnnSample {
     }
 
     /// The lists of `nodes` of a graph on a device.
-    pub(crate) fn on_device(lists: &GpuLists, nodes: &[u32]) -> Result<Self> {
+    pub(crate) fn on_device(gpu: &Gpu, lists: &GpuLists, nodes: &[u32]) -> Result<Self> {
         let k = lists.k;
-        let mut keys: Vec<Key> = vec![key::NONE; nodes.len() * k];
-        for (&node, row) in nodes.iter().zip(keys.chunks_exact_mut(k)) {
-            lists.keys.download_from(node as usize * k, row)?;
-        }
+        let keys = lists.some(gpu, nodes)?;
         let ids = keys.iter().copied().map(key::id).collect();
         let distances = keys.into_iter().map(key::distance).collect();
         Ok(Self { k, nodes: nodes.to_vec(), ids, distances })

@@ -48,11 +48,6 @@ impl GraphRows {
         self.ids[node as usize * self.stride + slot] = id;
     }
 
-    /// All rows, padded, and the ids of each.
-    pub(crate) fn padded(&self) -> (&[u32], usize) {
-        (&self.ids, self.stride)
-    }
-
     /// A row, padded.
     pub(crate) fn padded_row(&self, node: u32) -> &[u32] {
         &self.ids[node as usize * self.stride..][..self.stride]

@@ -18,6 +18,10 @@ const SAMPLED: usize = 64;
 /// Number of places that a longer row is sampled at, including start and end.
 const PLACES: usize = 4;
 
+/// Most rows that are compared with each other where their sampled hashes are equal; more rows are
+/// hashed whole first.
+const COMPARED_AT_ONCE: usize = 4;
+
 /// Rows hashed between two checks for cancellation.
 const AT_A_TIME: usize = 4096;
 
@@ -137,16 +141,18 @@ impl Repeated {
         let mut hashed = vec![(0u64, 0u32); rows];
         hashed.iter_mut().zip(0..).for_each(|((_, row), number)| *row = number);
         hash_all(&mut hashed, |row| hash(&sample(&bytes(row))), progress)?;
-        let mut hashed = shared(hashed);
-        if row_bytes > SAMPLED {
-            // In row order, since rows may be read from a file.
-            hashed.par_sort_unstable_by_key(|&(_, row)| row);
-            hash_all(&mut hashed, |row| hash(&bytes(row)), progress)?;
-            hashed = shared(hashed);
-        }
-        let runs: Vec<&[Hashed]> = hashed.chunk_by(|a, b| a.0 == b.0).collect();
+        let hashed = shared(hashed);
+        let runs = |hashed| <[Hashed]>::chunk_by(hashed, |a, b| a.0 == b.0);
+        let is_short = |run: &&[Hashed]| row_bytes <= SAMPLED || run.len() <= COMPARED_AT_ONCE;
+        let (mut runs_of_rows, long): (Vec<_>, Vec<_>) = runs(&hashed).partition(is_short);
+        let mut long = long.concat();
+        // In row order, since rows may be read from a file.
+        long.par_sort_unstable_by_key(|&(_, row)| row);
+        hash_all(&mut long, |row| hash(&bytes(row)), progress)?;
+        let long = shared(long);
+        runs_of_rows.extend(runs(&long));
         let pairs_of = |run: &&[Hashed]| progress.check().map(|()| pairs_of(run, &bytes));
-        let pairs = runs.par_iter().map(pairs_of).collect::<Result<Vec<_>>>()?;
+        let pairs = runs_of_rows.par_iter().map(pairs_of).collect::<Result<Vec<_>>>()?;
         Ok(Self::from_pairs(pairs.concat()))
     }
 

@@ -5,6 +5,7 @@ use tagore_device::key::{self, Key};
 
 use crate::descent::KnnGraph;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::vectors::gpu::{Pick, RowsAt};
 use crate::{Metric, Result};
 
 /// The lists of a k-NN graph, and an order of its rows.
@@ -35,6 +36,21 @@ impl GpuLists {
     /// Copies a graph to the device.
     pub(crate) fn of(gpu: &Gpu, graph: &KnnGraph) -> Result<Self> {
         Self::upload(gpu, &graph.keys(), graph.len(), graph.k(), graph.metric())
+    }
+
+    /// Copies the keys of some nodes to the host.
+    pub(crate) fn some(&self, gpu: &Gpu, nodes: &[u32]) -> Result<Vec<Key>> {
+        let (bytes, count) = (self.k * size_of::<Key>(), self.order.len());
+        let mut keys = vec![key::NONE; nodes.len() * self.k];
+        if keys.is_empty() {
+            return Ok(keys);
+        }
+        let room = MemoryPlan::new().with::<Key>("keys of nodes", keys.len()).reserve(gpu)?;
+        let mut room: Buffer<Key> = room.buffer("keys of nodes")?;
+        let rows = RowsAt { values: self.keys.view().cast(), stride: bytes, count, dim: bytes, size: 1 };
+        rows.copy(gpu, Pick::Ids(nodes), (room.view_mut().cast(), bytes), false)?;
+        room.download(&mut keys)?;
+        Ok(keys)
     }
 
     /// Copies the keys to the host.

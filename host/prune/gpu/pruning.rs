@@ -44,8 +44,12 @@ impl Pruning<'_> {
         PruneShape::new(self.strategy, self.space.len(), self.space.dim(), k, self.space.metric())
     }
 
-    /// Prunes the graph of `base`.
-    pub(crate) fn run<T: PruneKernels>(&self, base: &Base<T>, lists: GpuLists) -> Result<Pruned> {
+    /// Prunes the graph of `base`. Returns the padded rows on the device too.
+    pub(crate) fn run<T: PruneKernels>(
+        &self,
+        base: &Base<T>,
+        lists: GpuLists,
+    ) -> Result<(Pruned, Buffer<u32>)> {
         let stage = self.progress.stage("prune", 2 * self.space.len() as u64);
         let measurement = self.gpu.measure()?;
         let began = Instant::now();
@@ -77,7 +81,7 @@ impl Pruning<'_> {
         stats.kernels = measured.kernels;
         stats.peak_gpu_bytes = measured.peak_bytes;
         stats.peak_host_bytes = peak_host_bytes();
-        Ok(Pruned { rows, entries, stats })
+        Ok((Pruned { rows, entries, stats }, ids))
     }
 
     /// Collect and Filter: the forward edges of each row, at most the degree.

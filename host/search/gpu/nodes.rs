@@ -20,22 +20,18 @@ const BATCH: usize = 1 << 16;
 pub(crate) struct NodeSearch(OnGpu);
 
 impl NodeSearch {
-    /// Takes over the base, and copies the padded rows of the graph, of `degree` ids each.
+    /// Takes over the base, and the padded rows of the graph, of `degree` ids each.
     ///
     /// # Errors
     /// If the device lacks memory or fails.
-    pub(crate) fn new(gpu: Gpu, base: DeviceBase, (ids, degree): (&[u32], usize)) -> Result<Self> {
+    pub(crate) fn new(gpu: Gpu, base: DeviceBase, (edges, degree): (Buffer<u32>, usize)) -> Result<Self> {
         let base = match base {
             DeviceBase::F32(base) => AnyBase::F32(Resident { base, batch: Mutex::default() }),
             DeviceBase::F16(base) => AnyBase::F16(Resident { base, batch: Mutex::default() }),
             DeviceBase::U8(base) => AnyBase::U8(Resident { base, batch: Mutex::default() }),
             DeviceBase::I8(base) => AnyBase::I8(Resident { base, batch: Mutex::default() }),
         };
-        let memory =
-            MemoryPlan::new().with::<u32>("edges", ids.len()).with::<u32>("entries", 1).reserve(&gpu)?;
-        let mut edges: Buffer<u32> = memory.buffer("edges")?;
-        edges.upload(ids)?;
-        let entries = memory.buffer("entries")?;
+        let entries = MemoryPlan::new().with::<u32>("entries", 1).reserve(&gpu)?.buffer("entries")?;
         Ok(Self(OnGpu { gpu, degree, edges, entries, layers: Vec::new(), base, full: None }))
     }
 

@@ -18,6 +18,7 @@ use tagore_device::vectors::{Strided, VECTOR_ROWS, VECTOR_THREADS};
 
 use super::{OnDevice, Pick, RowsAt, stage_kernels, stride};
 use crate::gpu::{Borrowed, Buffer, Gpu, MemoryPlan};
+use crate::memory::zeros;
 use crate::vectors::shape::with_device_type;
 use crate::vectors::{ElementType, Layout};
 use crate::{Device, Result};
@@ -297,7 +298,7 @@ impl Lent {
         pick: impl Fn(std::ops::Range<usize>) -> Pick<'p>,
     ) -> Result<Vec<u64>> {
         let (gpu, row) = (&self.gpu, self.layout.stride);
-        let mut words = vec![0u64; (count * row).div_ceil(size_of::<u64>())];
+        let mut words: Vec<u64> = zeros((count * row).div_ceil(size_of::<u64>()));
         if count == 0 {
             return Ok(words);
         }

@@ -32,6 +32,7 @@ pub use start::start_seconds;
 use super::Matrix;
 use super::shape::{byte, sums_are_exact};
 use crate::Metric;
+use crate::memory::zeros;
 use crate::parallel::FEW_BYTES;
 
 /// Components from one vector of `dim` components to the next: rows begin at multiples of 16 bytes.
@@ -47,7 +48,7 @@ fn as_bytes(rows: Matrix<'_, f32>, count: usize) -> Option<Vec<u8>> {
     if !sums_are_exact(dim) {
         return None;
     }
-    let mut bytes = vec![0; count * dim];
+    let mut bytes: Vec<u8> = zeros(count * dim);
     let convert = |(row, to): (usize, &mut [u8])| {
         rows.row(row).iter().zip(to).all(|(&x, to)| byte(x).inspect(|&byte| *to = byte).is_some())
     };
