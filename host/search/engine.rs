@@ -213,7 +213,7 @@ impl<'a> Engine<'a> {
                 let stage = progress.stage("search", queries.len() as u64);
                 on_gpu.search(space, queries, limits, KeysTo::Device(results), &stage).map(drop)
             };
-            let early = if on_gpu.is_coded() { None } else { space.early_queries(queries) };
+            let early = if on_gpu.takes_early() { space.early_queries(queries) } else { None };
             if let Some(early) = early {
                 let begun = begin(&early);
                 let checked = space.check_early(queries);

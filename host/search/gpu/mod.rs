@@ -203,9 +203,11 @@ impl OnGpu {
         Ok(Self { degree, edges, entries: entry_buffer, layers, base, full: full.transpose()?, gpu })
     }
 
-    /// Whether queries are made into codes here.
-    pub(super) fn is_coded(&self) -> bool {
-        self.full.is_some()
+    /// Whether searches may begin with [early queries](Space::early_queries): not if codes are made
+    /// of them here, nor after queries that were expected to be bytes and were not. The next are
+    /// probably like them, and would be searched for twice.
+    pub(super) fn takes_early(&self) -> bool {
+        self.full.is_none() && !matches!(&self.base, AnyBase::Whole(_, wide) if wide.get().is_some())
     }
 
     /// Whether it takes [early queries](Space::early_queries) for bytes.
