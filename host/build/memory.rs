@@ -23,8 +23,11 @@ const CHECK: f64 = 0.01;
 pub(crate) struct Built {
     pub index: Index,
     pub stats: BuildStats,
-    pub on_device: Option<(Gpu, DeviceBase)>,
+    pub on_device: Option<KeptBase>,
 }
+
+/// A base on the GPU that built an index of it.
+type KeptBase = (Gpu, DeviceBase);
 
 impl Builder {
     /// Builds the index of `base`. On a GPU the k-NN graph stays there until it has been pruned.
@@ -238,7 +241,7 @@ impl Builder {
         space: &Space<'_>,
         pruned: &mut Pruned,
         mut on_device: Option<OnDevice>,
-    ) -> Result<(Vec<Layer>, Option<(Gpu, DeviceBase)>)> {
+    ) -> Result<(Vec<Layer>, Option<KeptBase>)> {
         let Pruned { rows, entries, stats } = pruned;
         let is_readable = space.vectors().is_readable();
         // A thousand searches take a device as long as one. The emulator takes its time.
