@@ -31,6 +31,11 @@ impl Builder {
         self
     }
 
+    /// This builder on codes of one byte per component.
+    pub(crate) fn on_bytes(&self) -> Self {
+        self.clone().compressed(Compression::Int8)
+    }
+
     /// The codes that builds are on; none for the vectors themselves.
     pub fn compression(&self) -> Option<Compression> {
         self.compression

@@ -72,8 +72,8 @@ impl<G> Below<'_, G> {
     }
 }
 
-/// Searches for a sample of the nodes of a graph. A search goes astray if its best result is farther
-/// than the median neighbour of the node: it ended in another part of the data.
+/// Searches for a sample of the nodes of a graph. A search goes astray if its best result is
+/// farther than the median neighbour of the node: it ended in another part of the data.
 struct Test<'a, G> {
     below: &'a Below<'a, G>,
     /// Nodes that have neighbours.
@@ -111,8 +111,8 @@ impl<'a, G: Graph> Test<'a, G> {
         self.astray(start)
     }
 
-    /// The fewest searches that go astray with `layers`, entered at `entries`; the beam of the lowest
-    /// becomes the smallest that loses at most one search more.
+    /// The fewest searches that go astray with `layers`, entered at `entries`; the beam of the
+    /// lowest becomes the smallest that loses at most one search more.
     fn with(&self, layers: &mut [Layer], entries: &[u32]) -> Result<usize> {
         self.below.start(Start { entries, layers })?;
         let mut lost = Vec::with_capacity(LAYER_BEAMS.len());
@@ -400,14 +400,23 @@ mod tests {
         }
         let base = Synth::new(n as usize, 2, 0).unwrap().base();
         let space = Space::unprepared(&base, Metric::L2);
-        let above = |repeated: &Repeated, most: usize| {
+        let layer = |is_sparse: bool, repeated: &Repeated, most: usize| {
             let below = Below { base: &base, space: &space, graph: &rows, repeated, most, on_device: None };
-            nodes_above(&below, false, 5, &Progress::silent()).unwrap()
+            nodes_above(&below, is_sparse, 5, &Progress::silent()).unwrap()
         };
+        let above = |repeated: &Repeated, most: usize| layer(false, repeated, most);
         let none = Repeated::default();
         let all = above(&none, usize::MAX);
         // One in seven of a graph of degree 6.
         assert!((1_350..1_510).contains(&all.len()), "{}", all.len());
+        // All edges have one back, so no two nodes of a sparse layer are two steps apart.
+        let sparse = layer(true, &none, usize::MAX);
+        assert!((250..500).contains(&sparse.len()), "{}", sparse.len());
+        assert!(sparse.iter().all(|node| all.contains(node)));
+        for &node in &sparse {
+            let near = rows.row(node).iter().flat_map(|&via| rows.row(via));
+            assert!(near.filter(|&&near| near != node).all(|near| !sparse.contains(near)), "{node}");
+        }
         let draw = |node: &u32| Draws::new(5, Stage::Entry, 2, u64::from(*node)).bits(0);
         for most in [2, 3, 100, 1_300] {
             let mut expected = all.clone();

@@ -143,8 +143,10 @@ def build_file(
     progress: Progress = None,
     **options: Any,
 ) -> Index:
-    """Builds an index from file to file: in memory; on codes of one byte per component (``vectors``
-    ``int8`` of `build`) if only these fit; else cluster by cluster.
+    """Builds an index from file to file, within memory.
+
+    The build is in memory if it fits; else on codes of one byte per component, as `build` with
+    ``vectors="int8"``, if these fit; else cluster by cluster.
 
     Args:
         x: a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy. It is

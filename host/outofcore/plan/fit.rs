@@ -1,11 +1,11 @@
 //! The choice between a build on the vectors, one on their codes, and one in clusters.
 
 use super::{ClusterPlan, Limits};
-use crate::{Builder, Compression, DataShape, ElementType, Result, Target, Vectors};
+use crate::{Builder, DataShape, ElementType, Result, Target, Vectors};
 
 impl Builder {
-    /// Chooses how `base` is built within memory: on the vectors if that fits the `given` limits and
-    /// free memory, else [on codes](Self::compressed) of one byte per component, else in the
+    /// Chooses how `base` is built within memory: on the vectors if that fits the `given` limits
+    /// and free memory, else [on codes](Self::compressed) of one byte per component, else in the
     /// clusters that are returned. A builder that is on codes already is not changed.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl Builder {
         if clusters.is_none() || element.row_bytes(1) == 1 {
             return Ok((self, clusters));
         }
-        let on_codes = self.clone().compressed(Compression::Int8);
+        let on_codes = self.on_bytes();
         // Codes that do not fit are an error: they are not built in clusters.
         match plan(&on_codes) {
             Ok(None) => Ok((on_codes, None)),
@@ -59,17 +59,18 @@ mod tests {
         let fit = |data: &DataShape, bytes: u64| {
             let limits = Limits { gpu_memory: Some(bytes), ..Limits::default() };
             let (builder, clusters) = builder.clone().fit_on(data, &limits, Target::cuda(), 1).unwrap();
-            (builder.compression, clusters.is_some())
+            (builder.compression().map_or("full", |codes| codes.name()), clusters.is_some())
         };
-        assert_eq!(fit(&data, 12 << 30), (None, false));
-        assert_eq!(fit(&data, 5 << 30), (Some(Compression::Int8), false));
-        assert_eq!(fit(&data, 2 << 30), (None, true));
+        assert_eq!(fit(&data, 12 << 30), ("full", false));
+        assert_eq!(fit(&data, 5 << 30), ("int8", false));
+        assert_eq!(fit(&data, 2 << 30), ("full", true));
         // Codes of bytes are bytes.
         let bytes = DataShape::new(1_000_000, 960, ElementType::U8).unwrap();
-        assert_eq!(fit(&bytes, 2 << 30), (None, true));
-        let chosen = builder.clone().device(Device::Cpu).compressed(Compression::F16);
+        assert_eq!(fit(&bytes, 2 << 30), ("full", true));
+        let chosen = builder.clone().device(Device::Cpu).set("vectors", "f16").unwrap();
         let limits = Limits { gpu_memory: Some(12 << 30), ..Limits::default() };
         let (chosen, clusters) = chosen.fit_on(&data, &limits, Target::cuda(), 1).unwrap();
-        assert_eq!((chosen.compression, clusters), (Some(Compression::F16), None));
+        assert_eq!(chosen.compression().map(|codes| codes.name()), Some("f16"));
+        assert_eq!(clusters, None);
     }
 }
