@@ -7,6 +7,26 @@ use tagore::Synth;
 use super::Session;
 
 #[test]
+fn codes_come_before_clusters() {
+    let s = Session::new();
+    s.succeeds("synth -o wide.fbin --n 200 --dim 64");
+    let flags = "-i wide.fbin --index vamana --knn 12 --degree 8 --device emulated";
+    let bytes = |vectors: &str| {
+        let plan = &s.succeeds(&format!("plan {flags} --vectors {vectors}"))[0];
+        plan["peak_gpu_bytes"].as_u64().unwrap()
+    };
+    let (full, int8) = (bytes("full"), bytes("int8"));
+    assert!(int8 < full, "{int8} of {full}");
+    let limited = format!("{flags} --gpu-memory {}", full - 1);
+    assert_eq!(s.succeeds(&format!("plan {limited}"))[0]["peak_gpu_bytes"], int8);
+    let clusters = |flags: &str| s.succeeds(&format!("plan {limited} {flags}"))[0]["out_of_core"].clone();
+    assert!(clusters("").is_null() && !clusters("--vectors full").is_null());
+    // There is nothing to continue yet.
+    s.succeeds(&format!("build {limited} -o on-codes --no-report --resume"));
+    assert_eq!(s.succeeds("inspect on-codes")[0]["parameters"]["vectors"], "int8");
+}
+
+#[test]
 fn a_build_out_of_core_is_planned_and_done() {
     let session = Session::new();
     let limits = "--cluster-size 200 --host-memory 64MiB";

@@ -76,8 +76,7 @@ pub(crate) fn build_file(
         tagore::check_output(&path)?;
         let base = open(&x, format)?;
         let builder = builder.progress(progress.clone());
-        // A build that is continued stays what it is.
-        let builder = if settings.resume { builder } else { builder.fit(&base, &limits)?.0 };
+        let builder = if settings.continues(&path) { builder } else { builder.fit(&base, &limits)?.0 };
         let Some(build) = OutOfCore::within(&builder, &base, &limits)? else {
             let (index, built) = in_memory(builder, &base, None, progress)?;
             index.save(&path)?;
@@ -102,6 +101,12 @@ struct Clusters {
 }
 
 impl Clusters {
+    /// Whether an unfinished build of `path` is continued: it stays what it is.
+    fn continues(&self, path: &Path) -> bool {
+        let work = self.work_dir.clone().unwrap_or_else(|| tagore::with_suffix(path, ".work"));
+        self.resume && work.exists()
+    }
+
     fn build(self, build: OutOfCore, base: &Vectors, path: &Path) -> tagore::Result<OutOfCoreStats> {
         let build = build.order(self.order).resume(self.resume).checkpoint(self.checkpoint);
         match self.work_dir {

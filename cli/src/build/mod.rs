@@ -132,7 +132,8 @@ impl Args {
         output: &Output,
     ) -> Result<(Builder, Option<ClusterPlan>)> {
         // A build that is continued, or from a graph, stays what it is.
-        if !matches!(self.vectors, BuiltOn::Auto) || self.resume || self.graph.is_some() {
+        let is_continued = self.resume && self.work().exists();
+        if !matches!(self.vectors, BuiltOn::Auto) || is_continued || self.graph.is_some() {
             let plan = self.limits.plan(&builder, base)?;
             return Ok((builder, plan));
         }
@@ -145,10 +146,15 @@ impl Args {
     }
 
     fn files(&self) -> Files {
-        let work = self.work_dir.clone().unwrap_or_else(|| with_suffix(&self.output, ".work"));
         let files = Files::read([&self.input.input]).and_read(&self.graph);
-        let files = files.write(Kind::Index, [&self.output]).work_in(work).write(Kind::Plot, &self.timeline);
+        let files =
+            files.write(Kind::Index, [&self.output]).work_in(self.work()).write(Kind::Plot, &self.timeline);
         if self.no_report { files } else { self.report.add_to(files, Some(&self.output)) }
+    }
+
+    /// The folder of work files out of core.
+    fn work(&self) -> PathBuf {
+        self.work_dir.clone().unwrap_or_else(|| with_suffix(&self.output, ".work"))
     }
 
     /// Nodes whose k-NN lists are kept for the report.
