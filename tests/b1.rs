@@ -151,10 +151,14 @@ fn devices_give_the_bytes_of_the_cpu() {
         };
         assert_eq!(search(device), search(Device::Cpu), "{case}");
     }
-    for (device, start) in devices().into_iter().flat_map(|d| [Start::Cells, Start::Random].map(|s| (d, s))) {
-        let descent = Descent::new().knn(8).start(start).device(device);
-        let [found, expected] = [&base, &wide].map(|base| descent.build(base).unwrap().into_parts());
-        assert_eq!(found, expected, "{start}, {device}");
+    // Descent expands packed bits: of rows that end within a word, and of more than 16 bytes.
+    for (device, dim) in devices().into_iter().flat_map(|device| [21, 150].map(|dim| (device, dim))) {
+        let [base, wide] = random(769, dim, 6);
+        for start in [Start::Cells, Start::Random] {
+            let descent = Descent::new().knn(8).start(start).device(device);
+            let [found, expected] = [&base, &wide].map(|base| descent.build(base).unwrap().into_parts());
+            assert_eq!(found, expected, "{start}, {device}, {dim}");
+        }
     }
 }
 

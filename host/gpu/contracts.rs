@@ -41,7 +41,7 @@ use tagore_device::vectors::Strided;
 use tagore_device::vectors::check::{vectors_check_f16, vectors_check_f32};
 use tagore_device::vectors::code::{Coding, vectors_code_f16_i8, vectors_code_f32_f16, vectors_code_f32_i8};
 use tagore_device::vectors::copy::{
-    vectors_copy_bits, vectors_copy_bytes, vectors_copy_narrowed, vectors_copy_words,
+    vectors_copy_bits, vectors_copy_bytes, vectors_copy_narrowed, vectors_copy_packed, vectors_copy_words,
 };
 use tagore_device::vectors::hash::{vectors_hash_bytes, vectors_hash_words};
 use tagore_device::vectors::split::vectors_split;
@@ -131,6 +131,7 @@ fn of_lists(launched: &mut Launched) {
     launched.constant::<vectors_copy_bits>();
     launched.constant::<vectors_copy_bytes>();
     launched.constant::<vectors_copy_narrowed>();
+    launched.constant::<vectors_copy_packed>();
     launched.constant::<vectors_copy_words>();
     launched.constant::<vectors_check_f16>();
     launched.constant::<vectors_check_f32>();
@@ -176,6 +177,7 @@ fn of_vectors<T: DescentKernels + PruneKernels + ListKernels + NormKernels>(laun
             for expand in breakpoints(MOST_EXPANDED) {
                 let (k, expand) = (k as u32, expand as u32);
                 launched.kernel::<T::Expand>((Expand { units, k, expand, ..zeroed() },));
+                launched.kernel::<T::ExpandPacked>((Expand { units, k, expand, ..zeroed() },));
             }
         }
         for k in breakpoints(MAX_K) {

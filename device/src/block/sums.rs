@@ -14,13 +14,18 @@ use super::element::Wide;
 use super::exact::Metric;
 use crate::key;
 
-/// Element types of tensor-core tiles.
-pub trait TileElement: tensor::Element<Sum: TileSum> {
+/// Element types whose products have sums of type `S`.
+pub trait Products<S> {
     /// `sum` plus the products of the components in 16 bytes.
-    fn add_products(sum: Self::Sum, a: Quad, b: Quad) -> Self::Sum;
+    fn add_products(sum: S, a: Quad, b: Quad) -> S;
 }
 
-impl TileElement for f16 {
+/// Element types of tensor-core tiles.
+pub trait TileElement: tensor::Element<Sum: TileSum> + Products<<Self as tensor::Element>::Sum> {}
+
+impl TileElement for f16 {}
+
+impl Products<f32> for f16 {
     #[inline(always)]
     fn add_products(sum: f32, a: Quad, b: Quad) -> f32 {
         let mut sum = sum;
@@ -35,7 +40,9 @@ impl TileElement for f16 {
 
 macro_rules! byte_products {
     ($($type:ty: $dot:path;)*) => {$(
-        impl TileElement for $type {
+        impl TileElement for $type {}
+
+        impl Products<i32> for $type {
             #[inline(always)]
             fn add_products(sum: i32, a: Quad, b: Quad) -> i32 {
                 let mut sum = sum;
@@ -49,6 +56,19 @@ macro_rules! byte_products {
 byte_products! {
     u8: bytes::dot_u8;
     i8: bytes::dot_i8;
+}
+
+/// Packed bits, 128 in 16 bytes: the zeros and ones of bytes in an eighth of the memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Bits;
+
+impl Products<i32> for Bits {
+    #[inline(always)]
+    fn add_products(sum: i32, a: Quad, b: Quad) -> i32 {
+        let mut sum = sum;
+        unroll!(4, W => sum += (a.0[W] & b.0[W]).count_ones() as i32);
+        sum
+    }
 }
 
 /// Sums of a tile: f32 for f16, i32 for bytes.

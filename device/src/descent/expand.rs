@@ -33,9 +33,8 @@ use cuda_std::warp::shuffle_xor;
 use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
-use crate::block::element::Wide;
 use crate::block::sort::sort_block;
-use crate::block::sums::{TileElement, TileSum};
+use crate::block::sums::{Bits, Products, TileSum};
 use crate::block::table;
 use crate::descent::merge::{COUNTERS, merge_flagged};
 use crate::descent::sample::{GATHER, ROW};
@@ -215,7 +214,7 @@ impl Room {
     /// Computes the distances of `count` gathered ids, and keeps the keys below `last`. A group of
     /// lanes has two ids at a time.
     #[inline(always)]
-    fn compute<E: TileElement>(&self, p: &Expand<E::Sum>, count: u32, last: Key) {
+    fn compute<S: TileSum, E: Products<S>>(&self, p: &Expand<S>, count: u32, last: Key) {
         let (thread, node) = (thread_idx_x(), block_idx_x());
         let (group, part) = (thread / LANES, thread % LANES);
         let mut first = group & !3;
@@ -225,16 +224,16 @@ impl Room {
             let id = if i < count { self.ids.get(i as usize) } else { node };
             let other_id = if other < count { self.ids.get(other as usize) } else { node };
             let (bias, other_bias) = (p.biases.get(id as usize), p.biases.get(other_id as usize));
-            let (sum, other_sum) = self.products::<E>(p, id, other_id);
+            let (sum, other_sum) = self.products::<S, E>(p, id, other_id);
             // The first lane of a group keeps the first id, the second lane the second one.
             let (i, id, value) = if part == 0 {
-                (i, id, E::Sum::value(bias, p.weight, sum))
+                (i, id, S::value(bias, p.weight, sum))
             } else {
-                (other, other_id, E::Sum::value(other_bias, p.weight, other_sum))
+                (other, other_id, S::value(other_bias, p.weight, other_sum))
             };
             let key = key::pack(value.to_f32(), id);
             // Biases of `NEVER` mark vectors that are never found.
-            if part < 2 && i < count && key < last && value < E::Sum::NEVER {
+            if part < 2 && i < count && key < last && value < S::NEVER {
                 self.found.set(self.counts.fetch_add(2, 1) as usize, key);
             }
             first += 2 * STEP;
@@ -244,10 +243,10 @@ impl Room {
 
     /// The products of the node's vector with two others, in every lane of each group.
     #[inline(always)]
-    fn products<E: TileElement>(&self, p: &Expand<E::Sum>, id: u32, other_id: u32) -> (E::Sum, E::Sum) {
+    fn products<S: TileSum, E: Products<S>>(&self, p: &Expand<S>, id: u32, other_id: u32) -> (S, S) {
         let row = |id: u32| p.vectors.offset(id as usize * p.stride as usize).cast::<Quad>();
         let (from, other_from) = (row(id), row(other_id));
-        let (mut sum, mut other_sum) = (E::Sum::default(), E::Sum::default());
+        let (mut sum, mut other_sum) = (S::default(), S::default());
         let mut unit = thread_idx_x() % LANES;
         while unit < p.units {
             keep_rolled();
@@ -265,8 +264,8 @@ impl Room {
         }
         let mut lanes = 1;
         while lanes < LANES {
-            sum = E::Sum::plus(sum, shuffle_xor(sum, lanes));
-            other_sum = E::Sum::plus(other_sum, shuffle_xor(other_sum, lanes));
+            sum = S::plus(sum, shuffle_xor(sum, lanes));
+            other_sum = S::plus(other_sum, shuffle_xor(other_sum, lanes));
             lanes *= 2;
         }
         (sum, other_sum)
@@ -274,7 +273,7 @@ impl Room {
 }
 
 #[inline(always)]
-fn expand<E: TileElement>(p: &Expand<E::Sum>) {
+fn expand<S: TileSum, E: Products<S>>(p: &Expand<S>) {
     let (thread, node) = (thread_idx_x(), block_idx_x());
     let room = Room::new(p);
     let out = p.lists.offset(node as usize * p.k as usize);
@@ -285,7 +284,7 @@ fn expand<E: TileElement>(p: &Expand<E::Sum>) {
     }
     room.gather(p, parent_count);
     let (count, last) = (room.counts.get(1), key::plain(room.list.get(p.k as usize - 1)));
-    room.compute::<E>(p, count, last);
+    room.compute::<S, E>(p, count, last);
     let len = room.counts.get(2);
     if thread == 0 {
         p.distances.fetch_add((node % COUNTERS) as usize, count as u64, Scope::Device);
@@ -315,7 +314,7 @@ macro_rules! expand_kernels {
             blocks_per_multiprocessor = 8
         )]
         pub unsafe fn $name(p: Expand<$sum>) {
-            expand::<$element>(&p);
+            expand::<$sum, $element>(&p);
         }
     )*};
 }
@@ -324,4 +323,5 @@ expand_kernels! {
     descent_expand_f16 f16, f32;
     descent_expand_u8 u8, i32;
     descent_expand_i8 i8, i32;
+    descent_expand_b1 Bits, i32;
 }

@@ -17,9 +17,9 @@
 //! Bound by memory. Rows of every type are copied as words where all addresses allow it, else as
 //! bytes.
 
-use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
 use cuda_std::thread::block_idx_x;
+use cuda_std::{keep_rolled, unroll};
 
 use super::{Strided, VECTOR_ROWS, VECTOR_THREADS};
 use crate::block::copied;
@@ -97,6 +97,31 @@ pub unsafe fn vectors_copy_bytes(p: CopyRows<u8, u8>) {
 #[kernel(block = VECTOR_THREADS)]
 pub unsafe fn vectors_copy_narrowed(p: CopyRows<f32, u8>) {
     copy(&p, |row, i| row.get(i) as u32 as u8);
+}
+
+/// Packs rows of zeros and ones, in bytes, to words of 32 bits, the first value in the least bit (see
+/// [`CopyRows`]).
+///
+/// Launch: a block of [`VECTOR_THREADS`] per [`VECTOR_ROWS`] rows to copy.
+///
+/// # Safety
+/// - The views match the fields of [`CopyRows`], but `dim` counts words. Rows begin at multiples of
+///   16 bytes, with zeros behind them up to the next multiple.
+#[kernel(block = VECTOR_THREADS)]
+pub unsafe fn vectors_copy_packed(p: CopyRows<u8, u32>) {
+    // The lowest bits of the four bytes of `word`, in their order.
+    let bits = |word: u32| word.wrapping_mul(0x0102_0408) >> 24 & 0xf;
+    copy(&p, |row, i| {
+        let first = 32 * i;
+        let mut packed = 0;
+        unroll!(2, Q => {
+            if first + 16 * Q < p.rows.stride as usize {
+                let quad = row.get_quad(first + 16 * Q);
+                unroll!(4, W => packed |= bits(quad.0[W]) << (16 * Q + 4 * W));
+            }
+        });
+        packed
+    });
 }
 
 /// Widens rows of `dim` bits, the least of a byte first, to bytes (see [`CopyRows`]).

@@ -5,6 +5,7 @@ use tagore_device::descent::cells::{cells_merge_candidates, cells_merge_proposal
 use tagore_device::descent::merge::descent_merge;
 use tagore_device::descent::renumber::{renumber_ids, renumber_values, renumber_vectors};
 use tagore_device::descent::sample::{descent_gather, descent_sample, descent_start};
+use tagore_device::vectors::copy::vectors_copy_packed;
 
 use super::{CellSettings, DescentKernels, DescentShape};
 use crate::cluster;
@@ -51,7 +52,12 @@ impl DescentShape {
             }
         }
         if expands > 0 {
-            kernels.extend([descent_gather::NAME, T::Expand::NAME]);
+            kernels.push(descent_gather::NAME);
+            if self.is_packed() {
+                kernels.extend([vectors_copy_packed::NAME, T::ExpandPacked::NAME]);
+            } else {
+                kernels.push(T::Expand::NAME);
+            }
         }
         kernels
     }

@@ -37,7 +37,7 @@ use crate::vectors::gpu::{
     TileVectors, with_origin,
 };
 use crate::vectors::space::Space;
-use crate::{ElementType, Metric, Progress, Result};
+use crate::{Metric, Progress, Result};
 
 /// Most nodes for which `Start::Auto` compares all pairs: exact, and not slower than descent.
 pub(super) const ALL_PAIRS: usize = 200_000;
@@ -156,8 +156,7 @@ impl Build<'_> {
             iterations: self.iterations,
             settings: self.settings,
             copied: 0,
-            // The space has widened what it was given.
-            stored: ElementType::F32,
+            stored: self.space.vectors().element_type(),
             of_codes: self.of_codes,
         }
     }

@@ -2,7 +2,7 @@
 
 use cuda_std::memory::GlobalMut;
 use tagore_device::descent::expand::{
-    EXPAND_THREADS, Expand, descent_expand_f16, descent_expand_i8, descent_expand_u8,
+    EXPAND_THREADS, Expand, descent_expand_b1, descent_expand_f16, descent_expand_i8, descent_expand_u8,
 };
 use tagore_device::descent::join::{JOIN_THREADS, Join, descent_join_f16, descent_join_i8, descent_join_u8};
 use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS, MergeJoin, descent_merge};
@@ -16,7 +16,7 @@ use super::{Build, Nodes};
 use crate::Result;
 use crate::descent::{DescentStats, Iterations, Start};
 use crate::gpu::Buffer;
-use crate::vectors::gpu::stage_kernels;
+use crate::vectors::gpu::{RowsAt, TileVectors, stage_kernels};
 
 stage_kernels! {
     /// Kernels of both phases.
@@ -24,6 +24,9 @@ stage_kernels! {
         Join (Join<Self::Sum>,): descent_join_f16 descent_join_f16 descent_join_u8 descent_join_i8;
         Expand (Expand<Self::Sum>,):
             descent_expand_f16 descent_expand_f16 descent_expand_u8 descent_expand_i8;
+        // Bits are bytes where they are not packed, so no other type is.
+        ExpandPacked (Expand<Self::Sum>,):
+            descent_expand_f16 descent_expand_f16 descent_expand_b1 descent_expand_i8;
     }
 }
 
@@ -235,6 +238,23 @@ impl Build<'_> {
         Ok(())
     }
 
+    /// A copy of tile vectors that are bits in bytes, eight of them to a byte; none of others.
+    fn packed(&self, tiles: &TileVectors) -> Result<Option<(Buffer<u32>, TileVectors)>> {
+        let shape = self.shape();
+        if !shape.is_packed() {
+            return Ok(None);
+        }
+        let plan = shape.packed().reserve(self.gpu)?;
+        let mut bits: Buffer<u32> = plan.buffer("packed vectors")?;
+        let words = shape.packed_words();
+        let (stride, count, dim) = (tiles.stride as usize, self.space.len(), self.space.dim());
+        let rows = RowsAt { values: tiles.vectors, stride, count, dim, size: 1 };
+        rows.pack(self.gpu, (bits.view_mut(), words))?;
+        let stride = (words * size_of::<u32>()) as u32;
+        let tiles = TileVectors { vectors: bits.view().cast(), stride };
+        Ok(Some((bits, tiles)))
+    }
+
     /// Runs up to `most` iterations of phase 2; `auto` stops once one adds less than `stop` of all
     /// entries.
     fn expand<T: PhaseKernels>(
@@ -246,6 +266,8 @@ impl Build<'_> {
         stats: &mut DescentStats,
     ) -> Result<()> {
         let (gpu, n) = (self.gpu, self.space.len() as u32);
+        let packed = self.packed(&nodes.tiles)?;
+        let tiles = packed.as_ref().map_or(nodes.tiles, |(_, tiles)| *tiles);
         let stage =
             self.progress.stage_of("refine", u64::from(most), u64::from(self.iterations.expected().1));
         for iteration in 0..most {
@@ -256,22 +278,29 @@ impl Build<'_> {
                 let draw = draw.wrapping_add(first as u32);
                 self.gather(nodes, &mut memory, draw, (iteration, first) == (0, 0))?;
                 let expand = Expand::<T::Sum> {
-                    vectors: nodes.tiles.vectors,
+                    vectors: tiles.vectors,
                     biases: nodes.biases.view(),
                     rows: memory.rows.view(),
                     lists: nodes.lists.view_mut(),
                     changes: memory.changes(stats.iterations.0 + stats.iterations.1),
                     distances: memory.distances.view_mut(),
-                    stride: nodes.tiles.stride,
-                    units: nodes.tiles.units(),
+                    stride: tiles.stride,
+                    units: tiles.units(),
                     weight: T::weight(self.space.metric()),
                     draw,
                     k: self.k as u32,
                     expand: (self.expand - first).min(MOST_EXPANDED) as u32,
                 };
+                let grid = [n, 1, 1];
                 // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive
                 // the work.
-                unsafe { gpu.launch::<T::Expand>([n, 1, 1], EXPAND_THREADS, (expand,))? };
+                unsafe {
+                    if packed.is_some() {
+                        gpu.launch::<T::ExpandPacked>(grid, EXPAND_THREADS, (expand,))?;
+                    } else {
+                        gpu.launch::<T::Expand>(grid, EXPAND_THREADS, (expand,))?;
+                    }
+                }
             }
             stats.iterations.1 += 1;
             stage.advance(1)?;
@@ -282,7 +311,11 @@ impl Build<'_> {
         let distances = memory.computed()?;
         stats.distances += distances;
         stats.refine_distances = distances - stats.join_distances;
-        self.count_expansions::<T>(nodes.tiles.stride, stats);
+        if packed.is_some() {
+            self.count_expansions::<T::ExpandPacked>(tiles.stride, stats);
+        } else {
+            self.count_expansions::<T::Expand>(tiles.stride, stats);
+        }
         stats.added = memory.added((stats.iterations.0 + stats.iterations.1) as usize)?;
         Ok(())
     }

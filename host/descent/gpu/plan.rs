@@ -74,6 +74,22 @@ impl DescentShape {
         T::ROUNDED && !self.of_codes
     }
 
+    /// Whether expansions read packed bits in place of the bytes that tiles read.
+    pub(super) fn is_packed(&self) -> bool {
+        self.stored == ElementType::B1
+    }
+
+    /// Words of 32 bits per packed vector: rows are multiples of 16 bytes.
+    pub(super) fn packed_words(&self) -> usize {
+        self.dim.div_ceil(128) * 4
+    }
+
+    /// Buffer of the packed vectors, if expansions read any.
+    pub(super) fn packed(&self) -> MemoryPlan {
+        let plan = MemoryPlan::new();
+        if self.is_packed() { plan.with::<u32>("packed vectors", self.n * self.packed_words()) } else { plan }
+    }
+
     /// Buffers of the vectors.
     pub(super) fn upload<T: OnDevice>(&self) -> MemoryPlan {
         let plan = Side::<T>::plan(MemoryPlan::new(), ROWS, (self.n, self.dim), self.is_rounded::<T>());
@@ -201,7 +217,7 @@ impl DescentShape {
             stage("join", &[&original, &nodes, &iterations, &self.joins()]);
         }
         if expands > 0 {
-            stage("refine", &[&original, &nodes, &iterations]);
+            stage("refine", &[&original, &nodes, &iterations, &self.packed()]);
         }
         let lifts = Base::<T>::lifts(if self.metric == Metric::L2 { 0 } else { self.n });
         let finish = self.finish().and(&lifts);

@@ -1,6 +1,7 @@
 //! Least work of the kernels of a descent, to judge their times: bytes to and from memory if each
 //! use of a vector reads it once, and operations of the products.
 
+use cuda_std::launch::Kernel;
 use tagore_device::block::tile;
 use tagore_device::descent::cells::{PROPOSALS, cells_merge_candidates, cells_merge_proposals};
 use tagore_device::descent::merge::{JOIN_PROPOSALS, descent_merge};
@@ -125,13 +126,13 @@ impl Build<'_> {
         self.gpu.count_work::<descent_gather>(self.nodes() * (read + ROW_BYTES), 0);
     }
 
-    /// Counts the work of phase 2 from `stats`, as if every node had neighbours left to expand.
-    pub(super) fn count_expansions<T: PhaseKernels>(&self, stride: u32, stats: &DescentStats) {
+    /// Counts the work of phase 2, by kernel `K`, from `stats`, as if every node had neighbours left to expand.
+    pub(super) fn count_expansions<K: Kernel>(&self, stride: u32, stats: &DescentStats) {
         let expansions = u64::from(stats.iterations.1) * self.nodes();
         let parents = self.expand.min(self.k) as u64;
         let each = u64::from(stride) + 2 * self.list_bytes() + parents * ROW_BYTES;
         let bytes = expansions * each + stats.refine_distances * (u64::from(stride) + WORD);
-        self.gpu.count_work::<T::Expand>(bytes, stats.refine_distances * self.operations());
+        self.gpu.count_work::<K>(bytes, stats.refine_distances * self.operations());
     }
 
     /// Counts the work of the exact distances of all lists, for vectors of `stride` components.

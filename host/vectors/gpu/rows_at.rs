@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
+use cuda_std::launch::Kernel;
 use cuda_std::memory::{Global, GlobalMut};
 use tagore_device::vectors::copy::{
-    CopyRows, vectors_copy_bits, vectors_copy_bytes, vectors_copy_narrowed, vectors_copy_words,
+    CopyRows, vectors_copy_bits, vectors_copy_bytes, vectors_copy_narrowed, vectors_copy_packed,
+    vectors_copy_words,
 };
 use tagore_device::vectors::{Strided, VECTOR_ROWS, VECTOR_THREADS};
 
@@ -90,15 +92,29 @@ impl RowsAt {
 
     /// Copies all rows, which are bits, as bytes to `to`, `to_stride` bytes apart; zeros fill the
     /// gaps.
-    pub(super) fn widen(self, gpu: &Gpu, (to, to_stride): (GlobalMut<u8>, usize)) -> Result<()> {
+    pub(super) fn widen(self, gpu: &Gpu, to: (GlobalMut<u8>, usize)) -> Result<()> {
+        self.copy_all::<vectors_copy_bits, u8>(gpu, self.typed(), to)
+    }
+
+    /// Packs all rows, which are zeros and ones in bytes, as bits to `to`, `words` words apart. Rows
+    /// begin at multiples of 16 bytes, with zeros between them.
+    pub(crate) fn pack(self, gpu: &Gpu, (to, words): (GlobalMut<u32>, usize)) -> Result<()> {
+        self.copy_all::<vectors_copy_packed, u32>(gpu, self.divided(1, words), (to, words))
+    }
+
+    fn copy_all<K: Kernel<Arguments = (CopyRows<u8, U>,)>, U>(
+        self,
+        gpu: &Gpu,
+        rows: Strided<u8>,
+        (to, to_stride): (GlobalMut<U>, usize),
+    ) -> Result<()> {
         // SAFETY: an address that no launch reads.
         let ids = unsafe { Global::new(to.address()) };
         let (count, to_stride) = (self.count as u32, to_stride as u64);
-        let rows = self.typed::<u8>();
         let p = CopyRows { rows, ids, to, to_stride, count, first: 0, by_ids: 0, padding: 0 };
         let grid = [self.blocks(self.count), 1, 1];
         // SAFETY: the caller's rows exist, and `to` has room for all.
-        unsafe { gpu.launch::<vectors_copy_bits>(grid, VECTOR_THREADS, (p,)) }
+        unsafe { gpu.launch::<K>(grid, VECTOR_THREADS, (p,)) }
     }
 
     /// Copies rows to `to`, `to_stride` bytes apart; zeros fill the gaps. With `narrowed`, they are
