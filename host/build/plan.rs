@@ -14,7 +14,7 @@ use crate::prune::gpu::PruneShape;
 use crate::prune::reach;
 use crate::search::exact::gpu::batch_of_all;
 use crate::search::visited::Visited;
-use crate::vectors::shape::{device_type, is_narrowed, with_device_type};
+use crate::vectors::shape::{device_type, with_device_type};
 use crate::vectors::space::Space;
 use crate::{Collect, DataShape, DevicePlan, ElementType, Remedy, Result, Start, Strategy, Vectors};
 
@@ -179,19 +179,16 @@ impl Builder {
             device.clone_from(&descent.stages);
         }
         // Stays in memory throughout the build.
-        let mut space = Space::plan((data.rows, data.dim), data.element, self.descent.metric);
+        let space = Space::plan((data.rows, data.dim), data.element, self.descent.metric);
         let memory = HostStages { shape: &shape, strategy: &self.strategy, threads };
         if k > 0 {
             if gpu.is_some() && self.strategy.has_ptx() && shape.block_bytes() <= target.shared {
                 device.extend(with_device_type!(element, T => shape.stages::<T>()));
                 host.extend(memory.stages_with_gpu(&descent));
-                if is_narrowed(data, self.descent.metric) {
-                    space = space.with::<u8>("bytes of vectors", data.rows * data.dim);
-                }
             } else {
                 let graph = match gpu {
                     Some(_) => {
-                        let buffers = descent.host.only(&["bytes of vectors", "nearest", "ids", "distances"]);
+                        let buffers = descent.host.only(&["nearest", "ids", "distances"]);
                         vec![PlannedStage { name: "graph", buffers }]
                     }
                     None => self.descent.stages_on_cpu(data, k, threads),

@@ -8,7 +8,7 @@ use crate::device::Preparation;
 use crate::prune::gpu::kernels as prune_kernels;
 use crate::search::exact::gpu::kernels as exact_kernels;
 use crate::search::gpu::kernel as beam_kernel;
-use crate::vectors::shape::{device_type, own_type, with_device_type};
+use crate::vectors::shape::{device_type, exact_type, own_type, with_device_type};
 use crate::{DataShape, Device, Vectors, quantize};
 
 /// Beams that reports search with.
@@ -55,8 +55,8 @@ impl Builder {
         let metric = self.descent.metric;
         if self.sample > 0 {
             kernels.push(vectors_copy_words::NAME);
-            let (own, on_device) = (own_type(data, metric), device_type(data, metric));
-            with_device_type!(own, T => kernels.extend(exact_kernels::<T>()));
+            let (exact, on_device) = (exact_type(data, metric), device_type(data, metric));
+            with_device_type!(exact, T => kernels.extend(exact_kernels::<T>()));
             with_device_type!(on_device, T => kernels.extend(BEAMS.map(beam_kernel::<T>)));
         }
         kernels.sort_unstable();

@@ -34,7 +34,7 @@ pub use stats::DescentStats;
 use crate::gpu::Gpu;
 use crate::memory::peak_host_bytes;
 use crate::vectors::DataShape;
-use crate::vectors::shape::{device_type, is_narrowed, own_type, with_device_type};
+use crate::vectors::shape::{device_type, exact_type, is_narrowed, with_device_type};
 use crate::vectors::space::Space;
 use crate::{Device, DeviceResults, ElementType, Error, Metric, Progress, Result, Vectors};
 
@@ -212,9 +212,8 @@ impl Descent {
     /// The plan of a build on a GPU, with checked parameters.
     pub(crate) fn plan_of(&self, data: &DataShape, k: usize) -> DevicePlan {
         let shape = self.shape_on_gpu(data, k);
-        // Comparing all pairs keeps the element type of the vectors.
         let element =
-            if shape.is_descent() { device_type(data, self.metric) } else { own_type(data, self.metric) };
+            if shape.is_descent() { device_type(data, self.metric) } else { exact_type(data, self.metric) };
         with_device_type!(element, T => shape.plan::<T>())
     }
 
@@ -224,7 +223,7 @@ impl Descent {
         let mut kernels = if shape.is_descent() {
             with_device_type!(device_type(data, self.metric), T => shape.kernels::<T>())
         } else {
-            with_device_type!(own_type(data, self.metric), T => crate::search::exact::gpu::kernels::<T>().to_vec())
+            with_device_type!(exact_type(data, self.metric), T => crate::search::exact::gpu::kernels::<T>().to_vec())
         };
         kernels.extend((data.element == ElementType::B1).then_some(vectors_copy_bits::NAME));
         kernels
@@ -232,9 +231,9 @@ impl Descent {
 
     fn shape_on_gpu(&self, data: &DataShape, k: usize) -> gpu::DescentShape {
         let &Self { metric, start, iterations, settings, of_codes, .. } = self;
-        let copied = if is_narrowed(data, metric) { data.dim } else { 0 };
-        let (n, dim, stored) = (data.rows, data.dim, data.element);
-        gpu::DescentShape { n, dim, k, metric, start, iterations, settings, copied, stored, of_codes }
+        let (narrowed, stored) = (is_narrowed(data, metric), data.element);
+        let (n, dim) = (data.rows, data.dim);
+        gpu::DescentShape { n, dim, k, metric, start, iterations, settings, narrowed, stored, of_codes }
     }
 
     /// The stages of a build on the CPU with `threads` threads, with their host buffers beyond the

@@ -159,19 +159,33 @@ impl<T: Pod> Buffer<T> {
         stride: usize,
         row: impl Fn(usize) -> &'r [T] + Sync,
     ) -> Result<()> {
+        self.write_rows(count, stride, |place, room| {
+            let bytes: &[u8] = bytemuck::cast_slice(row(place));
+            room[..bytes.len()].copy_from_slice(bytes);
+            room[bytes.len()..].fill(0);
+        })
+    }
+
+    /// Lets `write` write the bytes of `count` rows of `stride` values, all of them, to the start of
+    /// the buffer, by way of host memory.
+    ///
+    /// # Panics
+    /// If the rows do not fit.
+    pub(crate) fn write_rows(
+        &mut self,
+        count: usize,
+        stride: usize,
+        write: impl Fn(usize, &mut [u8]) + Sync,
+    ) -> Result<()> {
         assert!(count * stride <= self.len, "{count} rows of {stride} values to {}", self.len);
         let unit = stride * size_of::<T>();
         self.gpu.machine.upload(self.address(0), count * unit, unit, &|offset, piece| {
             let first = offset / unit;
-            let copy = |(index, room): (usize, &mut [u8])| {
-                let bytes: &[u8] = bytemuck::cast_slice(row(first + index));
-                room[..bytes.len()].copy_from_slice(bytes);
-                room[bytes.len()..].fill(0);
-            };
+            let write = |(index, room): (usize, &mut [u8])| write(first + index, room);
             if piece.len() <= FEW_BYTES {
-                piece.chunks_exact_mut(unit).enumerate().for_each(copy);
+                piece.chunks_exact_mut(unit).enumerate().for_each(write);
             } else {
-                piece.par_chunks_exact_mut(unit).with_min_len(64).enumerate().for_each(copy);
+                piece.par_chunks_exact_mut(unit).with_min_len(64).enumerate().for_each(write);
             }
         })
     }

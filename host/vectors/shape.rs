@@ -6,6 +6,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::{ElementType, MAX_ROWS, Metric, Scalar, TypedRows, Vectors, spread_rows};
+use crate::parallel::FEW_BYTES;
 use crate::{Error, Progress, Result};
 
 /// Up to this many bytes, all rows of a data set are inspected.
@@ -99,7 +100,13 @@ pub(crate) fn device_type(data: &DataShape, metric: Metric) -> ElementType {
     if are_bytes { ElementType::U8 } else { own_type(data, metric) }
 }
 
-/// Whether the host makes bytes of the values for a device.
+/// The element type in which a device searches exactly.
+pub(crate) fn exact_type(data: &DataShape, metric: Metric) -> ElementType {
+    let is_read = data.rows.saturating_mul(data.row_bytes()) <= READ;
+    if is_read { device_type(data, metric) } else { own_type(data, metric) }
+}
+
+/// Whether values are bytes on their way to a device.
 pub(crate) fn is_narrowed(data: &DataShape, metric: Metric) -> bool {
     data.bytes && metric != Metric::Cosine
 }
@@ -210,10 +217,32 @@ fn may_be_bytes(base: &Vectors, sample: impl IntoIterator<Item = usize>) -> bool
 }
 
 fn are_bytes(base: &Vectors, progress: &Progress) -> bool {
+    may_be_bytes(base, spread_rows(base.len())) && (!all_are_read(base) || all_are_bytes(base, progress))
+}
+
+/// Whether [`DataShape::of`] reads every row.
+pub(crate) fn all_are_read(base: &Vectors) -> bool {
+    base.len().saturating_mul(base.element_type().row_bytes(base.dim())) <= READ
+}
+
+fn all_are_bytes(base: &Vectors, progress: &Progress) -> bool {
     let is_byte = |row: usize| !progress.is_cancelled() && is_byte_row(base, row);
-    may_be_bytes(base, spread_rows(base.len()))
-        && (base.len().saturating_mul(base.element_type().row_bytes(base.dim())) > READ
-            || (0..base.len()).into_par_iter().with_min_len(1024).all(is_byte))
+    if base.len() * base.dim() <= FEW_BYTES {
+        (0..base.len()).all(is_byte)
+    } else {
+        (0..base.len()).into_par_iter().with_min_len(1024).all(is_byte)
+    }
+}
+
+/// Whether all values of rows in host memory are f32 or bf16, but bytes, and f32 sums up squares of
+/// their differences without rounding.
+pub(crate) fn hold_bytes(vectors: &Vectors) -> bool {
+    let found = || sums_are_exact(vectors.dim()) && all_are_bytes(vectors, &Progress::silent());
+    if all_are_read(vectors) {
+        *vectors.bytes.get_or_init(found)
+    } else {
+        vectors.bytes.get() != Some(&false) && found()
+    }
 }
 
 #[cfg(test)]

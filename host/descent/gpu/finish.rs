@@ -74,8 +74,8 @@ impl Build<'_> {
         found.sort_unstable();
         let mut lists = GpuLists { keys, k, metric, order: nodes.order };
         let dim = self.space.dim();
-        let copied = if self.space.device_row_bytes() == dim * size_of::<T>() { 0 } else { dim };
-        let room = DescentShape { copied, ..self.shape() }.room_to_complete::<T>();
+        let narrowed = self.space.device_row_bytes() != dim * size_of::<T>();
+        let room = DescentShape { narrowed, ..self.shape() }.room_to_complete::<T>();
         self.complete(&found, &mut lists, room)?;
         stats.completed = found.len() as u64;
         stats.distances += stats.completed * (n as u64 - 1);

@@ -155,7 +155,7 @@ impl Build<'_> {
             start: self.start,
             iterations: self.iterations,
             settings: self.settings,
-            copied: 0,
+            narrowed: false,
             stored: self.space.vectors().element_type(),
             of_codes: self.of_codes,
         }

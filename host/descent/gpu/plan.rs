@@ -37,8 +37,8 @@ pub(in crate::descent) struct DescentShape {
     pub start: Start,
     pub iterations: Iterations,
     pub settings: CellSettings,
-    /// The host's copy of f32 vectors that the device takes as bytes, in bytes per vector.
-    pub copied: usize,
+    /// Whether the device takes f32 vectors as bytes.
+    pub narrowed: bool,
     /// The type of the vectors as they are given.
     pub stored: ElementType,
     /// Whether they are codes, which tiles read without rounding them.
@@ -226,8 +226,8 @@ impl DescentShape {
         }
         let nodes = renumbered.only(&["biases"]).and(&order).and(&lists);
         stage(FINISH, &[&original, &nodes, &finish]);
-        // Exact search keeps the element type of the vectors.
-        let least = if self.copied > 0 { least_plan::<f32> } else { least_plan::<T> };
+        // Exact search may keep the element type of the vectors.
+        let least = if self.narrowed { least_plan::<f32> } else { least_plan::<T> };
         let search =
             MemoryPlan::new().with::<u8>("exact search", least(self.n, self.dim, self.k).bytes() as usize);
         stage("complete", &[&original, &nodes, &finish, &search]);
@@ -236,8 +236,7 @@ impl DescentShape {
 
     /// Host memory throughout the descent.
     pub(in crate::descent) fn on_host(&self) -> MemoryPlan {
-        let space = Space::plan((self.n, self.dim), self.stored, self.metric);
-        if self.copied > 0 { space.with::<u8>("bytes of vectors", self.n * self.copied) } else { space }
+        Space::plan((self.n, self.dim), self.stored, self.metric)
     }
 
     /// The plan of a descent of vectors of type `T`.

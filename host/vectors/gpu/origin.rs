@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use cuda_std::f16;
 use cuda_std::memory::GlobalMut;
 
-use super::{OnDevice, Pick, RowsAt, as_bytes};
+use super::{OnDevice, Pick, RowsAt};
 use crate::gpu::{Borrowed, Buffer, Gpu, MemoryPlan};
+use crate::vectors::shape::{all_are_read, hold_bytes};
 use crate::vectors::space::Space;
 use crate::vectors::{Bits, DataShape, Matrix, TypedRows, Vectors};
 use crate::{ElementType, Metric, Progress, Result};
@@ -18,8 +19,8 @@ const PIECE: usize = 64 << 20;
 pub(crate) enum Origin<'a, T> {
     /// Rows in host memory.
     Host(Matrix<'a, T>),
-    /// Rows that were converted, without gaps, and their dimension.
-    Converted(Vec<T>, usize),
+    /// Rows of bytes in host memory, which holds them as f32.
+    Wide(Matrix<'a, f32>),
     /// Rows of bits in host memory, and their dimension: bytes on the device.
     Bits(Matrix<'a, Bits>, usize),
     /// Rows in memory of the device, with what keeps it there; as bytes if `narrowed`.
@@ -62,10 +63,13 @@ impl<'a, T: OnDevice> Origin<'a, T> {
                 rows.copy(gpu, pick, (to.view_mut().cast(), stride * size_of::<T>()), *narrowed)
             }
             Self::Bits(rows, dim) => widen(gpu, *rows, *dim, &pick, (to.view_mut().cast(), stride)),
-            Self::Host(_) | Self::Converted(..) => {
-                let rows = self.matrix();
-                to.upload_rows(pick.len(), stride, |place| rows.row(pick.row(place)))
-            }
+            Self::Wide(rows) => to.write_rows(pick.len(), stride, |place, room| {
+                let row = rows.row(pick.row(place));
+                let (bytes, gap) = room.split_at_mut(row.len());
+                bytes.iter_mut().zip(row).for_each(|(to, &x)| *to = x as u8);
+                gap.fill(0);
+            }),
+            Self::Host(rows) => to.upload_rows(pick.len(), stride, |place| rows.row(pick.row(place))),
         }
     }
 
@@ -77,8 +81,8 @@ impl<'a, T: OnDevice> Origin<'a, T> {
         let dim = match self {
             Self::Device { rows, .. } => rows.dim,
             Self::Bits(_, dim) => *dim,
-            Self::Host(_) | Self::Converted(..) => {
-                let Matrix { data, stride, dim } = self.matrix();
+            Self::Wide(rows) => rows.dim,
+            &Self::Host(Matrix { data, stride, dim }) => {
                 return Ok(Sample { values: Cow::Borrowed(data), stride, dim, places: ids });
             }
         };
@@ -89,15 +93,6 @@ impl<'a, T: OnDevice> Origin<'a, T> {
         let mut values = vec![T::zeroed(); count * dim];
         room.download(&mut values)?;
         Ok(Sample { values: Cow::Owned(values), stride: dim, dim, places: (0..count as u32).collect() })
-    }
-
-    /// The rows in host memory.
-    fn matrix(&self) -> Matrix<'_, T> {
-        match self {
-            Self::Host(rows) => *rows,
-            Self::Converted(values, dim) => Matrix::new(values, *dim, *dim),
-            Self::Bits(..) | Self::Device { .. } => unreachable!("rows in the form of the device are there"),
-        }
     }
 }
 
@@ -134,6 +129,23 @@ impl<'a> AnyOrigin<'a> {
             ElementType::I8 => on_device!(I8),
             ElementType::B1 => unreachable!("no memory of a device is taken as bits"),
         })
+    }
+
+    /// Queries, and the rows of a space for exact search: as bytes if both are bytes in f32 and no
+    /// more are read for that than [`DataShape::of`] reads.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn of_search(gpu: &Gpu, queries: &'a Vectors, space: &'a Space<'_>) -> Result<[Self; 2]> {
+        let rows = space.vectors();
+        if space.metric() != Metric::Cosine
+            && all_are_read(rows)
+            && let Some(rows) = narrowed(gpu, rows, false)?
+            && let Some(queries) = narrowed(gpu, queries, false)?
+        {
+            return Ok([Self::U8(queries), Self::U8(rows)]);
+        }
+        Ok([Self::own(gpu, queries)?, Self::own(gpu, rows)?])
     }
 
     /// The rows of a space in the type that a device holds: f32 values that are bytes as bytes,
@@ -176,19 +188,20 @@ fn widen(
     Ok(())
 }
 
-/// The rows of f32 vectors as bytes; none for other types and values, or if f32 rounds sums of as
-/// many terms. Rows on the device are taken for bytes if they are `early`: still being checked.
+/// The rows of f32 vectors as bytes, whose distances have the same bits; none for other types and
+/// values, or if f32 rounds sums of as many terms. Rows on the device are taken for bytes if they
+/// are `early`: still being checked.
 ///
 /// # Errors
 /// If the device fails.
-pub(crate) fn narrowed<'a>(gpu: &Gpu, vectors: &Vectors, early: bool) -> Result<Option<Origin<'a, u8>>> {
+pub(crate) fn narrowed<'a>(gpu: &Gpu, vectors: &'a Vectors, early: bool) -> Result<Option<Origin<'a, u8>>> {
     if vectors.element_type() != ElementType::F32 {
         return Ok(None);
     }
     let Some(lent) = vectors.lent().filter(|lent| lent.is_on(gpu)) else {
         vectors.on_host()?;
         let TypedRows::F32(rows) = vectors.rows() else { return Ok(None) };
-        return Ok(as_bytes(rows, vectors.len()).map(|bytes| Origin::Converted(bytes, rows.dim())));
+        return Ok(hold_bytes(vectors).then_some(Origin::Wide(rows)));
     };
     if !early && !DataShape::of(vectors, &Progress::silent())?.bytes {
         return Ok(None);

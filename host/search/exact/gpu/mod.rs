@@ -158,12 +158,11 @@ impl GpuSearch<'_> {
         if self.queries.count == 0 {
             return Ok(Vec::new());
         }
-        let queries = AnyOrigin::own(self.gpu, self.queries.vectors)?;
-        match (queries, AnyOrigin::own(self.gpu, self.space.vectors())?) {
-            (AnyOrigin::F32(queries), AnyOrigin::F32(rows)) => self.run_as((&queries, &rows), among, stage),
-            (AnyOrigin::F16(queries), AnyOrigin::F16(rows)) => self.run_as((&queries, &rows), among, stage),
-            (AnyOrigin::U8(queries), AnyOrigin::U8(rows)) => self.run_as((&queries, &rows), among, stage),
-            (AnyOrigin::I8(queries), AnyOrigin::I8(rows)) => self.run_as((&queries, &rows), among, stage),
+        match AnyOrigin::of_search(self.gpu, self.queries.vectors, self.space)? {
+            [AnyOrigin::F32(queries), AnyOrigin::F32(rows)] => self.run_as((&queries, &rows), among, stage),
+            [AnyOrigin::F16(queries), AnyOrigin::F16(rows)] => self.run_as((&queries, &rows), among, stage),
+            [AnyOrigin::U8(queries), AnyOrigin::U8(rows)] => self.run_as((&queries, &rows), among, stage),
+            [AnyOrigin::I8(queries), AnyOrigin::I8(rows)] => self.run_as((&queries, &rows), among, stage),
             _ => unreachable!("queries are cast to the element type of the base"),
         }
     }
