@@ -129,7 +129,7 @@ pub use descent::{
     CellSettings, DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample,
     MAX_ITERATIONS, MAX_KNN, PlannedStage, Start,
 };
-pub use device::{Device, Preparation};
+pub use device::{Device, Preparation, close_devices};
 pub use error::{Error, Remedy, Result, StoreError};
 pub use eval::{DistanceConvention, Evaluation, KnnTruth, RecallSample, TestQueries, evaluate, knn_recall};
 pub use index::{

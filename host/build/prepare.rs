@@ -8,8 +8,9 @@ use crate::device::Preparation;
 use crate::prune::gpu::kernels as prune_kernels;
 use crate::search::exact::gpu::kernels as exact_kernels;
 use crate::search::gpu::kernel as beam_kernel;
+use crate::vectors::Repeated;
 use crate::vectors::shape::{device_type, exact_type, own_type, with_device_type};
-use crate::{DataShape, Device, Vectors, quantize};
+use crate::{DataShape, Device, Metric, Progress, Result, Vectors, quantize};
 
 /// Beams that reports search with.
 const BEAMS: [usize; 2] = [50, 100];
@@ -27,6 +28,22 @@ impl Builder {
         let data = DataShape::guess(base);
         let kernels = self.kernels(&data);
         Preparation::begin(&[descent.device], kernels, move |_| descent.gpu(nodes, dim))
+    }
+
+    /// Reads `base`, in host memory, for all that a build asks of it: whether its values are valid,
+    /// whether floats are bytes, and which rows repeat others. The base remembers the answers, so
+    /// the build does not read it for them again. For the time in which a device
+    /// [is opened](Self::prepare); takes the memory on the host that the build would take later.
+    ///
+    /// # Errors
+    /// If a value is not finite, or the work is cancelled.
+    pub fn read(&self, base: &Vectors, progress: &Progress) -> Result<()> {
+        base.validate(progress)?;
+        DataShape::of(base, progress)?;
+        if self.grouped && self.descent.metric != Metric::Cosine && base.lent().is_none() {
+            Repeated::find(base, progress)?;
+        }
+        Ok(())
     }
 
     /// The kernels of a build of this data, and of its report.
@@ -71,14 +88,14 @@ mod tests {
 
     use super::*;
     use crate::vectors::ElementType;
-    use crate::{Iterations, Metric, Start, Strategy, Synth};
+    use crate::{Iterations, Start, Strategy, Synth};
 
     /// The names of the kernels that a build launches, and those that it names in advance.
     fn launched_and_named(builder: &Builder, base: &Vectors) -> [BTreeSet<&'static str>; 2] {
         let (_, stats) = builder.build_with_stats(base, None).unwrap();
         let launched = stats.descent.kernels.iter().chain(&stats.prune.kernels);
         let data = DataShape::guess(base);
-        assert_eq!(data, DataShape::of(base, &crate::Progress::silent()).unwrap());
+        assert_eq!(data, DataShape::of(base, &Progress::silent()).unwrap());
         [launched.map(|time| time.kernel).collect(), builder.kernels(&data).into_iter().collect()]
     }
 
@@ -89,7 +106,7 @@ mod tests {
         let byte = |i: u32| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8;
         let bases = [
             synth.base(),
-            synth.base().cast(ElementType::F16, &crate::Progress::silent()).unwrap().into_owned(),
+            synth.base().cast(ElementType::F16, &Progress::silent()).unwrap().into_owned(),
             Vectors::from_bits((0..900 * 8).map(byte).collect(), 64).unwrap(),
             Vectors::from_u8((0..900 * 12).map(byte).collect(), 12).unwrap(),
             Vectors::from_f32((0..900 * 12).map(|i| f32::from(byte(i))).collect(), 12).unwrap(),

@@ -166,8 +166,8 @@ impl<T: Pod> Buffer<T> {
         })
     }
 
-    /// Lets `write` write the bytes of `count` rows of `stride` values, all of them, to the start of
-    /// the buffer, by way of host memory.
+    /// Lets `write` write the bytes of `count` rows of `stride` values, all of them, to the start
+    /// of the buffer, by way of host memory.
     ///
     /// # Panics
     /// If the rows do not fit.

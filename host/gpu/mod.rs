@@ -59,6 +59,10 @@ pub(crate) struct Gpu {
     ptx: Option<&'static str>,
 }
 
+/// The CUDA devices of this process.
+#[cfg(feature = "cuda")]
+static OPENED: opened::Opened = opened::Opened::new();
+
 impl Gpu {
     /// CUDA device number `ordinal`, opened and checked once per process.
     ///
@@ -66,8 +70,13 @@ impl Gpu {
     /// If the driver or the device is missing or too old, or the device fails its check.
     #[cfg(feature = "cuda")]
     pub(crate) fn cuda(ordinal: u32) -> Result<Self> {
-        static OPENED: opened::Opened = opened::Opened::new();
         OPENED.get(ordinal, || Self::new(cuda::CudaMachine::open(ordinal)?).checked())
+    }
+
+    /// Forgets the CUDA devices that are open: each closes when nobody holds it any more.
+    pub(crate) fn close_cuda() {
+        #[cfg(feature = "cuda")]
+        OPENED.close();
     }
 
     /// The number of the CUDA device whose memory holds `address`; none if it is other memory.

@@ -33,6 +33,12 @@ impl Opened {
         devices.insert(ordinal, gpu.clone());
         Ok(gpu)
     }
+
+    /// Forgets all devices. Holders keep theirs.
+    pub(super) fn close(&self) {
+        let devices = std::mem::take(&mut *self.devices.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(devices);
+    }
 }
 
 #[cfg(test)]
@@ -59,6 +65,8 @@ mod tests {
         let buffer: Buffer<u32> = memory.buffer("values").unwrap();
         assert!(buffer.download(&mut [0; 4]).is_err() && first.has_failed());
         assert_eq!((get(3).unwrap().1, get(3).unwrap().1), (3, 3));
+        opened.close();
+        assert_eq!(get(3).unwrap().1, 4);
         assert!(opened.get(9, || Err(first.error("no such device"))).is_err());
     }
 }

@@ -211,7 +211,14 @@ impl Vectors {
 
     /// Rows of `storage`; the caller has checked that it holds them, aligned.
     pub(super) fn new(storage: Storage, layout: Layout, path: Option<PathBuf>) -> Self {
-        Self { storage, layout, path, largest: OnceLock::new(), bytes: OnceLock::new() }
+        Self {
+            storage,
+            layout,
+            path,
+            largest: OnceLock::new(),
+            bytes: OnceLock::new(),
+            repeated: OnceLock::new(),
+        }
     }
 }
 

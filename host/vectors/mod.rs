@@ -38,8 +38,8 @@ mod values;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 
@@ -109,6 +109,8 @@ pub struct Vectors {
     largest: OnceLock<f32>,
     /// Whether all values are f32, but bytes. Set once all have been read for it.
     bytes: OnceLock<bool>,
+    /// The rows that repeat others, if they have been looked for.
+    repeated: OnceLock<Arc<Repeated>>,
 }
 
 /// Layout of the rows in storage: row `i` starts at byte `offset + i * stride`.
@@ -207,7 +209,7 @@ impl Vectors {
         };
         let layout = Layout::dense(self.element_type(), ids.len(), self.dim());
         // Values of a checked base need no second check.
-        Ok(Self { storage, layout, path: None, largest: self.largest.clone(), bytes: OnceLock::new() })
+        Ok(Self { largest: self.largest.clone(), ..Self::new(storage, layout, None) })
     }
 
     /// The rows of `range`: without a copy, or copied to host memory if they lie on a device.
@@ -221,7 +223,7 @@ impl Vectors {
         }
         let Layout { offset, stride, .. } = self.layout;
         let layout = Layout { rows: range.len(), offset: offset + range.start * stride, ..self.layout };
-        Ok(Self { layout, bytes: OnceLock::new(), ..self.clone() })
+        Ok(Self { layout, bytes: OnceLock::new(), repeated: OnceLock::new(), ..self.clone() })
     }
 
     /// The only row in host memory, if these are one row on a device: a copy takes less time than

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 
@@ -64,8 +65,26 @@ impl Repeated {
     pub(crate) fn of(space: &Space<'_>, progress: &Progress) -> Result<Self> {
         match space.vectors().lent() {
             Some(lent) => Self::on_device(lent, space.zero(), progress),
-            None => Self::by(hash, space, progress),
+            // Under cosine rows are others than those of the base.
+            None => match space.vectors().repeated.get() {
+                Some(known) => Ok(Self::clone(known)),
+                None => Self::by(hash, (space.vectors(), space.zero()), progress),
+            },
         }
+    }
+
+    /// Finds the repeated rows of a base in host memory, which keeps them: [`of`](Self::of) then
+    /// finds them at once, unless the metric is cosine.
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub(crate) fn find(base: &Vectors, progress: &Progress) -> Result<()> {
+        if base.repeated.get().is_none() {
+            let found = Self::by(hash, (base, &[]), progress)?;
+            // Whoever else looked for them found the same.
+            let _ = base.repeated.set(Arc::new(found));
+        }
+        Ok(())
     }
 
     /// [`of`](Self::of) for rows on a device, which hashes them. Rows of equal hashes alone are
@@ -121,14 +140,18 @@ impl Repeated {
     }
 
     /// [`of`](Self::of) with another hash.
-    fn by(hash: impl Fn(&[u8]) -> u64 + Sync, space: &Space<'_>, progress: &Progress) -> Result<Self> {
-        let (rows, zero) = (space.rows(), space.zero());
+    fn by(
+        hash: impl Fn(&[u8]) -> u64 + Sync,
+        (base, zero): (&Vectors, &[bool]),
+        progress: &Progress,
+    ) -> Result<Self> {
+        let rows = base.rows();
         let bytes = |row: u32| {
             // Zeros may differ in sign.
             let is_zero = zero.get(row as usize) == Some(&true);
             Cow::Borrowed(if is_zero { &[][..] } else { bytes_of(rows, row) })
         };
-        Self::by_bytes(hash, (space.len(), space.row_bytes()), bytes, progress)
+        Self::by_bytes(hash, (base.len(), base.element_type().row_bytes(base.dim())), bytes, progress)
     }
 
     /// Finds the repeated rows among `rows` rows of `row_bytes` bytes; `bytes` returns a row.
@@ -357,12 +380,18 @@ mod tests {
         let space = Space::new(base, metric, &silent).unwrap();
         let expected = plain(base, metric);
         let found = Repeated::of(&space, &silent).unwrap();
+        let rows = (space.vectors(), space.zero());
         assert_eq!(Repeated::of_base(base, metric, &silent).unwrap(), found, "{what}, {metric}, raw");
         assert_eq!(found.pairs, expected, "{what}, {metric}");
         // Hashes with many collisions.
         let few = |bytes: &[u8]| hash(bytes) % 3;
-        assert_eq!(Repeated::by(few, &space, &silent).unwrap(), found, "{what}, {metric}, three hashes");
-        assert_eq!(Repeated::by(|_| 7, &space, &silent).unwrap(), found, "{what}, {metric}, one hash");
+        assert_eq!(Repeated::by(few, rows, &silent).unwrap(), found, "{what}, {metric}, three hashes");
+        assert_eq!(Repeated::by(|_| 7, rows, &silent).unwrap(), found, "{what}, {metric}, one hash");
+        // A base that has been read for them.
+        let read = base.clone();
+        Repeated::find(&read, &silent).unwrap();
+        let space = Space::new(&read, metric, &silent).unwrap();
+        assert_eq!(Repeated::of(&space, &silent).unwrap(), found, "{what}, {metric}, known");
         let others = found.others(0..base.len());
         assert!(others.iter().zip(0..).all(|(&row, place)| found.other(place) == row), "{what}, {metric}");
         let parts = [found.others(0..base.len() / 3), found.others(base.len() / 3..base.len())];

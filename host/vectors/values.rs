@@ -45,11 +45,11 @@ impl Vectors {
         if !(dense && whole) {
             return Ok(self.rows_as()?.flatten().copied().collect());
         }
-        let Self { storage, layout, path, largest, bytes } = self;
+        let Self { storage, layout, path, largest, bytes, repeated } = self;
         match storage.into_vec() {
             Ok(values) => Ok(values),
             Err(storage) => {
-                let shared = Self { storage, layout, path, largest, bytes };
+                let shared = Self { storage, layout, path, largest, bytes, repeated };
                 Ok(shared.rows_as()?.flatten().copied().collect())
             }
         }

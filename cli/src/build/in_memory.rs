@@ -91,7 +91,7 @@ impl Args {
         Ok(self.graph.as_ref().map(open).transpose()?)
     }
 
-    /// Writes the index, and measures it meanwhile unless there is no report.
+    /// Writes the index. Meanwhile measures it, unless there is no report, and closes the devices.
     fn write_and_measure(
         &self,
         done: &mut Done,
@@ -108,25 +108,22 @@ impl Args {
             timeline::add(TaskKind::Write, seconds);
             Ok::<f64, tagore::Error>(seconds)
         };
-        let measured = (!self.no_report).then(|| {
-            thread::scope(|scope| {
-                let writer = thread::Builder::new().name("writer".to_owned()).spawn_scoped(scope, write).ok();
+        let (report, written) = thread::scope(|scope| {
+            let writer = thread::Builder::new().name("writer".to_owned()).spawn_scoped(scope, write).ok();
+            let report = (!self.no_report).then(|| {
                 let report = Report::of(index, Some(base), sample, measure);
                 laps.end("measure");
-                // Without a thread, this one writes.
-                let written = writer.map_or_else(write, |writer| {
-                    writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                });
-                (report, written)
-            })
+                report
+            });
+            // That takes a while, and nothing needs them any more.
+            tagore::close_devices();
+            // Without a thread, this one writes.
+            let written = writer.map_or_else(write, |writer| {
+                writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            (report, written)
         });
-        let (report, seconds) = match measured {
-            Some((report, written)) => {
-                let seconds = written?;
-                (Some(report), seconds)
-            }
-            None => (None, write()?),
-        };
+        let seconds = written?;
         laps.end("write");
         done.seconds.write = seconds;
         done.seconds.total = began + seconds;

@@ -99,8 +99,8 @@ pub unsafe fn vectors_copy_narrowed(p: CopyRows<f32, u8>) {
     copy(&p, |row, i| row.get(i) as u32 as u8);
 }
 
-/// Packs rows of zeros and ones, in bytes, to words of 32 bits, the first value in the least bit (see
-/// [`CopyRows`]).
+/// Packs rows of zeros and ones, in bytes, to words of 32 bits, the first value in the least bit
+/// (see [`CopyRows`]).
 ///
 /// Launch: a block of [`VECTOR_THREADS`] per [`VECTOR_ROWS`] rows to copy.
 ///

@@ -96,8 +96,8 @@ impl RowsAt {
         self.copy_all::<vectors_copy_bits, u8>(gpu, self.typed(), to)
     }
 
-    /// Packs all rows, which are zeros and ones in bytes, as bits to `to`, `words` words apart. Rows
-    /// begin at multiples of 16 bytes, with zeros between them.
+    /// Packs all rows, which are zeros and ones in bytes, as bits to `to`, `words` words apart.
+    /// Rows begin at multiples of 16 bytes, with zeros between them.
     pub(crate) fn pack(self, gpu: &Gpu, (to, words): (GlobalMut<u32>, usize)) -> Result<()> {
         self.copy_all::<vectors_copy_packed, u32>(gpu, self.divided(1, words), (to, words))
     }
