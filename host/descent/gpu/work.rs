@@ -126,8 +126,8 @@ impl Build<'_> {
         self.gpu.count_work::<descent_gather>(self.nodes() * (read + ROW_BYTES), 0);
     }
 
-    /// Counts the work of phase 2, by kernel `K`, from `stats`, as if every node had neighbours left
-    /// to expand.
+    /// Counts the work of phase 2, by kernel `K`, from `stats`, as if every node had neighbours
+    /// left to expand.
     pub(super) fn count_expansions<K: Kernel>(&self, stride: u32, stats: &DescentStats) {
         let expansions = u64::from(stats.iterations.1) * self.nodes();
         let parents = self.expand.min(self.k) as u64;
