@@ -1,6 +1,7 @@
 //! `tagore search`
 
 use std::path::PathBuf;
+use std::thread;
 use std::time::Instant;
 
 use serde_json::json;
@@ -86,11 +87,18 @@ impl Args {
         let seconds = began.elapsed().as_secs_f64();
         let count = result.len() as f64;
         let distances = result.computed() as f64 / count.max(1.0);
-        let (device, device_seconds) = (searcher.runs_on(), result.device_seconds());
-        match TextFormat::of(&self.output, output.is_json()) {
-            Some(format) => output.write(&self.output, &format.text(&result))?,
-            None => GroundTruth::from(result).save(&self.output)?,
-        }
+        let (device, device_seconds) = (searcher.runs_on().to_owned(), result.device_seconds());
+        thread::scope(|scope| {
+            // Nothing needs the device any more. To close it takes a while, as to write does.
+            scope.spawn(move || {
+                drop(searcher);
+                tagore::close_devices();
+            });
+            match TextFormat::of(&self.output, output.is_json()) {
+                Some(format) => output.write(&self.output, &format.text(&result)),
+                None => Ok(GroundTruth::from(result).save(&self.output)?),
+            }
+        })?;
         output.say(format_args!(
             "{} queries on {device} in {seconds:.3} s, {} distances each -> {}",
             grouped(count),
