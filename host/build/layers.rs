@@ -32,14 +32,17 @@ const FEW_FROM_SPARSE: usize = SAMPLE / 125;
 /// Beam of the test searches: narrow, since the entry points matter most for a narrow beam.
 pub(super) const BEAM: usize = 32;
 
-/// Beams tried for a layer. The layer takes the smallest that loses at most one search more than
-/// the best.
+/// Beams tried for a layer. The layer takes the smallest that loses at most [`FEW_MORE`] searches
+/// more than the best.
 const LAYER_BEAMS: [usize; 11] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64];
+
+/// One test search in 500. The last ones that go astray take a third of the distances.
+const FEW_MORE: usize = SAMPLE / 500;
 
 /// Degree of layers, and neighbours per node of the k-NN graphs they are pruned from. A step of a
 /// larger degree and a narrower beam takes fewer distances where the nodes are hard to search, as
 /// one node of each of thousands of clusters is.
-const DEGREE: usize = 48;
+const DEGREE: usize = 40;
 const KNN: usize = 64;
 
 /// A layer has at most a sixth of the nodes below it. Under inner product few edges are mutual, and
@@ -124,13 +127,13 @@ impl<'a, G: Graph> Test<'a, G> {
                 search.set_beam(beam);
             }
             lost.push(self.astray(Start { entries, layers })?);
-            // No wider beam loses less by more than one.
-            if lost.last() <= Some(&1) {
+            // No wider beam can make this one too narrow.
+            if lost.last() <= Some(&FEW_MORE) {
                 break;
             }
         }
         let fewest = lost.iter().copied().min().unwrap_or(usize::MAX);
-        let first = lost.iter().position(|&lost| lost <= fewest + 1).unwrap_or(0);
+        let first = lost.iter().position(|&lost| lost <= fewest + FEW_MORE).unwrap_or(0);
         layers[0].set_beam(LAYER_BEAMS[first]);
         Ok(fewest)
     }
