@@ -108,6 +108,9 @@ maturin=$work/maturin/bin
 PATH=$maturin:$PATH maturin sdist --out "$work/wheels" > "$work/sdist.log" 2>&1 || { cat "$work/sdist.log" >&2; exit 1; }
 # Built as pip builds it, in the folder of the release build: the crates of the registry are there.
 # Its lock file is that of the whole workspace, of which it holds a part: not --locked.
+# Files of an sdist have old times: cargo would take an earlier build of our crates for theirs.
+(cd .. && cargo clean --quiet --release --locked -p tagore -p tagore-cli -p tagore-device -p tagore-cuda-std \
+  -p tagore-cuda-std-macros -p tagore-cust -p tagore-emulator -p tagore-python)
 CARGO_TARGET_DIR=$work/.. TAGORE_PTX=checked-in PATH=$maturin:$PATH \
   "$maturin/pip" wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
   --wheel-dir "$work/from-sdist" "$work"/wheels/*.tar.gz

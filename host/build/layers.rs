@@ -33,11 +33,11 @@ const FEW_FROM_SPARSE: usize = SAMPLE / 125;
 pub(super) const BEAM: usize = 32;
 
 /// Beams tried for a layer. The layer takes the smallest that loses at most [`FEW_MORE`] searches
-/// more than the best.
+/// more than the best. A search that goes astray in a layer does so with any beam below.
 const LAYER_BEAMS: [usize; 11] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64];
 
-/// One test search in 500. The last ones that go astray take a third of the distances.
-const FEW_MORE: usize = SAMPLE / 500;
+/// One test search in a thousand.
+const FEW_MORE: usize = SAMPLE / 1000;
 
 /// Degree of layers, and neighbours per node of the k-NN graphs they are pruned from. A step of a
 /// larger degree and a narrower beam takes fewer distances where the nodes are hard to search, as
