@@ -110,7 +110,7 @@ PATH=$maturin:$PATH maturin sdist --out "$work/wheels" > "$work/sdist.log" 2>&1 
 # Its lock file is that of the whole workspace, of which it holds a part: not --locked.
 # Files of an sdist have old times: cargo would take an earlier build of our crates for theirs.
 (cd .. && cargo clean --quiet --release --locked -p tagore -p tagore-cli -p tagore-device -p tagore-cuda-std \
-  -p tagore-cuda-std-macros -p tagore-cust -p tagore-emulator -p tagore-python)
+  -p tagore-cuda-std-macros -p tagore-cuda-builder -p tagore-cust -p tagore-emulator -p tagore-python)
 CARGO_TARGET_DIR=$work/.. TAGORE_PTX=checked-in PATH=$maturin:$PATH \
   "$maturin/pip" wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
   --wheel-dir "$work/from-sdist" "$work"/wheels/*.tar.gz
