@@ -90,10 +90,12 @@ impl Args {
         let (device, device_seconds) = (searcher.runs_on().to_owned(), result.device_seconds());
         thread::scope(|scope| {
             // Nothing needs the device any more. To close it takes a while, as to write does.
-            scope.spawn(move || {
+            let close = move || {
                 drop(searcher);
                 tagore::close_devices();
-            });
+            };
+            // Without a thread it closes when the command ends.
+            let _ = thread::Builder::new().name("device".to_owned()).spawn_scoped(scope, close);
             match TextFormat::of(&self.output, output.is_json()) {
                 Some(format) => output.write(&self.output, &format.text(&result)),
                 None => Ok(GroundTruth::from(result).save(&self.output)?),
