@@ -25,10 +25,10 @@ export ASAN_OPTIONS=allocator_may_return_null=1
 
 echo "-- installed files"
 # A packager's root, and folders of a distribution.
-DESTDIR=$work/root cargo xtask install --prefix /usr --libdir lib/triple --includedir include/tagore >/dev/null
-test -e "$work/root/usr/lib/triple/libtagore.so"
-grep -qx 'libdir=${prefix}/lib/triple' "$work/root/usr/lib/triple/pkgconfig/tagore.pc"
-test ! -e "$work/root$work"
+DESTDIR=$work/staged cargo xtask install --prefix /usr --libdir lib/triple --includedir include/tagore >/dev/null
+test -e "$work/staged/usr/lib/triple/libtagore.so"
+grep -qx 'libdir=${prefix}/lib/triple' "$work/staged/usr/lib/triple/pkgconfig/tagore.pc"
+test ! -e "$work/staged$work"
 # The header declares all that is exported, and nothing else is.
 grep -oE '^(const char \*|[a-z0-9_]+ )tagore_[a-z0-9_]+\(' capi/tagore.h | grep -oE 'tagore_[a-z0-9_]+\($' | tr -d '(' | sort > "$work/declared"
 nm -D --defined-only "$prefix/lib/libtagore.so" | awk '{ print $3 }' | sort > "$work/exported"

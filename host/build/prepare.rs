@@ -30,16 +30,14 @@ impl Builder {
         Preparation::begin(&[descent.device], kernels, move |_| descent.gpu(nodes, dim))
     }
 
-    /// Reads `base`, in host memory, for all that a build asks of it: whether its values are valid,
-    /// whether floats are bytes, and which rows repeat others. The base remembers the answers, so
-    /// the build does not read it for them again. For the time in which a device
-    /// [is opened](Self::prepare); takes the memory on the host that the build would take later.
+    /// Finds the rows of `base`, in host memory, that repeat others, if a build asks for them. The
+    /// base remembers them, so the build does not read it for them again. For the time in which a
+    /// device [is opened](Self::prepare); takes the memory on the host that the build would take
+    /// later.
     ///
     /// # Errors
-    /// If a value is not finite, or the work is cancelled.
-    pub fn read(&self, base: &Vectors, progress: &Progress) -> Result<()> {
-        base.validate(progress)?;
-        DataShape::of(base, progress)?;
+    /// If the work is cancelled.
+    pub fn find_repeated(&self, base: &Vectors, progress: &Progress) -> Result<()> {
         if self.grouped && self.descent.metric != Metric::Cosine && base.lent().is_none() {
             Repeated::find(base, progress)?;
         }

@@ -63,18 +63,16 @@ impl Repeated {
     /// # Errors
     /// If the work is cancelled.
     pub(crate) fn of(space: &Space<'_>, progress: &Progress) -> Result<Self> {
-        match space.vectors().lent() {
-            Some(lent) => Self::on_device(lent, space.zero(), progress),
-            // Under cosine rows are others than those of the base.
-            None => match space.vectors().repeated.get() {
-                Some(known) => Ok(Self::clone(known)),
-                None => Self::by(hash, (space.vectors(), space.zero()), progress),
-            },
+        // Under cosine rows are others than those of the base.
+        match (space.vectors().lent(), space.vectors().repeated.get()) {
+            (Some(lent), _) => Self::on_device(lent, space.zero(), progress),
+            (None, Some(known)) => Ok(Self::clone(known)),
+            (None, None) => Self::by(hash, (space.vectors(), space.zero()), progress),
         }
     }
 
-    /// Finds the repeated rows of a base in host memory, which keeps them: [`of`](Self::of) then
-    /// finds them at once, unless the metric is cosine.
+    /// Finds the repeated rows of a base in host memory, which keeps them: [`of`](Self::of) and
+    /// [`of_base`](Self::of_base) then find them at once, unless the metric is cosine.
     ///
     /// # Errors
     /// If the work is cancelled.
@@ -125,6 +123,9 @@ impl Repeated {
     /// # Errors
     /// If the work is cancelled.
     pub(crate) fn of_base(base: &Vectors, metric: Metric, progress: &Progress) -> Result<Self> {
+        if let Some(known) = base.repeated.get().filter(|_| metric != Metric::Cosine) {
+            return Ok(Self::clone(known));
+        }
         base.advise(Access::InOrder);
         let rows = base.rows();
         let bytes = |row: u32| match metric {
@@ -392,6 +393,7 @@ mod tests {
         Repeated::find(&read, &silent).unwrap();
         let space = Space::new(&read, metric, &silent).unwrap();
         assert_eq!(Repeated::of(&space, &silent).unwrap(), found, "{what}, {metric}, known");
+        assert_eq!(Repeated::of_base(&read, metric, &silent).unwrap(), found, "{what}, {metric}, known raw");
         let others = found.others(0..base.len());
         assert!(others.iter().zip(0..).all(|(&row, place)| found.other(place) == row), "{what}, {metric}");
         let parts = [found.others(0..base.len() / 3), found.others(base.len() / 3..base.len())];

@@ -102,8 +102,7 @@ pub(crate) fn device_type(data: &DataShape, metric: Metric) -> ElementType {
 
 /// The element type in which a device searches exactly.
 pub(crate) fn exact_type(data: &DataShape, metric: Metric) -> ElementType {
-    let is_read = data.rows.saturating_mul(data.row_bytes()) <= READ;
-    if is_read { device_type(data, metric) } else { own_type(data, metric) }
+    if is_read(data.rows, data.row_bytes()) { device_type(data, metric) } else { own_type(data, metric) }
 }
 
 /// Whether values are bytes on their way to a device.
@@ -222,7 +221,11 @@ fn are_bytes(base: &Vectors, progress: &Progress) -> bool {
 
 /// Whether [`DataShape::of`] reads every row.
 pub(crate) fn all_are_read(base: &Vectors) -> bool {
-    base.len().saturating_mul(base.element_type().row_bytes(base.dim())) <= READ
+    is_read(base.len(), base.element_type().row_bytes(base.dim()))
+}
+
+fn is_read(rows: usize, row_bytes: usize) -> bool {
+    rows.saturating_mul(row_bytes) <= READ
 }
 
 fn all_are_bytes(base: &Vectors, progress: &Progress) -> bool {
@@ -237,12 +240,9 @@ fn all_are_bytes(base: &Vectors, progress: &Progress) -> bool {
 /// Whether all values of rows in host memory are f32 or bf16, but bytes, and f32 sums up squares of
 /// their differences without rounding.
 pub(crate) fn hold_bytes(vectors: &Vectors) -> bool {
-    let found = || sums_are_exact(vectors.dim()) && all_are_bytes(vectors, &Progress::silent());
-    if all_are_read(vectors) {
-        *vectors.bytes.get_or_init(found)
-    } else {
-        vectors.bytes.get() != Some(&false) && found()
-    }
+    let silent = Progress::silent();
+    *vectors.bytes.get_or_init(|| are_bytes(vectors, &silent))
+        && (all_are_read(vectors) || all_are_bytes(vectors, &silent))
 }
 
 #[cfg(test)]

@@ -287,7 +287,7 @@ def test_another_kind_of_device_is_refused_unless_allowed(base, tmp_path):
     assert run_all(emulated, {"device": "cpu", "any_device": True}) is None
 
 
-def test_tasks_of_a_device_run_where_a_gpu_is(build, cluster, tmp_path):
+def test_tasks_for_a_gpu_go_where_one_is(build, cluster, tmp_path):
     tagore_ann.write(tmp_path / "tiny.fbin", mixture(1100, 4))
     options = {"x": tmp_path / "tiny.fbin", "device": "emulated", "cluster_size": 500}
     with pytest.raises(ArgumentError, match="expected 1 CPU, 1 GPU for plan"):

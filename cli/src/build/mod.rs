@@ -98,11 +98,10 @@ impl Args {
         let preparation = self.graph.is_none().then(|| builder.clone().sample(self.sample()).prepare(&base));
         laps.end("start");
         if base.len().saturating_mul(base.element_type().row_bytes(base.dim())) <= READ_FIRST {
-            if self.graph.is_some() || self.limits.are_given() {
-                base.validate(output.progress())?;
-                DataShape::of(&base, output.progress())?;
-            } else {
-                builder.read(&base, output.progress())?;
+            base.validate(output.progress())?;
+            DataShape::of(&base, output.progress())?;
+            if self.graph.is_none() && !self.limits.are_given() {
+                builder.find_repeated(&base, output.progress())?;
             }
         }
         laps.end("read");
