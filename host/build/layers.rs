@@ -77,6 +77,23 @@ impl<G> Below<'_, G> {
     }
 }
 
+/// What a test found.
+#[derive(Clone, Copy)]
+struct Outcome {
+    /// Searches that went astray.
+    lost: usize,
+    /// Distances that all searches computed.
+    distances: u64,
+}
+
+impl Outcome {
+    /// Whether searches through layers, which ended so, are better than these without: they halve
+    /// the lost ones, or lose no more and compute fewer distances.
+    fn is_bettered_by(&self, with: &Self) -> bool {
+        2 * with.lost <= self.lost || with.lost <= self.lost && with.distances < self.distances
+    }
+}
+
 /// Searches for a sample of the nodes of a graph. A search goes astray if its best result is
 /// farther than the median neighbour of the node: it ended in another part of the data.
 struct Test<'a, G> {
@@ -97,60 +114,63 @@ impl<'a, G: Graph> Test<'a, G> {
         Ok(Self { below, nodes, medians, progress })
     }
 
-    /// The number of searches from `start` that go astray; on a device, from where it was told to
-    /// start.
-    fn astray(&self, start: Start<'_>) -> Result<usize> {
-        let nearest = match self.below.searches() {
+    /// Searches from `start`; on a device, from where it was told to start.
+    fn from(&self, start: Start<'_>) -> Result<Outcome> {
+        let (nearest, distances) = match self.below.searches() {
             Some(mut search) => search.nearest(self.below.space, &self.nodes, (1, BEAM), self.progress)?,
             None => self.nearest(start)?,
         };
         let distance = |&key: &Key| if key == key::NONE { f32::INFINITY } else { key::distance(key) };
         let found = nearest.iter().map(distance).zip(&self.medians);
-        Ok(found.filter(|&(distance, &median)| distance > median).count())
+        Ok(Outcome { lost: found.filter(|&(distance, &median)| distance > median).count(), distances })
     }
 
-    /// The number of searches from `entries` that go astray.
-    fn without(&self, entries: &[u32]) -> Result<usize> {
+    /// Searches from `entries`.
+    fn without(&self, entries: &[u32]) -> Result<Outcome> {
         let start = Start::at(entries);
         self.below.start(start)?;
-        self.astray(start)
+        self.from(start)
     }
 
     /// Sets the beam of the lowest of `layers`, entered at `entries`; returns the fewest searches
-    /// that go astray with any of the beams that were tried.
-    fn with(&self, layers: &mut [Layer], entries: &[u32]) -> Result<usize> {
+    /// that go astray with any of the beams that were tried, and the distances with the beam set.
+    fn with(&self, layers: &mut [Layer], entries: &[u32]) -> Result<Outcome> {
         self.below.start(Start { entries, layers })?;
-        let mut lost = Vec::with_capacity(LAYER_BEAMS.len());
+        let mut tried: Vec<Outcome> = Vec::with_capacity(LAYER_BEAMS.len());
         for beam in LAYER_BEAMS {
             layers[0].set_beam(beam);
             if let Some(mut search) = self.below.searches() {
                 search.set_beam(beam);
             }
-            lost.push(self.astray(Start { entries, layers })?);
+            let outcome = self.from(Start { entries, layers })?;
+            tried.push(outcome);
             // No wider beam can make this one too narrow.
-            if lost.last() <= Some(&FEW_MORE) {
+            if outcome.lost <= FEW_MORE {
                 break;
             }
         }
-        let fewest = lost.iter().copied().min().unwrap_or(usize::MAX);
-        let first = lost.iter().position(|&lost| lost <= fewest + FEW_MORE).unwrap_or(0);
+        let lost = tried.iter().map(|outcome| outcome.lost).min().unwrap_or(usize::MAX);
+        let first = tried.iter().position(|outcome| outcome.lost <= lost + FEW_MORE).unwrap_or(0);
         layers[0].set_beam(LAYER_BEAMS[first]);
-        Ok(fewest)
+        Ok(Outcome { lost, ..tried[first] })
     }
 
-    /// The nearest key that a search from `start` on the CPU finds for each node.
-    fn nearest(&self, start: Start<'_>) -> Result<Vec<Key>> {
+    /// The nearest key that a search from `start` on the CPU finds for each node, and the distances
+    /// of all searches.
+    fn nearest(&self, start: Start<'_>) -> Result<(Vec<Key>, u64)> {
         let &Below { space, graph, .. } = self.below;
         let limits = BeamLimits { beam: BEAM, expansions: usize::MAX };
         let nearest = self.nodes.par_iter().map_init(
             || BeamSearch::new(space.len()),
             |search, &node| {
                 self.progress.check()?;
+                let before = search.computed();
                 search.run(space, graph, BeamTask { query: space.query(node), start, limits }, |_| ());
-                Ok(search.found().next().unwrap_or(key::NONE))
+                Ok((search.found().next().unwrap_or(key::NONE), search.computed() - before))
             },
         );
-        nearest.collect()
+        let (keys, computed): (Vec<Key>, Vec<u64>) = nearest.collect::<Result<_>>()?;
+        Ok((keys, computed.iter().sum()))
     }
 }
 
@@ -271,27 +291,26 @@ impl Builder {
         let test = Test::new(below, self.descent.seed, &self.descent.progress)?;
         let without = test.without(entries)?;
         // Layers are stacked up to a small one: hnswlib and FAISS enter at one node.
-        if without <= FEW && !self.stacked {
+        if without.lost <= FEW && !self.stacked {
             return Ok(Vec::new());
         }
-        let (mut best, mut fewest) = (None, usize::MAX);
+        let mut best: Option<(Outcome, Vec<Layer>, Vec<u32>)> = None;
         // A sparse layer takes less time to build and to search. It may lack a node in some part of
         // the data.
         for is_sparse in [true, false] {
             let Some((mut layers, highest)) = self.layers_above(below, is_sparse)? else { break };
             let with = test.with(&mut layers, &highest)?;
             let (nodes, beam) = (layers[0].nodes().len(), layers[0].beam());
-            tracing::info!(nodes, beam, without, with, "searches begin in layers");
-            if with < fewest {
-                (best, fewest) = (Some((layers, highest)), with);
+            tracing::info!(nodes, beam, without = without.lost, with = with.lost, "searches begin in layers");
+            if best.as_ref().is_none_or(|(best, ..)| with.lost < best.lost) {
+                best = Some((with, layers, highest));
             }
-            if fewest <= FEW_FROM_SPARSE {
+            if with.lost <= FEW_FROM_SPARSE {
                 break;
             }
         }
-        // Layers pay for their distances only if they halve the lost searches.
-        let pays = |_: &_| 2 * fewest <= without || self.stacked;
-        Ok(best.filter(pays).map_or_else(Vec::new, |(layers, highest)| {
+        let pays = |(with, ..): &(Outcome, _, _)| self.stacked || without.is_bettered_by(with);
+        Ok(best.filter(pays).map_or_else(Vec::new, |(_, layers, highest)| {
             *entries = highest;
             layers
         }))
@@ -394,6 +413,21 @@ mod tests {
     use super::*;
     use crate::prune::GraphRows;
     use crate::{Metric, Synth};
+
+    #[test]
+    fn layers_stay_if_searches_lose_less_or_compute_less() {
+        let without = Outcome { lost: 6, distances: 1000 };
+        for (lost, distances, stay) in [
+            (3, 2000, true),
+            (4, 2000, false),
+            (4, 999, true),
+            (6, 999, true),
+            (6, 1000, false),
+            (7, 10, false),
+        ] {
+            assert_eq!(without.is_bettered_by(&Outcome { lost, distances }), stay, "{lost}, {distances}");
+        }
+    }
 
     #[test]
     fn a_limited_layer_has_the_smallest_draws() {

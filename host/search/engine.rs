@@ -216,7 +216,7 @@ impl<'a> Engine<'a> {
             let early = if on_gpu.takes_early() { space.early_queries(queries) } else { None };
             if let Some(early) = early {
                 let begun = begin(&early);
-                let checked = space.check_early(queries);
+                let checked = on_gpu.beside().and_then(|gpu| space.check_early(queries, gpu));
                 // The results are written until here, whatever was found.
                 on_gpu.synchronize()?;
                 checked.and(begun)?;

@@ -233,8 +233,17 @@ impl Vectors {
     /// # Errors
     /// If the device fails, or a value is not finite or out of range.
     pub(super) fn check_on_device(&self, metric: Option<Metric>) -> Result<Option<f32>> {
+        self.check_on(metric, None)
+    }
+
+    /// [`check_on_device`](Self::check_on_device) by `gpu` if given, a stream of the device that
+    /// holds the values.
+    ///
+    /// # Errors
+    /// As [`check_on_device`](Self::check_on_device).
+    pub(super) fn check_on(&self, metric: Option<Metric>, gpu: Option<&Gpu>) -> Result<Option<f32>> {
         let Some((lent, most)) = self.to_check_on_device(metric) else { return Ok(None) };
-        let checked = lent.check(most)?;
+        let checked = lent.check(gpu, most)?;
         if let Some(row) = checked.faulty {
             let faulty = self.select(&[row as u32])?;
             return Err(match faulty.check_rows(0..1, metric, &Largest::default()).err() {

@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::norms::normalised;
 use super::space::{Query, Space};
 use super::{Metric, Vectors, range};
+use crate::gpu::Gpu;
 use crate::{Error, Progress, Result};
 
 /// Queries prepared for a space: in its element type, normalised under cosine.
@@ -59,12 +60,13 @@ impl Space<'_> {
         is_early.then(|| Queries { vectors: Cow::Borrowed(queries), zero: Vec::new(), early: true })
     }
 
-    /// Checks queries whose search has begun, and waits for both.
+    /// Checks queries whose search has begun, on `gpu`: a stream of their device beside that of the
+    /// search.
     ///
     /// # Errors
     /// As [`queries`](Self::queries).
-    pub(crate) fn check_early(&self, queries: &Vectors) -> Result<()> {
-        queries.validate_for(self.metric(), &Progress::silent()).map(drop)
+    pub(crate) fn check_early(&self, queries: &Vectors, gpu: &Gpu) -> Result<()> {
+        queries.check_on(Some(self.metric()), Some(gpu)).map(drop)
     }
 }
 

@@ -49,6 +49,11 @@ Output = Literal["numpy", "device"]
 Devices = str | Sequence[str]
 
 
+def _detached(x: Any) -> Any:
+    """A tensor without its gradient, which other libraries would refuse to read."""
+    return x.detach() if getattr(x, "requires_grad", False) is True else x
+
+
 def device_array(x: Any, name: str) -> _tagore.DeviceArray | None:
     """The array ``x`` in the memory of a CUDA device, or None if it is elsewhere."""
     if isinstance(x, _tagore.DeviceArray):
@@ -56,6 +61,7 @@ def device_array(x: Any, name: str) -> _tagore.DeviceArray | None:
     if isinstance(x, np.ndarray):
         return None
     try:
+        x = _detached(x)
         found = _tagore.array_of_type(x, name)
         if found is not None:
             return found
@@ -76,7 +82,7 @@ def device_array(x: Any, name: str) -> _tagore.DeviceArray | None:
     except Error:
         raise
     except Exception as error:
-        remedy = "one that DLPack can lend: call x.detach(), or x.float() for another type"
+        remedy = "one that DLPack can lend: call x.float() for another type"
         raise refused(name, f"a {type(x).__name__} ({error})", remedy) from error
 
 
@@ -132,6 +138,7 @@ def host_array(x: Any, name: str) -> Array:
     if isinstance(x, np.ndarray):
         return x
     try:
+        x = _detached(x)
         where = _device(x)
     except Exception as error:
         raise refused(name, f"an array whose device is unknown ({error})", "numpy.asarray(x)") from error
@@ -145,7 +152,7 @@ def host_array(x: Any, name: str) -> Array:
         if hasattr(x, "__dlpack__"):
             return np.from_dlpack(x)
     except Exception as error:
-        remedy = "one that NumPy can read: call x.detach(), or x.float() for another type"
+        remedy = "one that NumPy can read: call x.float() for another type"
         raise refused(name, f"a {kind} ({error})", remedy) from error
     expected = "an array: call numpy.asarray(x, dtype=numpy.float32)"
     if hasattr(x, "to_numpy"):

@@ -29,6 +29,24 @@ class Interface:
         self.__array_interface__ = array.__array_interface__
 
 
+class Trained:
+    """A tensor with a gradient: torch lends its values to nobody."""
+
+    requires_grad = True
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        raise BufferError("Can't export tensors that require gradient")
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+    def detach(self):
+        return Lent(self.array)
+
+
 def ids_of(x):
     return tagore_ann.build(x, "cagra").search(np.ascontiguousarray(x, np.float32)[:20], k=3)[0]
 
@@ -36,7 +54,7 @@ def ids_of(x):
 def test_arrays_of_other_libraries_are_taken(x):
     copy = x[:500].copy()  # DLPack lends no read-only array
     expected = ids_of(copy).tolist()
-    for other in [Lent(copy), Interface(copy)]:
+    for other in [Lent(copy), Interface(copy), Trained(copy)]:
         index = tagore_ann.build(other, "cagra")
         assert index.search(copy[:20], k=3)[0].tolist() == expected
         assert index.base.__array_interface__["data"][0] == copy.__array_interface__["data"][0]

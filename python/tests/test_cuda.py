@@ -98,8 +98,14 @@ def test_pitched_rows_are_taken_and_others_refused(vectors):
         tagore_ann.knn_graph(there.T, k=3)
     with pytest.raises(tagore_ann.ArgumentError, match="float32, float16, uint8 or int8"):
         tagore_ann.knn_graph(there.double(), k=3)
-    with pytest.raises(tagore_ann.ArgumentError, match="call x.detach()"):
-        tagore_ann.knn_graph(there.requires_grad_(), k=3)
+
+
+def test_tensors_with_gradients_are_read(vectors):
+    there = torch_array(vectors[:500])
+    expected = tagore_ann.knn_graph(there, k=3)[0]
+    assert np.array_equal(tagore_ann.knn_graph(there.requires_grad_(), k=3)[0], expected)
+    here = there.cpu().detach().requires_grad_()
+    assert np.array_equal(tagore_ann.knn_graph(here, k=3, device="cuda")[0], expected)
 
 
 def test_the_cpu_copies_once(vectors):

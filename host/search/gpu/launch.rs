@@ -113,7 +113,7 @@ impl<T: OnDevice> Batch<T> {
             .with::<Key>("found in the next layer", capacity * carried)
             .with::<u64>("computed", SEARCH_COUNTERS as usize)
             .reserve(gpu)?;
-        Ok(Self {
+        let mut batch = Self {
             capacity,
             k,
             carried,
@@ -122,10 +122,12 @@ impl<T: OnDevice> Batch<T> {
             found: memory.buffer("found")?,
             in_layers: [memory.buffer("found in a layer")?, memory.buffer("found in the next layer")?],
             computed: memory.buffer("computed")?,
-        })
+        };
+        batch.computed.fill(0)?;
+        Ok(batch)
     }
 
-    /// Copies the queries of `range`, which come from `rows`, here, and clears the counters.
+    /// Copies the queries of `range`, which come from `rows`, here.
     fn load(&mut self, task: &Task<'_>, rows: &Origin<'_, T>, range: Range<usize>) -> Result<()> {
         let (count, pick, zero) = (range.len(), task.asked.pick(range), task.asked.zero);
         rows.copy(&task.on_gpu.gpu, pick.clone(), &mut self.queries, stride::<T>(task.dim))?;
@@ -133,10 +135,10 @@ impl<T: OnDevice> Batch<T> {
             let lift = |place| if zero[pick.row(place)] { -1.0 } else { 0.0 };
             self.lifts.upload(&(0..count).map(lift).collect::<Vec<f32>>())?;
         }
-        self.computed.fill(0)
+        Ok(())
     }
 
-    /// The number of distances computed since the queries came.
+    /// The number of distances computed since the counters were cleared.
     fn computed(&self) -> Result<u64> {
         let mut computed = [0; SEARCH_COUNTERS as usize];
         self.computed.download(&mut computed)?;
@@ -203,6 +205,11 @@ impl Task<'_> {
         let mut kept = resident.batch.lock().unwrap_or_else(PoisonError::into_inner);
         let batch = self.batch(&mut kept)?;
         self.in_batches(to, |range, to| {
+            // Nobody asks for the number of distances of results that stay on the device.
+            let stays = matches!(to, BatchKeysTo::Device(_));
+            if !stays {
+                batch.computed.fill(0)?;
+            }
             batch.load(self, rows, range.clone())?;
             self.walk(&resident.base, batch, range.len())?;
             let reranked = self
@@ -210,10 +217,9 @@ impl Task<'_> {
                 .map(|reranking| reranking.run(&self.on_gpu.gpu, &batch.found, range.clone(), self.limits));
             let reranked = reranked.transpose()?;
             let exact = if reranked.is_some() { range.len() * self.limits.walked } else { 0 };
-            let stays = matches!(to, BatchKeysTo::Device(_));
             self.hand_over(reranked.as_ref().unwrap_or(&batch.found), range, to)?;
             if stays {
-                // Nobody asks for the number of distances, and the caller waits.
+                // The caller waits.
                 return Ok(0);
             }
             let computed = batch.computed()?;

@@ -97,6 +97,8 @@ impl BeamShape {
 /// An index and its base on a device.
 pub(super) struct OnGpu {
     gpu: Gpu,
+    /// Another stream, made by the first use.
+    beside: OnceLock<Gpu>,
     degree: usize,
     edges: Buffer<u32>,
     entries: Buffer<u32>,
@@ -200,7 +202,8 @@ impl OnGpu {
         let full = codes.map(|(coded, _)| {
             Ok(FullOnGpu { coded: Arc::clone(coded), rows: FullRows::new(&gpu, vectors)? })
         });
-        Ok(Self { degree, edges, entries: entry_buffer, layers, base, full: full.transpose()?, gpu })
+        let (full, beside) = (full.transpose()?, OnceLock::new());
+        Ok(Self { degree, edges, entries: entry_buffer, layers, base, full, gpu, beside })
     }
 
     /// Whether searches may begin with [early queries](Space::early_queries): not if codes are made
@@ -213,6 +216,18 @@ impl OnGpu {
     /// Whether it takes [early queries](Space::early_queries) for bytes.
     pub(super) fn expects_bytes(&self) -> bool {
         matches!(self.base, AnyBase::Whole(..))
+    }
+
+    /// A stream beside that of searches.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(super) fn beside(&self) -> Result<&Gpu> {
+        if let Some(gpu) = self.beside.get() {
+            return Ok(gpu);
+        }
+        let gpu = self.gpu.fork()?;
+        Ok(self.beside.get_or_init(|| gpu))
     }
 
     /// Waits for all searches.

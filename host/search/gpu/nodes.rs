@@ -1,6 +1,6 @@
 //! Searches for nodes of the base itself, in a graph under construction.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use tagore_device::key::{self, Key};
 
@@ -32,7 +32,8 @@ impl NodeSearch {
             DeviceBase::I8(base) => AnyBase::I8(Resident { base, batch: Mutex::default() }),
         };
         let entries = MemoryPlan::new().with::<u32>("entries", 1).reserve(&gpu)?.buffer("entries")?;
-        Ok(Self(OnGpu { gpu, degree, edges, entries, layers: Vec::new(), base, full: None }))
+        let (layers, beside) = (Vec::new(), OnceLock::new());
+        Ok(Self(OnGpu { gpu, beside, degree, edges, entries, layers, base, full: None }))
     }
 
     /// Replaces the padded row of `node`.
@@ -64,7 +65,8 @@ impl NodeSearch {
         }
     }
 
-    /// The nearest `k` keys for each of `nodes`, from a beam of `beam`: those of the CPU.
+    /// The nearest `k` keys for each of `nodes`, from a beam of `beam`: those of the CPU. And the
+    /// number of distances computed.
     ///
     /// # Errors
     /// If the device lacks memory or fails, or the work is cancelled.
@@ -74,7 +76,7 @@ impl NodeSearch {
         nodes: &[u32],
         (k, beam): (usize, usize),
         progress: &Progress,
-    ) -> Result<Vec<Key>> {
+    ) -> Result<(Vec<Key>, u64)> {
         let on_gpu = &self.0;
         let limits = BatchLimits { k, walked: k, beam, width: 1, batch: BATCH };
         on_gpu.check(space, limits)?;
@@ -84,13 +86,13 @@ impl NodeSearch {
         let task = Task { on_gpu, dim, metric, asked, limits, stage: &stage, reranking: None };
         let mut keys = vec![key::NONE; nodes.len() * k];
         let to = KeysTo::Host(&mut keys);
-        match &on_gpu.base {
+        let work = match &on_gpu.base {
             AnyBase::F32(base) => task.run(base, &base.base.origin(), to),
             AnyBase::F16(base) => task.run(base, &base.base.origin(), to),
             AnyBase::U8(base) | AnyBase::Whole(base, _) => task.run(base, &base.base.origin(), to),
             AnyBase::I8(base) => task.run(base, &base.base.origin(), to),
         }?;
-        Ok(keys)
+        Ok((keys, work.computed))
     }
 
     /// The device and the base.

@@ -136,19 +136,23 @@ impl Lent {
     }
 
     /// Checks f32 or f16 values: faulty rows have a magnitude above `most`. Waits for all earlier
-    /// work.
+    /// work of `gpu`, a stream of the device: its own unless given.
     ///
     /// # Errors
     /// If the device fails.
-    pub(crate) fn check(&self, most: f32) -> Result<Checked> {
+    pub(crate) fn check(&self, gpu: Option<&Gpu>, most: f32) -> Result<Checked> {
+        let gpu = gpu.unwrap_or(&self.gpu);
         match self.layout.element {
-            ElementType::F16 => self.check_as::<f16, vectors_check_f16>(most),
-            _ => self.check_as::<f32, vectors_check_f32>(most),
+            ElementType::F16 => self.check_as::<f16, vectors_check_f16>(gpu, most),
+            _ => self.check_as::<f32, vectors_check_f32>(gpu, most),
         }
     }
 
-    fn check_as<T: OnDevice, K: Kernel<Arguments = (Check<T>,)>>(&self, most: f32) -> Result<Checked> {
-        let gpu = &self.gpu;
+    fn check_as<T: OnDevice, K: Kernel<Arguments = (Check<T>,)>>(
+        &self,
+        gpu: &Gpu,
+        most: f32,
+    ) -> Result<Checked> {
         let (_memory, rows) = self.at(gpu)?;
         let mut found: Buffer<u32> =
             MemoryPlan::new().with::<u32>("found", 3).reserve(gpu)?.buffer("found")?;
