@@ -152,7 +152,7 @@ impl Builder {
         let rows = repeated.others(0..base.len());
         let count = repeated.len() as u64;
         let builder = self.of_part(k, (base.len(), rows.len()));
-        let Built { index, stats, .. } = builder.build_and_keep(&base.select_there(&rows)?, None)?;
+        let Built { index, stats, .. } = builder.build_and_keep(&base.only(&rows)?, None)?;
         let index = index.expanded(base, &rows, repeated)?;
         let stats = BuildStats { sample: KnnSample::default(), repeated: count, ..stats };
         Ok(Built { index, stats, on_device: None })
@@ -181,7 +181,7 @@ impl Builder {
         }
         let rows: Vec<u32> = among.iter().collect();
         // No sample: its lists would lack the rows left out.
-        let Built { index, stats, .. } = builder.sample(0).build_and_keep(&base.select(&rows)?, None)?;
+        let Built { index, stats, .. } = builder.sample(0).build_and_keep(&base.only(&rows)?, None)?;
         let index = index.among(base, &rows, among.complement())?;
         Ok(Built { index, stats: BuildStats { sample: KnnSample::default(), ..stats }, on_device: None })
     }

@@ -218,6 +218,7 @@ impl Vectors {
             largest: OnceLock::new(),
             bytes: OnceLock::new(),
             repeated: OnceLock::new(),
+            picked: None,
         }
     }
 }

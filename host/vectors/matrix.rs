@@ -4,27 +4,39 @@ use half::{bf16, f16};
 
 use super::{Bits, Element};
 
-/// Rows of one type: row `i` is `data[i * stride..][..dim]`, where `dim` counts values: the
-/// dimension, or bytes of bits.
+/// Rows of one type: row `i` is `data[place * stride..][..dim]`, where `place` is `picked[i]`, or
+/// `i` of all rows, and `dim` counts values: the dimension, or bytes of bits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix<'a, T> {
     pub data: &'a [T],
     pub stride: usize,
     pub dim: usize,
+    picked: Option<&'a [u32]>,
 }
 
 impl<'a, T: Element> Matrix<'a, T> {
     pub(crate) fn new(data: &'a [T], stride: usize, dim: usize) -> Self {
-        Self { data, stride, dim }
+        Self { data, stride, dim, picked: None }
+    }
+
+    /// The rows with these numbers alone.
+    pub(super) fn picking(self, picked: Option<&'a [u32]>) -> Self {
+        Self { picked, ..self }
     }
 
     pub(crate) fn dim(&self) -> usize {
         self.dim
     }
 
+    /// The number of row `index` in `data`.
+    #[inline(always)]
+    pub(crate) fn place(&self, index: usize) -> usize {
+        self.picked.map_or(index, |picked| picked[index] as usize)
+    }
+
     #[inline(always)]
     pub(crate) fn row(&self, index: usize) -> &'a [T] {
-        let start = index * self.stride;
+        let start = self.place(index) * self.stride;
         &self.data[start..start + self.dim]
     }
 

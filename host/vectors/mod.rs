@@ -31,6 +31,7 @@ mod source;
 pub(crate) mod space;
 mod spool;
 mod storage;
+mod subset;
 mod synth;
 mod truth;
 mod values;
@@ -66,7 +67,6 @@ pub use truth::GroundTruth;
 
 use storage::Storage;
 
-use crate::memory::zeros;
 use crate::parallel::for_each_block;
 use crate::{Error, Progress, Result};
 
@@ -111,6 +111,8 @@ pub struct Vectors {
     bytes: OnceLock<bool>,
     /// The rows that repeat others, if they have been looked for.
     repeated: OnceLock<Arc<Repeated>>,
+    /// The numbers of the rows in storage, ascending; all rows of the layout if none.
+    picked: Option<Arc<[u32]>>,
 }
 
 /// Layout of the rows in storage: row `i` starts at byte `offset + i * stride`.
@@ -186,6 +188,7 @@ impl Vectors {
         if let Some(map) = self.storage.mapped()
             && first < end
         {
+            let (first, end) = (self.place(first), self.place(end - 1) + 1);
             let begin = offset + first * stride;
             advice::prefetch(map, begin..(offset + end * stride).min(map.len()));
         }
@@ -198,34 +201,6 @@ impl Vectors {
         }
     }
 
-    /// Copies the rows `ids` to host memory.
-    ///
-    /// # Errors
-    /// If they lie on a device that fails.
-    pub(crate) fn select(&self, ids: &[u32]) -> Result<Self> {
-        let storage = match self.lent() {
-            Some(lent) => Storage::owned(lent.fetch(ids)?),
-            None => with_matrix!(self.rows(), m => Storage::owned(gathered(m, ids))),
-        };
-        let layout = Layout::dense(self.element_type(), ids.len(), self.dim());
-        // Values of a checked base need no second check.
-        Ok(Self { largest: self.largest.clone(), ..Self::new(storage, layout, None) })
-    }
-
-    /// The rows of `range`: without a copy, or copied to host memory if they lie on a device.
-    ///
-    /// # Errors
-    /// If that device fails.
-    pub(crate) fn part(&self, range: Range<usize>) -> Result<Self> {
-        if self.lent().is_some() {
-            let ids: Vec<u32> = range.map(|row| row as u32).collect();
-            return self.select(&ids);
-        }
-        let Layout { offset, stride, .. } = self.layout;
-        let layout = Layout { rows: range.len(), offset: offset + range.start * stride, ..self.layout };
-        Ok(Self { layout, bytes: OnceLock::new(), repeated: OnceLock::new(), ..self.clone() })
-    }
-
     /// The only row in host memory, if these are one row on a device: a copy takes less time than
     /// to check and to prepare a row there.
     ///
@@ -235,31 +210,6 @@ impl Vectors {
         let Some(lent) = self.lent().filter(|lent| lent.rows() == 1) else { return Ok(None) };
         let layout = Layout::dense(self.element_type(), 1, self.dim());
         Ok(Some(Self::new(Storage::owned(lent.first()?), layout, None)))
-    }
-
-    /// Copies the rows `ids`, at least one, to the kind of memory that holds them.
-    ///
-    /// # Errors
-    /// If they lie on a device that lacks memory or fails.
-    pub(crate) fn select_there(&self, ids: &[u32]) -> Result<Self> {
-        let Some(lent) = self.lent() else { return self.select(ids) };
-        let lent = lent.select(ids)?;
-        let layout = lent.layout();
-        Ok(Self { largest: self.largest.clone(), ..Self::of_lent(lent, layout) })
-    }
-
-    /// At most 1,024 evenly spread rows in host memory, the first and the last included; all rows
-    /// if that is where they are.
-    ///
-    /// # Errors
-    /// If they lie on a device that fails.
-    pub(crate) fn spread(&self) -> Result<(Cow<'_, Self>, Vec<usize>)> {
-        let rows: Vec<usize> = spread_rows(self.len()).collect();
-        if self.lent().is_none() {
-            return Ok((Cow::Borrowed(self), rows));
-        }
-        let ids: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
-        Ok((Cow::Owned(self.select(&ids)?), (0..rows.len()).collect()))
     }
 
     /// The name of these vectors in an error: their file, or `vectors`.
@@ -282,9 +232,11 @@ impl Vectors {
     fn matrix<T: Element>(&self) -> Matrix<'_, T> {
         let Layout { element, rows, dim, offset, stride, .. } = self.layout;
         let values = element.values(dim);
-        let end = if rows == 0 { offset } else { offset + (rows - 1) * stride + values * size_of::<T>() };
+        let end =
+            if rows == 0 { offset } else { offset + self.place(rows - 1) * stride + values * size_of::<T>() };
         // Every constructor checked the length, and the alignment of every row.
-        Matrix::new(bytemuck::cast_slice(&self.storage.bytes()[offset..end]), stride / size_of::<T>(), values)
+        let data = bytemuck::cast_slice(&self.storage.bytes()[offset..end]);
+        Matrix::new(data, stride / size_of::<T>(), values).picking(self.picked.as_deref())
     }
 
     /// Checks that all values are finite and that all rows of an fvecs or bvecs file have the same
@@ -444,7 +396,7 @@ impl Vectors {
         }
         let map = self.storage.bytes();
         let prefix = |row: usize| {
-            let start = row * stride;
+            let start = self.place(row) * stride;
             i32::from_le_bytes([map[start], map[start + 1], map[start + 2], map[start + 3]])
         };
         let bad = rows.find(|&row| prefix(row) != dim as i32);
@@ -457,14 +409,6 @@ impl Vectors {
             format_args!("{dim} as in row 0"),
         ))
     }
-}
-
-/// The rows `ids` of a matrix, without gaps.
-fn gathered<T: Element>(rows: Matrix<'_, T>, ids: &[u32]) -> Vec<T> {
-    let mut values = zeros(ids.len() * rows.dim);
-    let to = values.par_chunks_exact_mut(rows.dim).with_min_len(256);
-    to.zip(ids).for_each(|(to, &id)| to.copy_from_slice(rows.row(id as usize)));
-    values
 }
 
 /// The values that every data set allows, for errors.

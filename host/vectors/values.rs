@@ -42,14 +42,14 @@ impl Vectors {
         self.typed::<T>()?;
         let row = T::TYPE.row_bytes(self.dim());
         let (dense, whole) = (self.layout.stride == row, self.len() * row == self.storage.bytes().len());
-        if !(dense && whole) {
+        if !(dense && whole) || self.picked.is_some() {
             return Ok(self.rows_as()?.flatten().copied().collect());
         }
-        let Self { storage, layout, path, largest, bytes, repeated } = self;
+        let Self { storage, layout, path, largest, bytes, repeated, picked } = self;
         match storage.into_vec() {
             Ok(values) => Ok(values),
             Err(storage) => {
-                let shared = Self { storage, layout, path, largest, bytes, repeated };
+                let shared = Self { storage, layout, path, largest, bytes, repeated, picked };
                 Ok(shared.rows_as()?.flatten().copied().collect())
             }
         }

@@ -82,8 +82,10 @@ impl<'a, T: OnDevice> Origin<'a, T> {
             Self::Device { rows, .. } => rows.dim,
             Self::Bits(_, dim) => *dim,
             Self::Wide(rows) => rows.dim,
-            &Self::Host(Matrix { data, stride, dim }) => {
-                return Ok(Sample { values: Cow::Borrowed(data), stride, dim, places: ids });
+            Self::Host(rows) => {
+                let places = ids.into_iter().map(|id| rows.place(id as usize) as u32).collect();
+                let &Matrix { data, stride, dim, .. } = rows;
+                return Ok(Sample { values: Cow::Borrowed(data), stride, dim, places });
             }
         };
         let count = ids.len();
