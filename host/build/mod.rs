@@ -162,12 +162,12 @@ impl Builder {
     }
 
     /// Builds over the rows of `ids` only, a set of the rows of the base; over all if `None`, as
-    /// unless set. The index
-    /// is that of a base of these rows alone, with the ids of the whole base. The other rows have
-    /// no neighbours, no edge leads to them, and no search returns them
+    /// unless set. The index is that of a base of these rows alone, with the ids of the whole base.
+    /// The other rows have no neighbours, no edge leads to them, and no search returns them
     /// ([`Index::left_out`](crate::Index::left_out)).
     ///
-    /// The values of the rows are copied. Not for a build from a given k-NN graph, nor out of core.
+    /// Rows in host memory are read where they lie; those on a device are copied there. Not for a
+    /// build from a given k-NN graph, nor out of core.
     ///
     /// ```
     /// use tagore::{Builder, IdSet, Progress, Search, Searcher, Strategy, Synth};

@@ -9,8 +9,8 @@ use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::search::{Search, Searcher};
 use crate::vectors::with_matrix;
 use crate::{
-    Builder, Descent, Device, DeviceMemory, DeviceResults, DeviceRows, ElementType, ExactSearch, Index,
-    Metric, Progress, Start, Strategy, Synth, SynthKind, Vectors,
+    Builder, Descent, Device, DeviceMemory, DeviceResults, DeviceRows, ElementType, ExactSearch, IdSet,
+    Index, Metric, Progress, Start, Strategy, Synth, SynthKind, Vectors,
 };
 
 /// Devices to test: the emulator, and a GPU where there is one.
@@ -119,6 +119,13 @@ fn repeated_rows_and_zero_vectors_are_found_on_the_device() {
         let base = typed(&values, 7, element);
         check_build(&base, &Builder::new(Strategy::nssg().degree(6)).knn(12).metric(metric), 0);
     }
+}
+
+#[test]
+fn rows_left_out_are_left_out_on_the_device() {
+    let base = Synth::new(210, 6, 4).unwrap().base();
+    let stay = IdSet::from_ids(210, (0..210).filter(|row| row % 4 > 0)).unwrap();
+    check_build(&base, &Builder::new(Strategy::nsg().degree(6)).knn(12).among(stay), 8);
 }
 
 #[test]
