@@ -119,6 +119,7 @@ mod progress;
 mod prune;
 mod quantize;
 mod report;
+mod same_file;
 mod search;
 mod text;
 mod vectors;
@@ -143,6 +144,7 @@ pub use quantize::Compression;
 pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, StageCost};
 #[cfg(feature = "plots")]
 pub use report::{Point, Series, recall_qps_plot, timeline_plot};
+pub use same_file::{check_no_input, is_same_file, real_path};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
 pub use search::{MAX_WIDTH, Neighbor, Search, SearchResult, Searcher, prepare_search};
 pub use text::{grouped, one_line, path_text};

@@ -1,9 +1,10 @@
 //! The input and output files of a command: no output is written over another file of it.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use tagore::{Error, Result, check_output, path_text, temporary_path};
+use tagore::{
+    Error, Result, check_no_input, check_output, is_same_file, path_text, real_path, temporary_path,
+};
 
 use crate::output::STANDARD;
 
@@ -108,32 +109,24 @@ impl Files {
         }
         let files =
             || self.outputs.iter().map(|(output, _)| output).filter(|path| path.as_os_str() != STANDARD);
-        let inputs: Vec<(Identity, &PathBuf)> = identities(&self.inputs);
-        let mut written: Vec<(Identity, &PathBuf)> = Vec::new();
+        let mut written: Vec<&PathBuf> = Vec::new();
         for output in files() {
-            let identity = Identity::of(output);
-            if let Some((_, input)) = inputs.iter().find(|(input, _)| *input == identity) {
-                return refuse(
-                    output,
-                    format_args!("the input {}", path_text(input)),
-                    "a file that is not read",
-                );
-            }
-            if let Some((_, other)) = written.iter().find(|(other, _)| *other == identity) {
+            check_no_input(output, &self.inputs)?;
+            if let Some(other) = written.iter().find(|other| is_same_file(output, other)) {
                 let found = format!("the output {} too", path_text(other));
                 return refuse(output, found, "a file of its own for each output");
             }
-            let temporary = Identity::of(&temporary_path(output));
-            if let Some((_, input)) = inputs.iter().find(|(input, _)| *input == temporary) {
+            let temporary = temporary_path(output);
+            if let Some(input) = self.inputs.iter().find(|input| is_same_file(input, &temporary)) {
                 let found = format!("its temporary file is the input {}", path_text(input));
                 return refuse(output, found, "another name");
             }
-            written.push((identity, output));
+            written.push(output);
         }
         if let Some(work) = &self.work {
-            let folder = resolved(work);
+            let folder = real_path(work);
             let mut all = self.inputs.iter().chain(files());
-            if let Some(file) = all.find(|file| resolved(file).starts_with(&folder)) {
+            if let Some(file) = all.find(|file| real_path(file).starts_with(&folder)) {
                 let expected = "a folder for work files alone: it is removed at the end";
                 return refuse(work, format_args!("{} in the work folder", path_text(file)), expected);
             }
@@ -145,43 +138,4 @@ impl Files {
 
 fn refuse(path: &Path, found: impl ToString, expected: &str) -> Result<()> {
     Err(Error::File { path: path.to_owned(), found: found.to_string(), expected: expected.to_owned() })
-}
-
-fn identities(paths: &[PathBuf]) -> Vec<(Identity, &PathBuf)> {
-    paths.iter().map(|path| (Identity::of(path), path)).collect()
-}
-
-/// The identity of a file, independent of its name.
-#[derive(PartialEq, Eq)]
-enum Identity {
-    /// Device and inode of an existing file.
-    #[cfg(unix)]
-    Inode(u64, u64),
-    /// The path without links.
-    Path(PathBuf),
-}
-
-impl Identity {
-    fn of(path: &Path) -> Self {
-        #[cfg(unix)]
-        if let Ok(found) = fs::metadata(path) {
-            use std::os::unix::fs::MetadataExt;
-            return Self::Inode(found.dev(), found.ino());
-        }
-        Self::Path(resolved(path))
-    }
-}
-
-/// `path` with the links of its existing part resolved.
-fn resolved(path: &Path) -> PathBuf {
-    if let Ok(path) = fs::canonicalize(path) {
-        return path;
-    }
-    match (path.parent(), path.file_name()) {
-        (Some(folder), Some(name)) => {
-            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-            resolved(folder).join(name)
-        }
-        _ => path.to_owned(),
-    }
 }

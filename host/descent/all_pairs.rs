@@ -102,7 +102,8 @@ impl AllPairs<'_> {
         let count = self.blocks.len();
         let rounds = count | 1;
         let stage = progress.stage("all pairs", (count * (count + 1) / 2) as u64);
-        for round in 0..rounds {
+        let step = far_step(rounds);
+        for round in (0..rounds).map(|number| number * step % rounds) {
             (0..count).into_par_iter().try_for_each_init(Scratch::default, |scratch, first| {
                 let second = (round + rounds - first) % rounds;
                 if (first..count).contains(&second) {
@@ -179,6 +180,20 @@ impl AllPairs<'_> {
     }
 }
 
+/// A step through the numbers below `count` that meets each once, far from the last ones: the
+/// golden section of `count`, or the next number without a common divisor. In order, each row of
+/// sorted data would be nearer than all before it, and enter the list.
+fn far_step(count: usize) -> usize {
+    let common = |mut a: usize, mut b: usize| {
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    let section = (count as f64 * 0.618) as usize;
+    (section.max(1)..).find(|&step| common(step, count) == 1).unwrap_or(1)
+}
+
 #[cfg(test)]
 mod tests {
     use half::f16;
@@ -204,6 +219,18 @@ mod tests {
     fn draw(dim: usize, seed: u64) -> impl Fn(usize) -> f32 {
         let draws = Draws::new(seed, Stage::Test, 2, dim as u64);
         move |i| draws.unit(i as u64) as f32
+    }
+
+    #[test]
+    fn rounds_are_taken_once_and_far_apart() {
+        for count in (1..600).step_by(2) {
+            let step = far_step(count);
+            let mut seen: Vec<usize> = (0..count).map(|number| number * step % count).collect();
+            let near = seen.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) * 5 < count).count();
+            assert!(count < 15 || near * 8 < count, "{count}: {near} of step {step}");
+            seen.sort_unstable();
+            assert!(seen.into_iter().eq(0..count), "{count}");
+        }
     }
 
     #[test]

@@ -72,22 +72,23 @@ pub(crate) fn build_file(
         checkpoint: Duration::from_secs(options.whole("checkpoint")?.unwrap_or(30)),
     };
     let ids = options.path("ids")?;
-    let (index, base, built) = call.run(py, |progress| {
+    let ((index, base, built), ids) = call.run(py, |progress| {
+        tagore::check_no_input(&path, [Some(&x), ids.as_ref()].into_iter().flatten())?;
         tagore::check_output(&path)?;
         let base = open(&x, format)?;
+        let ids = ids.map(|ids| Index::ids_in(&ids, base.len())).transpose()?;
         let builder = builder.progress(progress.clone());
         let builder = if settings.continues(&path) { builder } else { builder.fit(&base, &limits)?.0 };
         let Some(build) = OutOfCore::within(&builder, &base, &limits)? else {
             let (index, built) = in_memory(builder, &base, None, progress)?;
             index.save(&path)?;
-            return Ok((index, base, built));
+            return Ok(((index, base, built), ids));
         };
         let stats = settings.build(build, &base, &path)?;
         stats.devices.iter().for_each(|device| process().ran_on(&device.to_string()));
         let (sample, cost) = (KnnSample::default(), BuildCost::out_of_core(&stats));
-        Ok((tagore::Index::open(&path)?, base, Built { sample, cost }))
+        Ok(((tagore::Index::open(&path)?, base, Built { sample, cost }), ids))
     })?;
-    let ids = ids.map(|ids| Index::ids_in(py, &ids, base.len())).transpose()?;
     // The index of a build out of core may not fit the device.
     Ok(Index::new(index, Some(base), ids).built(built, Device::Cpu))
 }

@@ -33,8 +33,13 @@ pub(crate) fn of(py: Python<'_>, error: Error, names: &Names) -> PyErr {
     let exception = raise(py, kind, &text(&error, names));
     if let Error::Io { path, source } = &error {
         // OSError has these; without them the error is still the right one.
-        let _ = exception.value(py).setattr("errno", source.raw_os_error());
-        let _ = exception.value(py).setattr("filename", path_text(path));
+        let value = exception.value(py);
+        let _ = value.setattr("filename", path_text(path));
+        if let Some(number) = source.raw_os_error() {
+            let _ = value.setattr("errno", number);
+            let text = py.import("os").and_then(|os| os.call_method1("strerror", (number,)));
+            let _ = text.and_then(|text| value.setattr("strerror", text));
+        }
     }
     exception
 }

@@ -68,7 +68,8 @@ impl Index {
         };
         let Ok(array) = given.cast::<PyArray1<u64>>() else {
             let path = options.path("ids")?.unwrap_or_default();
-            return Self::ids_in(py, &path, rows).map(Some);
+            let ids = Self::ids_in(&path, rows).map(Some);
+            return ids.map_err(|error| errors::of(py, error, &Names::default()));
         };
         let values = array.readonly().as_array().to_vec();
         let ids = Ids::new(values).and_then(|ids| ids.check_len(rows).map(|()| ids));
@@ -76,9 +77,14 @@ impl Index {
     }
 
     /// The ids in a file.
-    pub(crate) fn ids_in(py: Python<'_>, path: &Path, rows: usize) -> PyResult<Ids> {
-        let ids = Ids::open(path).and_then(|ids| ids.check_len(rows).map(|()| ids));
-        ids.map_err(|error| errors::of(py, error, &Names::default()))
+    pub(crate) fn ids_in(path: &Path, rows: usize) -> tagore::Result<Ids> {
+        Ids::open(path).and_then(|ids| ids.check_len(rows).map(|()| ids))
+    }
+
+    /// Refuses an output that is a file of the base or of the ids.
+    fn check_output(&self, path: &Path) -> tagore::Result<()> {
+        let base = self.base.as_ref().and_then(|base| base.path());
+        tagore::check_no_input(path, base.into_iter().chain(self.ids.as_ref().and_then(Ids::path)))
     }
 
     /// The searcher at `place`, made by the first search.
@@ -198,7 +204,10 @@ impl Index {
     }
 
     fn save(&self, py: Python<'_>, path: PathBuf, options: &Bound<'_, PyDict>) -> PyResult<()> {
-        Options(options).call(Names::default())?.run(py, |_| self.index.save(&path))
+        Options(options).call(Names::default())?.run(py, |_| {
+            self.check_output(&path)?;
+            self.index.save(&path)
+        })
     }
 
     /// Writes the index in the format of another system.
@@ -209,6 +218,7 @@ impl Index {
         };
         let (layers, chunks) = (options.flag("layers")?, options.count("pq_chunks")?);
         options.call(Names { vectors: "base", renamed: &[] })?.run(py, |progress| {
+            self.check_output(&path)?;
             let mut export =
                 self.index.export(format).layers(layers.unwrap_or_default()).progress(progress.clone());
             if let Some(base) = &self.base {

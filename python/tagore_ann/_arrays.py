@@ -187,14 +187,16 @@ def rows(x: Any, name: str, convert: bool = False) -> Rows:
     return array
 
 
-def own_ids(ids: Any) -> Array:
-    """Own ids as uint64. Their type is that of results."""
+def own_ids(ids: Any) -> tuple[Array, Array]:
+    """Own ids as uint64, and a copy in their own type, which is that of results."""
     array = host_array(ids, "ids")
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise refused("ids", f"{array.ndim}-D {array.dtype}", "a 1-D array of integers")
     if array.dtype.kind == "i" and array.size > 0 and array.min() < 0:
         raise refused("ids", f"the id {array.min()}", "ids of at least 0")
-    return array.astype(np.uint64)
+    kept = array.astype(array.dtype.newbyteorder("="))
+    kept.flags.writeable = False
+    return array.astype(np.uint64), kept
 
 
 def passing(rows: Any, name: str = "filter") -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -106,7 +107,7 @@ def build(
     """
     array = rows(x, "x", convert)
     device = on(device, x=array)
-    own = None if ids is None else ids if isinstance(ids, str) else own_ids(ids)
+    own, kept = (ids, ids) if ids is None or isinstance(ids, (str, os.PathLike)) else own_ids(ids)
     some = None if among is None else passing(among, "among")
     with reporting(progress) as callback:
         options = given(
@@ -117,7 +118,7 @@ def build(
             probes=probes, clusterings=clusterings, graph=graph, layers=layers, vectors=vectors, verify=verify,
         )  # fmt: skip
         native = _tagore.build(array, options)
-    return Index._of(native, array, ids, None)
+    return Index._of(native, array, kept, None)
 
 
 def build_file(

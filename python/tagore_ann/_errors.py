@@ -4,6 +4,10 @@
 class Error(Exception):
     """The base of all errors of this package. The text is one line: fault, expectation, remedy."""
 
+    def __str__(self) -> str:
+        # An OSError with a number would print that in place of its text.
+        return str(self.args[0]) if self.args else ""
+
 
 class ArgumentError(Error, ValueError):
     """An argument out of its range, of a wrong type, or at odds with another."""

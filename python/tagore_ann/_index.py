@@ -90,13 +90,14 @@ class Index:
     [0, 1, 2]
     """
 
-    __slots__ = ("__weakref__", "_about", "_base", "_ids", "_native", "_path", "_report")
+    __slots__ = ("__weakref__", "_about", "_base", "_graph", "_ids", "_native", "_path", "_report")
     _native: _tagore.Index
     _about: dict[str, Any]
     _base: Any
     _ids: Any
     _path: str | None
     _report: Report | None
+    _graph: npt.NDArray[np.uint32] | None
 
     def __init__(self) -> None:
         raise Error("Index: found a call, expected tagore_ann.build(x) or tagore_ann.Index.open(path)")
@@ -110,6 +111,7 @@ class Index:
         self._ids = ids
         self._path = None if path is None else os.path.abspath(path)
         self._report = None
+        self._graph = None
         return self
 
     # --- Files
@@ -126,6 +128,7 @@ class Index:
         base_format: str | None = None,
         threads: int | None = None,
         progress: Progress = None,
+        convert: bool = False,
     ) -> Index:
         """Opens an index file and maps it.
 
@@ -139,6 +142,7 @@ class Index:
             base_format: the format of the file ``base``; by its extension unless given.
             threads: threads of the call; one per core unless given.
             progress: True for a bar, or a callable that takes each `Update`.
+            convert: convert a base of float64 or another order, by a copy.
 
         Raises:
             FileError: if a file cannot be read or is damaged.
@@ -153,21 +157,21 @@ class Index:
         """
         path = os.fspath(_path(path, "path"))
         is_file = isinstance(base, (str, os.PathLike))
-        array = None if base is None or is_file else rows(base, "base")
-        own = None if ids is None else ids if isinstance(ids, (str, os.PathLike)) else own_ids(ids)
+        array = None if base is None or is_file else rows(base, "base", convert)
+        own, kept = (ids, ids) if ids is None or isinstance(ids, (str, os.PathLike)) else own_ids(ids)
         with reporting(progress) as callback:
             options = given(
                 base=base if is_file else None, base_format=base_format, format=format, metric=metric,
                 ids=own, threads=threads, progress=callback,
             )  # fmt: skip
             native = _tagore.open(path, array, options)
-        return cls._of(native, os.path.abspath(base) if is_file else array, ids, path)
+        return cls._of(native, os.path.abspath(base) if is_file else array, kept, path)
 
     def save(self, path: Path) -> None:
         """Writes the index, without the vectors and ids. The file appears when it is complete.
 
         Raises:
-            FileError: if the file cannot be written.
+            FileError: if the file cannot be written, or is that of the base or the ids.
         """
         path = os.fspath(_path(path, "path"))
         self._native.save(path, {})
@@ -197,7 +201,7 @@ class Index:
 
         Raises:
             ArgumentError: if the format needs vectors and the index has none, or cannot hold them.
-            FileError: if the file cannot be written.
+            FileError: if the file cannot be written, or is that of the base or the ids.
         """
         path = os.fspath(_path(path, "path"))
         if layers is None:
@@ -319,13 +323,14 @@ class Index:
         q: Any,
         truth: Any,
         k: int | None = None,
-        beams: Sequence[int] = (10, 20, 50, 100, 200),
+        beams: Sequence[int] | None = None,
         *,
         device: Devices = "auto",
         vectors: Walked = "full",
         rerank: int | None = None,
         threads: int | None = None,
         progress: Progress = None,
+        convert: bool = False,
     ) -> list[dict[str, Any]]:
         """Measures recall and throughput at several beams.
 
@@ -334,13 +339,14 @@ class Index:
             truth: rows of their true neighbours, nearest first, shape (m, at least k), as of
                 `exact`.
             k: neighbours that count; 10, or as many as the truth has, unless given.
-            beams: the beams.
+            beams: the beams; 10, 20, 50, 100 and 200 unless given, from k on.
             device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, or several that share the queries, as
                 ``cuda:0,1`` or a list.
             vectors: what searches walk on, as in `search`.
             rerank: nodes that searches on codes rerank, as in `search`.
             threads: threads of the call; one per core unless given.
             progress: True for a bar, or a callable that takes each `Update`.
+            convert: convert queries of float64 or another order, by a copy.
 
         Returns:
             A dict per beam: ``beam``, ``recall``, ``qps`` and ``distances`` per query.
@@ -355,6 +361,12 @@ class Index:
         ids = host_array(truth, "truth")
         if ids.ndim != 2 or ids.dtype.kind not in "iu":
             raise refused("truth", f"{ids.ndim}-D {ids.dtype}", "rows of ids, shape (m, k)")
+        if ids.size > 0 and (ids.min() < 0 or ids.max() >= len(self)):
+            wrong = ids.min() if ids.min() < 0 else ids.max()
+            raise refused("truth", f"the id {wrong}", f"rows of the base, 0 to {len(self) - 1}")
+        if beams is None:
+            least = min(10, ids.shape[1]) if k is None else whole(k, "k")
+            beams = [beam for beam in (10, 20, 50, 100, 200) if beam >= least] or [least, 2 * least]
         beams = [whole(beam, "beams") for beam in beams]
         if not beams:
             raise refused("beams", "none", "at least one beam")
@@ -367,7 +379,7 @@ class Index:
                 threads=threads,
                 progress=callback,
             )
-            array = rows(q, "q")
+            array = rows(q, "q", convert)
             options["device"] = on(device, q=array, base=self._base)
             found = _tagore.evaluate(self._native, array, ids.astype(np.uint32), beams, options)
         return list(json.loads(found))
@@ -380,7 +392,9 @@ class Index:
 
         Slots behind a node's last neighbour hold `MISSING`.
         """
-        return self._native.graph()
+        if self._graph is None:
+            self._graph = self._native.graph()
+        return self._graph
 
     def neighbors(self, node: int) -> npt.NDArray[np.uint32]:
         """The neighbours of a node, as rows of the base.
@@ -422,7 +436,7 @@ class Index:
 
     @property
     def ids(self) -> Any:
-        """The caller's own ids as they were given, or None."""
+        """A copy of the caller's own ids, or the path of their file, or None."""
         return self._ids
 
     @property

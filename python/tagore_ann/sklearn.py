@@ -27,8 +27,9 @@ except ImportError:  # before scikit-learn 1.6
 class _Fitted:
     """The rows of a fit, and their index once new rows are transformed."""
 
-    def __init__(self, x: Array, options: dict[str, Any]) -> None:
+    def __init__(self, x: Array, metric: str, options: dict[str, Any]) -> None:
         self.x = x
+        self.metric = metric
         self.options = options
         self._index: Index | None = None
 
@@ -37,11 +38,11 @@ class _Fitted:
             self._index = build(self.x, **self.options)
         return self._index
 
-    def __getstate__(self) -> tuple[Array, dict[str, Any]]:
-        return self.x, self.options
+    def __getstate__(self) -> tuple[Array, str, dict[str, Any]]:
+        return self.x, self.metric, self.options
 
-    def __setstate__(self, state: tuple[Array, dict[str, Any]]) -> None:
-        self.x, self.options = state
+    def __setstate__(self, state: tuple[Array, str, dict[str, Any]]) -> None:
+        self.x, self.metric, self.options = state
         self._index = None
 
 
@@ -131,7 +132,7 @@ class TagoreTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             "seed": self.random_state or 0,
             "threads": self._threads(),
         }
-        self._fitted = _Fitted(X, options)
+        self._fitted = _Fitted(X, self.metric, options)
         self.n_samples_fit_ = len(X)
         return self
 
@@ -151,7 +152,7 @@ class TagoreTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             return self._all()
         beam = self.beam if self.beam is not None else max(100, 4 * k)
         ids, distances = self._fitted.index().search(X, k, max(beam, k), device=self.device, threads=self._threads())
-        return self._graph(ids, far(distances, self.metric))
+        return self._graph(ids, far(distances, self._fitted.metric))
 
     def fit_transform(self, X: Any, y: Any = None) -> Any:
         """Finds the neighbours of the rows of X among themselves.
@@ -167,7 +168,7 @@ class TagoreTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def _all(self) -> Any:
         options = self._fitted.options
         ids, distances = self_first(
-            self._fitted.x, self._count(), self.metric,  # type: ignore[arg-type]
+            self._fitted.x, self._count(), self._fitted.metric,  # type: ignore[arg-type]
             device=options["device"], seed=options["seed"], threads=options["threads"],
         )  # fmt: skip
         return self._graph(ids, distances)

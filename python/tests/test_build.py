@@ -59,6 +59,7 @@ def test_options_reach_the_library(x):
 
 def test_a_graph_is_lent_and_read_only(index):
     graph = index.graph
+    assert index.graph is graph
     assert graph.base is not None and not graph.flags.writeable
     assert index.graph.__array_interface__["data"] == graph.__array_interface__["data"]
     row = graph[17][graph[17] != tagore_ann.MISSING]
@@ -80,6 +81,12 @@ def test_exact_search_is_that_of_numpy(x, q):
 def test_an_evaluation_measures_recall(index, x, q):
     truth, _ = tagore_ann.exact(x, q, k=10)
     low, high = index.evaluate(q, truth, beams=[10, 200])
+    wide = tagore_ann.exact(x, q, k=100)[0]
+    assert [at["beam"] for at in index.evaluate(q, wide, k=60)] == [100, 200]
+    assert [at["beam"] for at in index.evaluate(q, tagore_ann.exact(x, q, k=300)[0], k=300)] == [300, 600]
+    for wrong, found in [(truth.astype(np.int64) + 2**32, "the id 42949"), (np.full((100, 10), -1), "the id -1")]:
+        with pytest.raises(tagore_ann.ArgumentError, match=f"truth: found {found}.*, expected rows of the base"):
+            index.evaluate(q, wrong)
     assert low["beam"] == 10 and low["recall"] <= high["recall"] and high["recall"] > 0.99
 
 

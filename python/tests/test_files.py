@@ -128,7 +128,8 @@ def test_errors_of_files_are_those_of_the_system(tmp_path, index):
     with pytest.raises(FileNotFoundError) as error:
         tagore_ann.Index.open(missing)
     assert isinstance(error.value, tagore_ann.FileError) and error.value.errno == errno.ENOENT
-    assert error.value.filename == str(missing)
+    assert error.value.filename == str(missing) and "No such file" in error.value.strerror
+    assert str(error.value).startswith(f"{missing}: No such file")
     (tmp_path / "text.tagore").write_text("text")
     with pytest.raises(OSError, match=r"text\.tagore"):
         tagore_ann.Index.open(tmp_path / "text.tagore")
@@ -136,3 +137,31 @@ def test_errors_of_files_are_those_of_the_system(tmp_path, index):
         index.save(tmp_path / "no" / "folder.tagore")
     with pytest.raises(tagore_ann.Error, match="path"):
         tagore_ann.read(3)
+
+
+def test_no_input_is_overwritten(tmp_path, x):
+    vectors, ids = tmp_path / "x.fbin", tmp_path / "ids.npy"
+    tagore_ann.write(vectors, x)
+    np.save(ids, np.arange(3000, dtype=np.uint64))
+    (tmp_path / "link").symlink_to(vectors)
+    content = vectors.read_bytes(), ids.read_bytes()
+    index = tagore_ann.build_file(vectors, tmp_path / "x.tagore", ids=ids, device="cpu")
+    for path in [vectors, tmp_path / "link", ids]:
+        for call in [
+            lambda path=path: tagore_ann.build_file(vectors, path, ids=ids, device="cpu"),
+            lambda path=path: index.save(path),
+            lambda path=path: index.to("hnswlib", path),
+        ]:
+            with pytest.raises(tagore_ann.FileError, match="found the input .*, expected a file that is not read"):
+                call()
+    assert content == (vectors.read_bytes(), ids.read_bytes())
+
+
+def test_own_ids_are_read_before_the_build(tmp_path, x):
+    tagore_ann.write(tmp_path / "x.fbin", x)
+    np.save(tmp_path / "few.npy", np.arange(3, dtype=np.uint64))
+    for ids, text in [("few.npy", "found 3 ids, expected 3000"), ("none.npy", "none.npy: No such file")]:
+        with pytest.raises(tagore_ann.Error, match=text) as error:
+            tagore_ann.build_file(tmp_path / "x.fbin", tmp_path / "x.tagore", ids=tmp_path / ids)
+        assert str(error.value).count("\n") == 0
+        assert not (tmp_path / "x.tagore").exists()

@@ -25,16 +25,21 @@ def test_a_radius_leaves_empty_slots(index, q):
     assert np.array_equal(empty, distances > radius) and (ids[~empty] == within[~empty]).all()
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int32])
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int32, ">i8", ">u4"])
 def test_own_ids_come_back(x, q, dtype):
-    own = (np.arange(3000, dtype=dtype) * 11) + 100
+    own = (np.arange(3000) * 11 + 100).astype(dtype)
     plain = tagore_ann.build(x, "nsg").search(q, k=4)[0]
-    index = tagore_ann.build(x, "nsg", ids=own)
+    given = own.copy()
+    index = tagore_ann.build(x, "nsg", ids=given)
+    given += 1  # The index has a copy.
     ids, _ = index.search(q, k=4)
-    assert ids.dtype == dtype and np.array_equal(ids, own[plain])
+    assert ids.dtype == own.dtype.newbyteorder("=") and np.array_equal(ids, own[plain])
+    assert np.array_equal(index.ids, own)
     assert index.search(q[0], k=4)[0].tolist() == own[plain[0]].tolist()
     ids, _ = index.search(q, k=4, filter=own[:3])
-    assert set(ids.ravel().tolist()) - set(own[:3].tolist()) == {-1 if dtype != np.uint64 else 2**64 - 1}
+    assert set(ids.ravel().tolist()) - set(own[:3].tolist()) == {
+        -1 if own.dtype.kind == "i" else np.iinfo(own.dtype).max
+    }
     with pytest.raises(tagore_ann.ArgumentError, match=r"filter: found the id 101, expected ids of the index"):
         index.search(q, filter=[101])
 

@@ -50,6 +50,13 @@ def test_it_is_a_step_of_a_pipeline():
     assert steps.fit_transform(one_cluster).shape == (500, 2)
 
 
+def test_parameters_count_from_the_next_fit_on(x, q):
+    fitted = TagoreTransformer(n_neighbors=4).fit(x)
+    before = fitted.transform(q)
+    fitted.set_params(metric="cosine")
+    assert (fitted.transform(q) != before).nnz == 0
+
+
 def test_it_is_pickled(x, q):
     fitted = TagoreTransformer(n_neighbors=4).fit(x)
     again = pickle.loads(pickle.dumps(fitted))

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use super::{IndexFormat, arrays, diskann, diskann_disk, faiss, hnswlib, kgraph, nsg};
-use crate::{Error, Index, Progress, Result, Vectors};
+use crate::{Error, Index, Progress, Result, Vectors, check_no_input};
 
 /// Nodes written between two checks for cancellation.
 const AT_A_TIME: usize = 4096;
@@ -79,10 +79,11 @@ impl<'a> Export<'a> {
     /// Writes the file or files. Each appears only when it is complete.
     ///
     /// # Errors
-    /// If the index is damaged, the format cannot hold it or needs the base, the base does not
-    /// match the index, or a file cannot be written.
+    /// If `path` is the file of the base, the index is damaged, the format cannot hold it or needs
+    /// the base, the base does not match the index, or a file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
+        check_no_input(path, self.base.and_then(Vectors::path))?;
         if let Some((found, expected)) = self.format.refusal(self.index.len(), self.index.max_degree()) {
             return Err(Error::file(path, format_args!("{found} for {}", self.format), expected));
         }

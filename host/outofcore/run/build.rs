@@ -10,7 +10,7 @@ use super::trace::Trace;
 use crate::atomic_file::with_suffix;
 use crate::outofcore::plan::{ClusterPlan, Limits, Order};
 use crate::outofcore::store::{Damage, Fault, Manifest, Medium, WorkFolder};
-use crate::{Builder, DataShape, Device, Fingerprint, Index, Result, Target, Vectors};
+use crate::{Builder, DataShape, Device, Fingerprint, Index, Result, Target, Vectors, check_no_input};
 
 /// Builds an index cluster by cluster, with work files on disk or in memory.
 ///
@@ -127,11 +127,13 @@ impl OutOfCore {
     /// may [`resume`](Self::resume).
     ///
     /// # Errors
-    /// As [`Builder::build`]; or if the plan does not fit the base, work files or the index cannot
-    /// be written, or the disk has too little room. A work folder is refused if another build uses
-    /// it, if it belongs to another user, or if it has files of another build.
+    /// As [`Builder::build`]; or if `output` is the file of the base, the plan does not fit the base,
+    /// work files or the index cannot be written, or the disk has too little room. A work folder is
+    /// refused if another build uses it, if it belongs to another user, or if it has files of
+    /// another build.
     pub fn build(&self, base: &Vectors, output: &Path) -> Result<OutOfCoreStats> {
         let Self { builder, plan, .. } = self;
+        check_no_input(output, base.path())?;
         builder.check_out_of_core(base.len())?;
         builder.descent.k_for(base)?;
         builder.check_for(&DataShape::new(base.len(), base.dim(), base.element_type())?)?;
