@@ -127,10 +127,10 @@ impl OutOfCore {
     /// may [`resume`](Self::resume).
     ///
     /// # Errors
-    /// As [`Builder::build`]; or if `output` is the file of the base, the plan does not fit the base,
-    /// work files or the index cannot be written, or the disk has too little room. A work folder is
-    /// refused if another build uses it, if it belongs to another user, or if it has files of
-    /// another build.
+    /// As [`Builder::build`]; or if `output` is the file of the base, the plan does not fit the
+    /// base, work files or the index cannot be written, or the disk has too little room. A work
+    /// folder is refused if another build uses it, if it belongs to another user, or if it has
+    /// files of another build.
     pub fn build(&self, base: &Vectors, output: &Path) -> Result<OutOfCoreStats> {
         let Self { builder, plan, .. } = self;
         check_no_input(output, base.path())?;
