@@ -57,18 +57,17 @@ pub(crate) fn vectors(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<
         (b'u', 1) => ElementType::U8,
         (b'i', 1) => ElementType::I8,
         _ => {
-            return wrong(
-                format!("values of {dtype}"),
-                "float32, float16, bfloat16, uint8 or int8: call x.astype",
-            );
+            let expected = format!("float32, float16, bfloat16, uint8 or int8: call {name}.astype");
+            return wrong(format!("values of {dtype}"), &expected);
         }
     };
     if !is_native {
-        return wrong(format!("values of {dtype}"), "the byte order of this machine: call x.astype");
+        let expected = format!("the byte order of this machine: call {name}.astype");
+        return wrong(format!("values of {dtype}"), &expected);
     }
     let (shape, strides) = (array.shape(), array.strides());
     let ([rows, dim], &[stride, step]) = ([shape[0], shape[1]], strides) else {
-        return wrong("no strides".to_owned(), "2: call numpy.ascontiguousarray(x)");
+        return wrong("no strides".to_owned(), &format!("2: call numpy.ascontiguousarray({name})"));
     };
     if !(1..=MAX_DIM).contains(&dim) {
         return wrong(format!("{dim} columns"), &format!("1 to {MAX_DIM}"));
@@ -78,15 +77,15 @@ pub(crate) fn vectors(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<
     let fits = stride >= (dim * size).cast_signed() && (stride as usize).is_multiple_of(size);
     if !is_dense || !fits {
         let found = format!("strides of {stride} and {step} bytes");
-        return wrong(found, "rows one after another: call numpy.ascontiguousarray(x)");
+        return wrong(found, &format!("rows one after another: call numpy.ascontiguousarray({name})"));
     }
     let stride = stride as usize / size;
     let made = match element {
-        ElementType::F32 => strided::<f32>(array, (rows, dim), stride),
-        ElementType::F16 => strided::<half::f16>(array, (rows, dim), stride),
-        ElementType::Bf16 => strided::<half::bf16>(array, (rows, dim), stride),
-        ElementType::U8 => strided::<u8>(array, (rows, dim), stride),
-        ElementType::I8 => strided::<i8>(array, (rows, dim), stride),
+        ElementType::F32 => strided::<f32>((array, name), (rows, dim), stride),
+        ElementType::F16 => strided::<half::f16>((array, name), (rows, dim), stride),
+        ElementType::Bf16 => strided::<half::bf16>((array, name), (rows, dim), stride),
+        ElementType::U8 => strided::<u8>((array, name), (rows, dim), stride),
+        ElementType::I8 => strided::<i8>((array, name), (rows, dim), stride),
         ElementType::B1 => unreachable!("no type of NumPy is one of bits"),
     };
     made.map_err(|error| errors::of(py, error, &Names { vectors: name, renamed: &[] }))
@@ -96,7 +95,7 @@ pub(crate) fn vectors(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<
 const NATIVE: u8 = if cfg!(target_endian = "little") { b'<' } else { b'>' };
 
 fn strided<T: Component>(
-    array: &Bound<'_, PyUntypedArray>,
+    (array, name): (&Bound<'_, PyUntypedArray>, &'static str),
     (rows, dim): (usize, usize),
     stride: usize,
 ) -> tagore::Result<Vectors> {
@@ -104,9 +103,9 @@ fn strided<T: Component>(
     let first = unsafe { (*array.as_array_ptr()).fields.data }.cast::<T>().cast_const();
     if !first.is_aligned() {
         return Err(Error::Argument {
-            parameter: "x",
+            parameter: name,
             found: format!("values at an address not aligned to {} bytes", size_of::<T>()),
-            expected: "an aligned copy: call numpy.require(x, requirements=\"A\")".to_owned(),
+            expected: format!("an aligned copy: call numpy.require({name}, requirements=\"A\")"),
         });
     }
     let values = if rows == 0 || dim == 0 { 0 } else { (rows - 1) * stride + dim };

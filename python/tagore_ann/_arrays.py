@@ -82,7 +82,7 @@ def device_array(x: Any, name: str) -> _tagore.DeviceArray | None:
     except Error:
         raise
     except Exception as error:
-        remedy = "one that DLPack can lend: call x.float() for another type"
+        remedy = f"one that DLPack can lend: call {name}.float() for another type"
         raise refused(name, f"a {type(x).__name__} ({error})", remedy) from error
 
 
@@ -133,31 +133,34 @@ def leaves_on(device: str, output: str) -> bool:
     return True
 
 
-def host_array(x: Any, name: str) -> Array:
-    """The array ``x`` in host memory, as an array of NumPy that shares its memory."""
+def host_array(x: Any, name: str, kind: str = "float32") -> Array:
+    """The array ``x`` in host memory, as an array of NumPy that shares its memory.
+
+    ``kind`` is the type that errors recommend.
+    """
     if isinstance(x, np.ndarray):
         return x
     try:
         x = _detached(x)
         where = _device(x)
     except Exception as error:
-        raise refused(name, f"an array whose device is unknown ({error})", "numpy.asarray(x)") from error
+        raise refused(name, f"an array whose device is unknown ({error})", f"numpy.asarray({name})") from error
     if where is not None:
         call = f"{name}.get()" if type(x).__module__.startswith("cupy") else f"{name}.cpu()"
         raise refused(name, f"an array on {where}", f"one in host memory: call {call}")
-    kind = type(x).__name__
+    found = type(x).__name__
     try:
         if hasattr(x, "__array_interface__"):
             return np.asarray(x)
         if hasattr(x, "__dlpack__"):
             return np.from_dlpack(x)
     except Exception as error:
-        remedy = "one that NumPy can read: call x.float() for another type"
-        raise refused(name, f"a {kind} ({error})", remedy) from error
-    expected = "an array: call numpy.asarray(x, dtype=numpy.float32)"
+        remedy = f"one that NumPy can read: call {name}.float() for another type"
+        raise refused(name, f"a {found} ({error})", remedy) from error
+    expected = f"an array: call numpy.asarray({name}, dtype=numpy.{kind})"
     if hasattr(x, "to_numpy"):
-        expected = 'an array: call x.to_numpy(dtype="float32")'
-    raise refused(name, f"a {kind}", expected)
+        expected = f'an array: call {name}.to_numpy(dtype="{kind}")'
+    raise refused(name, f"a {found}", expected)
 
 
 def rows(x: Any, name: str, convert: bool = False) -> Rows:
@@ -189,7 +192,7 @@ def rows(x: Any, name: str, convert: bool = False) -> Rows:
 
 def own_ids(ids: Any) -> tuple[Array, Array]:
     """Own ids as uint64, and a copy in their own type, which is that of results."""
-    array = host_array(ids, "ids")
+    array = host_array(ids, "ids", "uint64")
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise refused("ids", f"{array.ndim}-D {array.dtype}", "a 1-D array of integers")
     if array.dtype.kind == "i" and array.size > 0 and array.min() < 0:
@@ -208,7 +211,7 @@ def passing(rows: Any, name: str = "filter") -> Array:
         except Exception as error:
             raise refused(name, f"a {type(rows).__name__}", "ids") from error
     else:
-        array = host_array(rows, name)
+        array = host_array(rows, name, "uint64")
     if array.ndim != 1 or array.dtype.kind not in "biu":
         raise refused(name, f"{array.ndim}-D {array.dtype}", "a 1-D array of bools or of ids")
     if array.dtype.kind == "b":

@@ -358,7 +358,7 @@ class Index:
         >>> at["recall"] > 0.95
         True
         """
-        ids = host_array(truth, "truth")
+        ids = host_array(truth, "truth", "uint32")
         if ids.ndim != 2 or ids.dtype.kind not in "iu":
             raise refused("truth", f"{ids.ndim}-D {ids.dtype}", "rows of ids, shape (m, k)")
         if ids.size > 0 and (ids.min() < 0 or ids.max() >= len(self)):

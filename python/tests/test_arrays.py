@@ -126,3 +126,19 @@ def test_fortran_order_is_never_read_as_c_order():
     square = np.asfortranarray(np.arange(400, dtype=np.float32).reshape(20, 20))
     with pytest.raises(tagore_ann.ArgumentError):
         tagore_ann.knn_graph(square, k=1)
+
+
+def test_remedies_have_the_name_of_the_argument(x, q):
+    index = tagore_ann.build(x)
+    misaligned = np.zeros(q.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(q.shape)
+    for call, text in [
+        (lambda: index.search(np.asfortranarray(q)), "call numpy.ascontiguousarray(q)"),
+        (lambda: index.search(q.astype(">f4")), "call q.astype"),
+        (lambda: index.search(misaligned), "q: found values at an address not aligned"),
+        (lambda: tagore_ann.exact(x, q.tolist(), k=1), "call numpy.asarray(q, dtype=numpy.float32)"),
+        (lambda: tagore_ann.build(x, ids=list(range(3000))), "call numpy.asarray(ids, dtype=numpy.uint64)"),
+        (lambda: index.evaluate(q, [[1]]), "call numpy.asarray(truth, dtype=numpy.uint32)"),
+    ]:
+        with pytest.raises(tagore_ann.ArgumentError) as error:
+            call()
+        assert text in str(error.value)
