@@ -5,6 +5,7 @@ use cuda_std::launch::Kernel;
 use tagore_device::block::exact::Metric;
 use tagore_device::key::{self, Key, NONE};
 use tagore_device::prune::path::*;
+use tagore_device::search::beam::stop::Stop;
 use tagore_device::search::beam::walk::*;
 
 use crate::beam::{Data, search};
@@ -95,13 +96,14 @@ impl<T: Value> PathCase<T> {
             expansions: EXPANSIONS,
             slots: path_slots(k, self.entries.len() as u32, EXPANSIONS),
             metric: self.metric as u32,
+            stop: Stop::NEVER,
         }
     }
 
     /// The candidates of a node by definition.
     fn expected(&self, node: u32, limit: usize) -> Vec<Key> {
         let to = |id: u32| self.list_key(node as usize, id as usize);
-        let limits = (32, 1, EXPANSIONS as usize);
+        let limits = (32, 1, EXPANSIONS as usize, Stop::NEVER);
         let (_, visited) = search(|node| self.neighbors(node), to, &self.entries, limits);
         let visited = visited.into_iter().map(|key| key as u32);
         let mut ids: Vec<u32> = visited.chain(self.neighbors(node)).filter(|&id| id != node).collect();

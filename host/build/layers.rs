@@ -7,17 +7,18 @@ use tagore_device::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
 
 use super::Builder;
+use super::growth::growth;
 use super::plan::BuildPlan;
 use super::target::Target;
 use crate::descent::{DescentStats, KnnGraph, sampled};
-use crate::index::{Graph, Layer, Start};
+use crate::index::{Graph, Layer, Layered, Start};
 use crate::search::beam::{BeamLimits, BeamSearch, BeamTask};
 use crate::search::exact::ExactSearch;
 use crate::search::gpu::NodeSearch;
 use crate::search::visited::Visited;
 use crate::vectors::Repeated;
 use crate::vectors::space::Space;
-use crate::{DataShape, Device, Index, Progress, Result, Strategy, Vectors};
+use crate::{DataShape, Device, Index, Metric, Progress, Result, Strategy, Vectors};
 
 /// Nodes of the test: a search for each shows whether searches reach the right part of the graph.
 const SAMPLE: usize = 1024;
@@ -84,6 +85,8 @@ struct Outcome {
     lost: usize,
     /// Distances that all searches computed.
     distances: u64,
+    /// The growth of list distances, if the nodes found tell it.
+    growth: Option<f32>,
 }
 
 impl Outcome {
@@ -102,6 +105,8 @@ struct Test<'a, G> {
     nodes: Vec<u32>,
     /// The distance from each node to its median neighbour.
     medians: Vec<f32>,
+    /// Norms of the nodes, under inner product alone.
+    norms: Vec<f32>,
     progress: &'a Progress,
 }
 
@@ -110,19 +115,21 @@ impl<'a, G: Graph> Test<'a, G> {
         let mut nodes = sampled(below.nodes(), SAMPLE, seed);
         nodes.iter_mut().for_each(|node| *node = below.repeated.other(*node));
         nodes.retain(|&node| !below.graph.neighbors(node).is_empty());
-        let medians = below.medians(&nodes)?;
-        Ok(Self { below, nodes, medians, progress })
+        let (medians, norms) = (below.medians(&nodes)?, below.norms(&nodes)?);
+        Ok(Self { below, nodes, medians, norms, progress })
     }
 
     /// Searches from `start`; on a device, from where it was told to start.
     fn from(&self, start: Start<'_>) -> Result<Outcome> {
-        let (nearest, distances) = match self.below.searches() {
-            Some(mut search) => search.nearest(self.below.space, &self.nodes, (1, BEAM), self.progress)?,
-            None => self.nearest(start)?,
+        let (found, distances) = match self.below.searches() {
+            Some(mut search) => search.nearest(self.below.space, &self.nodes, (BEAM, BEAM), self.progress)?,
+            None => self.find(start)?,
         };
-        let distance = |&key: &Key| if key == key::NONE { f32::INFINITY } else { key::distance(key) };
-        let found = nearest.iter().map(distance).zip(&self.medians);
-        Ok(Outcome { lost: found.filter(|&(distance, &median)| distance > median).count(), distances })
+        let distance = |key: Key| if key == key::NONE { f32::INFINITY } else { key::distance(key) };
+        let nearest = found.chunks_exact(BEAM).map(|beam| distance(beam[0])).zip(&self.medians);
+        let lost = nearest.filter(|&(distance, &median)| distance > median).count();
+        let growth = growth(self.below.space.metric(), (&self.nodes, &self.norms), found.chunks_exact(BEAM));
+        Ok(Outcome { lost, distances, growth })
     }
 
     /// Searches from `entries`.
@@ -135,14 +142,14 @@ impl<'a, G: Graph> Test<'a, G> {
     /// Sets the beam of the lowest of `layers`, entered at `entries`; returns the fewest searches
     /// that go astray with any of the beams that were tried, and the distances with the beam set.
     fn with(&self, layers: &mut [Layer], entries: &[u32]) -> Result<Outcome> {
-        self.below.start(Start { entries, layers })?;
+        self.below.start(Start { layers, ..Start::at(entries) })?;
         let mut tried: Vec<Outcome> = Vec::with_capacity(LAYER_BEAMS.len());
         for beam in LAYER_BEAMS {
             layers[0].set_beam(beam);
             if let Some(mut search) = self.below.searches() {
                 search.set_beam(beam);
             }
-            let outcome = self.from(Start { entries, layers })?;
+            let outcome = self.from(Start { layers, ..Start::at(entries) })?;
             tried.push(outcome);
             // No wider beam can make this one too narrow.
             if outcome.lost <= FEW_MORE {
@@ -155,22 +162,24 @@ impl<'a, G: Graph> Test<'a, G> {
         Ok(Outcome { lost, ..tried[first] })
     }
 
-    /// The nearest key that a search from `start` on the CPU finds for each node, and the distances
-    /// of all searches.
-    fn nearest(&self, start: Start<'_>) -> Result<(Vec<Key>, u64)> {
+    /// The beam that a search from `start` on the CPU finds for each node, and the distances of all
+    /// searches.
+    fn find(&self, start: Start<'_>) -> Result<(Vec<Key>, u64)> {
         let &Below { space, graph, .. } = self.below;
-        let limits = BeamLimits { beam: BEAM, expansions: usize::MAX };
-        let nearest = self.nodes.par_iter().map_init(
+        let limits = BeamLimits::all_of(BEAM);
+        let beams = self.nodes.par_iter().map_init(
             || BeamSearch::new(space.len()),
             |search, &node| {
                 self.progress.check()?;
                 let before = search.computed();
                 search.run(space, graph, BeamTask { query: space.query(node), start, limits }, |_| ());
-                Ok((search.found().next().unwrap_or(key::NONE), search.computed() - before))
+                let mut beam: Vec<Key> = search.found().collect();
+                beam.resize(BEAM, key::NONE);
+                Ok((beam, search.computed() - before))
             },
         );
-        let (keys, computed): (Vec<Key>, Vec<u64>) = nearest.collect::<Result<_>>()?;
-        Ok((keys, computed.iter().sum()))
+        let (beams, computed): (Vec<Vec<Key>>, Vec<u64>) = beams.collect::<Result<_>>()?;
+        Ok((beams.concat(), computed.iter().sum()))
     }
 }
 
@@ -183,6 +192,19 @@ impl<G: Graph> Below<'_, G> {
     /// Begins later searches on a device at `start`.
     fn start(&self, start: Start<'_>) -> Result<()> {
         self.searches().map_or(Ok(()), |mut search| search.start(self.space.len(), start))
+    }
+
+    /// The norms of `nodes` under inner product; none under other metrics.
+    fn norms(&self, nodes: &[u32]) -> Result<Vec<f32>> {
+        let space = self.space;
+        if space.metric() != Metric::InnerProduct {
+            return Ok(Vec::new());
+        }
+        if space.vectors().is_readable() {
+            return Ok(nodes.iter().map(|&node| space.norm(space.query(node))).collect());
+        }
+        let part = space.part(nodes)?;
+        Ok((0..nodes.len() as u32).map(|place| part.norm(part.query(place))).collect())
     }
 
     /// The distance from each of `nodes` to its median neighbour.
@@ -278,23 +300,20 @@ fn strategy(nodes: usize) -> Strategy {
 }
 
 impl Builder {
-    /// Builds the layers that searches of a graph need, lowest first; none if they need none.
-    /// Replaces `entries` by the entry points of the highest layer.
-    pub(crate) fn layers_over(
-        &self,
-        below: &Below<'_, impl Graph>,
-        entries: &mut Vec<u32>,
-    ) -> Result<Vec<Layer>> {
+    /// Builds the layers that searches of a graph need, above its `entries`; none if they need
+    /// none.
+    pub(crate) fn layers_over(&self, below: &Below<'_, impl Graph>, entries: Vec<u32>) -> Result<Layered> {
         if below.nodes() < LEAST {
-            return Ok(Vec::new());
+            return Ok(Layered::at(entries));
         }
         let test = Test::new(below, self.descent.seed, &self.descent.progress)?;
-        let without = test.without(entries)?;
+        let without = test.without(&entries)?;
+        let unlayered = Layered { growth: without.growth, ..Layered::at(entries) };
         // Layers are stacked up to a small one: hnswlib and FAISS enter at one node.
         if without.lost <= FEW && !self.stacked {
-            return Ok(Vec::new());
+            return Ok(unlayered);
         }
-        let mut best: Option<(Outcome, Vec<Layer>, Vec<u32>)> = None;
+        let mut best: Option<(Outcome, Layered)> = None;
         // A sparse layer takes less time to build and to search. It may lack a node in some part of
         // the data.
         for is_sparse in [true, false] {
@@ -302,18 +321,15 @@ impl Builder {
             let with = test.with(&mut layers, &highest)?;
             let (nodes, beam) = (layers[0].nodes().len(), layers[0].beam());
             tracing::info!(nodes, beam, without = without.lost, with = with.lost, "searches begin in layers");
-            if best.as_ref().is_none_or(|(best, ..)| with.lost < best.lost) {
-                best = Some((with, layers, highest));
+            if best.as_ref().is_none_or(|(best, _)| with.lost < best.lost) {
+                best = Some((with, Layered { entries: highest, layers, growth: with.growth }));
             }
             if with.lost <= FEW_FROM_SPARSE {
                 break;
             }
         }
-        let pays = |(with, ..): &(Outcome, _, _)| self.stacked || without.is_bettered_by(with);
-        Ok(best.filter(pays).map_or_else(Vec::new, |(_, layers, highest)| {
-            *entries = highest;
-            layers
-        }))
+        let pays = |(with, _): &(Outcome, _)| self.stacked || without.is_bettered_by(with);
+        Ok(best.filter(pays).map_or(unlayered, |(_, layered)| layered))
     }
 
     /// The layers above a graph, lowest first, and the entry points of the highest; none if they
@@ -412,11 +428,12 @@ impl Builder {
 mod tests {
     use super::*;
     use crate::prune::GraphRows;
-    use crate::{Metric, Synth};
+    use crate::Synth;
 
     #[test]
     fn layers_stay_if_searches_lose_less_or_compute_less() {
-        let without = Outcome { lost: 6, distances: 1000 };
+        let outcome = |lost, distances| Outcome { lost, distances, growth: None };
+        let without = outcome(6, 1000);
         for (lost, distances, stay) in [
             (3, 2000, true),
             (4, 2000, false),
@@ -425,7 +442,7 @@ mod tests {
             (6, 1000, false),
             (7, 10, false),
         ] {
-            assert_eq!(without.is_bettered_by(&Outcome { lost, distances }), stay, "{lost}, {distances}");
+            assert_eq!(without.is_bettered_by(&outcome(lost, distances)), stay, "{lost}, {distances}");
         }
     }
 

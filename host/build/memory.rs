@@ -7,7 +7,7 @@ use super::graph::OnDevice;
 use super::{Below, BuildStats, Builder, Target, estimate};
 use crate::descent::{KnnGraph, KnnSample, sampled};
 use crate::gpu::Gpu;
-use crate::index::{Fingerprint, Index, Layer, PaddedRows};
+use crate::index::{Fingerprint, Index, Layered, PaddedRows};
 use crate::prune::gpu::PruneShape;
 use crate::prune::{Entry, Pruned, reach};
 use crate::search::gpu::NodeSearch;
@@ -123,9 +123,9 @@ impl Builder {
         let sample = graph.sample(&nodes)?;
         let descent = graph.stats().clone();
         let (mut pruned, on_device) = pruning.prune(space, graph)?;
-        let (layers, on_device) = finishing.finish(base, space, &mut pruned, on_device)?;
+        let (layered, on_device) = finishing.finish(base, space, &mut pruned, on_device)?;
 
-        let Pruned { rows, entries, stats: prune } = pruned;
+        let Pruned { rows, stats: prune, .. } = pruned;
         let stats = BuildStats { knn: k, descent, prune, sample, ..BuildStats::default() };
         let (degrees, neighbors) = rows.into_parts();
         let rows = PaddedRows { max_degree: self.strategy.degree, degrees, neighbors };
@@ -133,8 +133,9 @@ impl Builder {
         let (join, refine) = stats.descent.iterations;
         description.parameters.insert("iterations".to_owned(), format!("{join},{refine}"));
         let base = Fingerprint::of(base)?;
-        let index = Index::new(description, base, rows, entries);
-        Ok(Built { index: index.with_layers(layers), stats, on_device })
+        let Layered { entries, layers, growth } = layered;
+        let index = Index::new(description, base, rows, entries).with_layers(layers, growth);
+        Ok(Built { index, stats, on_device })
     }
 
     /// Estimated times of descent, of pruning, and of layers and reach.
@@ -234,14 +235,14 @@ impl Builder {
 
     /// Builds the layers that searches need, then attaches unreachable nodes. Nodes must be
     /// reachable from the entry points if the kind guarantees it, else from the lowest layer, if
-    /// any. Returns the layers, and the base on its device.
+    /// any. Returns the start of searches, and the base on its device.
     fn finish(
         &self,
         base: &Vectors,
         space: &Space<'_>,
         pruned: &mut Pruned,
         mut on_device: Option<OnDevice>,
-    ) -> Result<(Vec<Layer>, Option<KeptBase>)> {
+    ) -> Result<(Layered, Option<KeptBase>)> {
         let Pruned { rows, entries, stats } = pruned;
         let is_readable = space.vectors().is_readable();
         // A thousand searches take a device as long as one. The emulator takes its time.
@@ -251,15 +252,17 @@ impl Builder {
         let search = search.transpose()?.map(Mutex::new);
         let began = Instant::now();
         let stage = self.descent.progress.stage("reach", rows.len() as u64);
-        let layers = if self.layered {
+        let entries = std::mem::take(entries);
+        let layered = if self.layered {
             let (graph, repeated) = (&*rows, &Repeated::default());
             let (most, on_device) = (usize::MAX, search.as_ref());
             self.layers_over(&Below { base, space, graph, repeated, most, on_device }, entries)?
         } else {
-            Vec::new()
+            Layered::at(entries)
         };
         stats.layers = began.elapsed().as_secs_f64();
         let began = Instant::now();
+        let Layered { entries, layers, .. } = &layered;
         let from = match (self.strategy.connect, layers.first(), self.strategy.entry) {
             (false, None, _) => None,
             (false, Some(lowest), _) => Some(lowest.nodes()),
@@ -279,6 +282,6 @@ impl Builder {
         stats.seconds += stats.layers + stats.connect;
         stats.log();
         let of_rest = on_device.map(|OnDevice { gpu, base, .. }| (gpu, base));
-        Ok((layers, search.map(NodeSearch::into_base).or(of_rest)))
+        Ok((layered, search.map(NodeSearch::into_base).or(of_rest)))
     }
 }

@@ -4,6 +4,7 @@
 mod compressed;
 pub(crate) mod estimate;
 mod graph;
+mod growth;
 mod knn;
 mod layers;
 mod memory;

@@ -6,6 +6,7 @@ use tagore_device::vectors::copy::vectors_copy_words;
 use super::{Builder, layers};
 use crate::device::Preparation;
 use crate::prune::gpu::kernels as prune_kernels;
+use crate::search::breadth::Breadth;
 use crate::search::exact::gpu::kernels as exact_kernels;
 use crate::search::gpu::kernel as beam_kernel;
 use crate::vectors::Repeated;
@@ -72,7 +73,7 @@ impl Builder {
             kernels.push(vectors_copy_words::NAME);
             let (exact, on_device) = (exact_type(data, metric), device_type(data, metric));
             with_device_type!(exact, T => kernels.extend(exact_kernels::<T>()));
-            with_device_type!(on_device, T => kernels.extend(BEAMS.map(beam_kernel::<T>)));
+            with_device_type!(on_device, T => kernels.extend(BEAMS.map(|beam| beam_kernel::<T>(Breadth::kept(beam)))));
         }
         kernels.sort_unstable();
         kernels.dedup();

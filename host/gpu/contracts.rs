@@ -56,6 +56,7 @@ use crate::outofcore::ListKernels;
 use crate::prune::collect::{HOP, PATH};
 use crate::prune::gpu::{PruneKernels, PruneShape};
 use crate::search::exact::gpu::{MAX_K, capacity};
+use crate::search::breadth::Breadth;
 use crate::search::gpu::{BeamKernels, BeamShape, MAX_BEAM};
 use crate::vectors::gpu::{NormKernels, Side};
 use crate::{MAX_CANDIDATES, MAX_DEGREE, MAX_DIM, MAX_WIDTH, Metric, Strategy};
@@ -198,7 +199,7 @@ fn of_search<T: BeamKernels>(launched: &mut Launched, capability: Capability) {
         for degree in breakpoints(MAX_DEGREE) {
             for beam in breakpoints(MAX_BEAM) {
                 for width in 1..=MAX_WIDTH {
-                    let shape = BeamShape { dim, degree, beam, width };
+                    let shape = BeamShape { dim, degree, breadth: Breadth::fixed(beam), width };
                     let slots = shape.slots(capability.shared_memory()).expect("it fits");
                     let walk = BeamWalk {
                         base: Rows { dim: dim as u32, ..zeroed() },

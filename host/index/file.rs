@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::header::{
-    ABSENT, ADJACENCY, BLOCK, CHECKSUMS, DEGREES, DESCRIPTION, ENTRIES, Header, LAYERS, MAGIC, PAGE,
+    ABSENT, ADJACENCY, BLOCK, CHECKSUMS, Counts, DEGREES, DESCRIPTION, ENTRIES, Header, LAYERS, MAGIC, PAGE,
     SECTIONS, Sections, header,
 };
 use super::{Absent, Adjacency, Description, Fingerprint, Index, Layer, beginning};
@@ -112,6 +112,7 @@ impl Index {
             nodes: header.nodes,
             entries,
             layers,
+            growth: header.growth,
             absent,
             adjacency: Adjacency::Mapped(mapped),
             path: Some(path.to_owned()),
@@ -267,7 +268,7 @@ impl IndexFile {
     /// # Errors
     /// If the file cannot be written, or a stale file cannot be deleted.
     pub(crate) fn commit(mut self, start: Start<'_>, absent: &[u32], stale: &[PathBuf]) -> Result<()> {
-        let Start { entries, layers } = start;
+        let Start { entries, layers, growth } = start;
         let layers = Layer::words(layers);
         let section = &mut self.sections[ENTRIES].bytes;
         let (begin, room) = (section.start, section.len().next_multiple_of(PAGE));
@@ -289,7 +290,8 @@ impl IndexFile {
         let checksums: Vec<u32> =
             self.sections[..CHECKSUMS].iter_mut().flat_map(|section| section.end().to_vec()).collect();
         self.write(CHECKSUMS, bytemuck::cast_slice(&checksums))?;
-        let header = header(self.fingerprint, self.max_degree, entries.len(), (&ranges, end));
+        let counts = Counts { max_degree: self.max_degree, entries: entries.len(), growth };
+        let header = header(self.fingerprint, counts, (&ranges, end));
         self.file.seek(0)?;
         self.file.write_all(&header)?;
         self.file.commit_replacing(stale)

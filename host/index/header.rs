@@ -39,6 +39,8 @@ const AT_BASE_HASH: usize = 48;
 const AT_FILE_BYTES: usize = 56;
 const AT_SECTIONS: usize = 64;
 const SECTION_BYTES: usize = 16;
+/// f32; 0 if it is not known, as in files of older builds.
+const AT_GROWTH: usize = AT_SECTIONS + SECTIONS.len() * SECTION_BYTES;
 /// CRC-32 of the page up to here.
 const AT_CRC: usize = PAGE - 4;
 
@@ -56,11 +58,17 @@ const fn element_tag(element: ElementType) -> u32 {
 /// Byte range of each section.
 pub(super) type Sections = [Range<usize>; SECTIONS.len()];
 
+/// Numbers of the header that its sections do not tell.
+pub(super) struct Counts {
+    pub max_degree: usize,
+    pub entries: usize,
+    pub growth: Option<f32>,
+}
+
 /// Encodes the header page of a file of `file_bytes` bytes.
 pub(super) fn header(
     fingerprint: Fingerprint,
-    max_degree: usize,
-    entries: usize,
+    Counts { max_degree, entries, growth }: Counts,
     (sections, file_bytes): (&Sections, usize),
 ) -> [u8; PAGE] {
     let mut header = [0; PAGE];
@@ -79,6 +87,7 @@ pub(super) fn header(
         put(at, &(bytes.start as u64).to_le_bytes());
         put(at + 8, &(bytes.len() as u64).to_le_bytes());
     }
+    put(AT_GROWTH, &growth.unwrap_or(0.0).to_le_bytes());
     put(AT_FILE_BYTES, &(file_bytes as u64).to_le_bytes());
     let crc = crc32fast::hash(&header[..AT_CRC]);
     header[AT_CRC..].copy_from_slice(&crc.to_le_bytes());
@@ -90,6 +99,7 @@ pub(super) struct Header {
     pub nodes: usize,
     pub max_degree: usize,
     pub fingerprint: Fingerprint,
+    pub growth: Option<f32>,
     pub sections: Sections,
 }
 
@@ -127,7 +137,9 @@ impl Header {
                 format_args!("{} as in the base", fingerprint.rows),
             ));
         }
-        Ok(Self { nodes: nodes as usize, max_degree: max_degree as usize, fingerprint, sections })
+        let growth = page.growth(path)?;
+        let (nodes, max_degree) = (nodes as usize, max_degree as usize);
+        Ok(Self { nodes, max_degree, fingerprint, growth, sections })
     }
 }
 
@@ -168,6 +180,15 @@ impl<'a> Page<'a> {
 
     fn u64_at(&self, at: usize) -> u64 {
         u64::from(self.u32_at(at)) | (u64::from(self.u32_at(at + 4)) << 32)
+    }
+
+    fn growth(&self, path: &Path) -> Result<Option<f32>> {
+        let growth = f32::from_bits(self.u32_at(AT_GROWTH));
+        if growth.is_finite() && growth >= 0.0 {
+            return Ok(Some(growth).filter(|&known| known > 0.0));
+        }
+        let found = format_args!("a growth of distances of {growth}");
+        Err(Error::file(path, found, "a positive number, or 0 if it is not known"))
     }
 
     /// Offset and length of `section`, in bytes; none if the version lacks it.

@@ -23,7 +23,7 @@ pub(crate) use file::IndexFile;
 pub use fingerprint::Fingerprint;
 pub use formats::{Export, IndexFormat, RowSink};
 pub use layer::{Layer, MAX_LAYER_BEAM};
-pub(crate) use start::{Graph, Start};
+pub(crate) use start::{Graph, Layered, Start};
 pub use statistics::Statistics;
 
 use crate::memory::zeros;
@@ -61,6 +61,7 @@ pub struct Index {
     entries: Vec<u32>,
     /// Lowest first.
     layers: Vec<Layer>,
+    growth: Option<f32>,
     absent: Absent,
     adjacency: Adjacency,
     path: Option<PathBuf>,
@@ -118,6 +119,7 @@ impl Index {
             nodes: degrees.len(),
             entries,
             layers: Vec::new(),
+            growth: None,
             absent: Absent::default(),
             adjacency: Adjacency::Owned { degrees, neighbors },
             path: None,
@@ -216,9 +218,10 @@ impl Index {
         &self.layers
     }
 
-    /// Adds layers; the entry points must be nodes of the highest.
-    pub(crate) fn with_layers(self, layers: Vec<Layer>) -> Self {
-        let index = Self { layers, ..self };
+    /// Adds layers, of which the highest must hold the entry points, and the growth of list
+    /// distances.
+    pub(crate) fn with_layers(self, layers: Vec<Layer>, growth: Option<f32>) -> Self {
+        let index = Self { layers, growth, ..self };
         debug_assert!(index.check_entries().is_ok());
         index
     }
@@ -280,12 +283,13 @@ impl Index {
         let layers = self.layers.iter().map(|layer| layer.clone().renamed(rows)).collect();
         let fingerprint = Fingerprint::of(base)?;
         let rows = PaddedRows { max_degree: stride, degrees, neighbors };
-        Ok(Self::new(self.description, fingerprint, rows, entries).with_layers(layers))
+        Ok(Self::new(self.description, fingerprint, rows, entries).with_layers(layers, self.growth))
     }
 
-    /// The entry points and layers of a search.
+    /// The start of a search.
     pub(crate) fn start(&self) -> Start<'_> {
-        Start { entries: &self.entries, layers: &self.layers }
+        let Self { entries, layers, growth, .. } = self;
+        Start { entries, layers, growth: *growth }
     }
 
     /// The nodes of the index itself where searches may start.

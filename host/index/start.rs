@@ -14,11 +14,34 @@ pub(crate) struct Start<'a> {
     pub entries: &'a [u32],
     /// The lowest first.
     pub layers: &'a [Layer],
+    /// The growth g of list distances, if it is known. Under L2 and cosine, distances to the
+    /// neighbours of rank L and k are as L to k to the power of g. Under inner product, they differ
+    /// by g ln(L / k) for a query of norm 1.
+    pub growth: Option<f32>,
 }
 
 impl<'a> Start<'a> {
     /// Without layers.
     pub(crate) fn at(entries: &'a [u32]) -> Self {
-        Self { entries, layers: &[] }
+        Self { entries, layers: &[], growth: None }
+    }
+}
+
+/// A start that is not yet part of an index.
+pub(crate) struct Layered {
+    pub entries: Vec<u32>,
+    pub layers: Vec<Layer>,
+    pub growth: Option<f32>,
+}
+
+impl Layered {
+    /// Without layers.
+    pub(crate) fn at(entries: Vec<u32>) -> Self {
+        Self { entries, layers: Vec::new(), growth: None }
+    }
+
+    pub(crate) fn start(&self) -> Start<'_> {
+        let Self { entries, layers, growth } = self;
+        Start { entries, layers, growth: *growth }
     }
 }

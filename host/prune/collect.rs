@@ -13,7 +13,7 @@ use crate::vectors::space::Space;
 pub(crate) const HOP: usize = 32;
 
 /// Beam and most expansions of path collection.
-pub(crate) const PATH: BeamLimits = BeamLimits { beam: 32, expansions: 10 };
+pub(crate) const PATH: BeamLimits = BeamLimits { expansions: 10, ..BeamLimits::all_of(32) };
 
 impl Graph for KnnGraph {
     fn neighbors(&self, node: u32) -> &[u32] {

@@ -18,7 +18,7 @@ use crate::vectors::Metric;
 use crate::vectors::space::Space;
 
 /// The search for the reached nodes nearest to an unreached one.
-const NEAREST: BeamLimits = BeamLimits { beam: 64, expansions: usize::MAX };
+const NEAREST: BeamLimits = BeamLimits::all_of(64);
 
 /// Unreached nodes searched for at a time, on the same graph. The number is enough for all threads.
 /// It is small, since attaching one node may reach others and waste their searches.

@@ -1,6 +1,7 @@
 //! Greedy beam search over a graph.
 
-use tagore_device::key::{self, Key};
+use tagore_device::key::{self, Key, NONE};
+use tagore_device::search::beam::stop::Stop;
 
 use super::visited::Visited;
 use crate::index::{Graph, Layer, Start};
@@ -32,6 +33,14 @@ pub(crate) struct BeamLimits {
     pub beam: usize,
     /// Most nodes expanded.
     pub expansions: usize,
+    pub stop: Stop,
+}
+
+impl BeamLimits {
+    /// The limits of a search that expands every node of its beam.
+    pub(crate) const fn all_of(beam: usize) -> Self {
+        Self { beam, expansions: usize::MAX, stop: Stop::NEVER }
+    }
 }
 
 /// One search.
@@ -76,8 +85,7 @@ impl BeamSearch {
     }
 
     fn walk_layer(&mut self, space: &Space<'_>, layer: &Layer, query: Query<'_>) {
-        let limits = BeamLimits { beam: layer.beam(), expansions: usize::MAX };
-        self.walk(space, layer, query, limits, &mut |_| ());
+        self.walk(space, layer, query, BeamLimits::all_of(layer.beam()), &mut |_| ());
     }
 
     /// Starts the next layer's beam with the results of this one, up to `width` nodes.
@@ -90,7 +98,8 @@ impl BeamSearch {
         }
     }
 
-    /// Expands the nearest unexpanded node of the beam until all are expanded.
+    /// Expands the nearest unexpanded node of the beam until all are expanded, or the nearest is
+    /// beyond the bound.
     fn walk(
         &mut self,
         space: &Space<'_>,
@@ -99,12 +108,18 @@ impl BeamSearch {
         limits: BeamLimits,
         on_visit: &mut impl FnMut(Key),
     ) {
+        let norm = if limits.stop.takes_norm() { space.norm(query) } else { 0.0 };
+        let stop = limits.stop.of_query(norm);
         let mut cursor = 0;
         for _ in 0..limits.expansions {
             let Some(next) = self.beam[cursor..].iter().position(|slot| !slot.expanded) else {
                 break;
             };
             let current = cursor + next;
+            let at_rank = self.beam.get(stop.rank as usize).map_or(NONE, |slot| slot.key);
+            if self.beam[current].key > stop.last((at_rank >> 32) as u32) {
+                break;
+            }
             self.beam[current].expanded = true;
             let neighbors = graph.neighbors(self.beam[current].key as u32);
             let lowest = self.visit(space, query, neighbors, limits.beam, on_visit);

@@ -7,6 +7,7 @@ use tagore_device::key::{self, Key};
 
 use super::answer::Answer;
 use super::beam::{BeamLimits, BeamTask};
+use super::breadth::Breadth;
 use super::coded::Coded;
 use super::engine::{Found, Prepared, fill};
 use super::pool::Scratch;
@@ -27,8 +28,7 @@ impl Graph for Index {
 /// How searches walk.
 #[derive(Clone, Copy)]
 pub(super) struct Walk<'a> {
-    /// Nodes in the beam.
-    pub beam: usize,
+    pub breadth: Breadth,
     /// The codes that take the place of the vectors, if any.
     pub on_codes: Option<OnCodes<'a>>,
 }
@@ -81,15 +81,15 @@ impl Prepared<'_> {
         &self,
         query: Query<'_>,
         answer: &Answer<'_>,
-        Walk { beam, on_codes }: Walk<'_>,
+        Walk { breadth: Breadth { kept, stop, .. }, on_codes }: Walk<'_>,
         scratch: &mut Scratch,
     ) -> bool {
         let Scratch { search, code, reranked, rows, .. } = scratch;
-        let limits = BeamLimits { beam, expansions: usize::MAX };
+        let limits = BeamLimits { stop, ..BeamLimits::all_of(kept) };
         let (start, index) = (self.index.start(), &*self.index);
         let Some(OnCodes { coded, codes, reranked: count }) = on_codes else {
             search.run(&self.space, index, BeamTask { query, start, limits }, |_: Key| ());
-            return answer.take(search.found(), beam, rows);
+            return answer.take(search.found(), kept, rows);
         };
         let task = BeamTask { query: coded.query(query, code), start, limits };
         search.run(codes, index, task, |_: Key| ());

@@ -5,6 +5,7 @@ use std::sync::{Arc, Once};
 use tagore_device::key::{self, Key};
 
 use super::answer::Answer;
+use super::breadth::Breadth;
 use super::coded::Coded;
 use super::cpu::{OnCodes, Walk};
 use super::exact::{nearest_among, nearest_among_on};
@@ -141,14 +142,15 @@ impl<'a> Engine<'a> {
     fn gpus_for(&self, search: &Search<'_>, way: Way) -> Result<Option<(&OnGpus, BatchLimits)>> {
         let (Prepared { space, .. }, n) = (&*self.prepared, self.base().len());
         let Some(on_gpus) = &self.on_gpus else { return Ok(None) };
-        let beam = match way {
-            Way::Walk(beam) => beam,
-            Way::Exact => search.k,
+        let breadth = match way {
+            Way::Walk(beam) => self.breadth(search, beam),
+            Way::Exact => Breadth::fixed(search.k),
         };
+        let Breadth { beam, kept, .. } = breadth;
         // The host picks the answer of a filtered search from the whole beam.
-        let k = if search.filter.is_some() { beam } else { search.k };
-        let walked = if self.coded.is_some() { search.reranked(beam, self.rerank) } else { k };
-        let limits = BatchLimits { k, walked, beam, width: self.width, batch: self.batch };
+        let k = if search.filter.is_some() { kept } else { search.k };
+        let walked = if self.coded.is_some() { search.reranked(kept, self.rerank) } else { k };
+        let limits = BatchLimits { k, walked, breadth, width: self.width, batch: self.batch };
         if way != Way::Exact {
             if self.is_auto && !on_gpus.first().supports(space, limits) {
                 return Ok(None);
@@ -163,17 +165,24 @@ impl<'a> Engine<'a> {
         Ok(Some((on_gpus, limits)))
     }
 
+    /// The breadth of a search with a beam of this width, after a filter widened it.
+    fn breadth(&self, search: &Search<'_>, beam: usize) -> Breadth {
+        let index = self.index();
+        Breadth::adaptive(search.k, (search.narrow_beam().min(beam), beam), (index.metric(), index.start().growth))
+    }
+
     /// The walk of a search on the CPU, with a beam of this width. Without codes nothing is
     /// allocated.
     fn walk(&self, search: &Search<'_>, beam: usize, progress: Option<&Progress>) -> Result<Walk<'_>> {
-        let Some(coded) = &self.coded else { return Ok(Walk { beam, on_codes: None }) };
+        let breadth = self.breadth(search, beam);
+        let Some(coded) = &self.coded else { return Ok(Walk { breadth, on_codes: None }) };
         let codes = match progress {
             Some(progress) => coded.of(&self.prepared.space, progress),
             None => coded.of(&self.prepared.space, &Progress::silent()),
         }?;
         Ok(Walk {
-            beam,
-            on_codes: Some(OnCodes { coded, codes, reranked: search.reranked(beam, self.rerank) }),
+            breadth,
+            on_codes: Some(OnCodes { coded, codes, reranked: search.reranked(breadth.kept, self.rerank) }),
         })
     }
 

@@ -2,6 +2,7 @@
 
 mod answer;
 pub(crate) mod beam;
+pub(crate) mod breadth;
 mod coded;
 mod cpu;
 mod engine;

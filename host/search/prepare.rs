@@ -1,6 +1,8 @@
 //! Opens the devices of a search, and compiles their kernels, while index and base are checked.
 
+use super::breadth::Breadth;
 use super::gpu::{kernels, rerank_kernel};
+use crate::index::Start;
 use crate::vectors::shape::{device_type, own_type, with_device_type};
 use crate::{Compression, DataShape, Device, Index, Preparation, Vectors, quantize};
 
@@ -21,11 +23,13 @@ pub fn prepare_search(
     if nodes == 0 || !devices.iter().any(fits) {
         return Preparation::none();
     }
-    let has_layers = !index.layers().is_empty();
+    let Start { layers, growth, .. } = index.start();
+    let keeps = |&beam: &usize| if growth.is_some() { Breadth::kept(beam) } else { beam };
+    let (kept, has_layers) = (beams.iter().map(keeps).collect::<Vec<_>>(), !layers.is_empty());
     let (data, metric) = (DataShape::guess(base), index.metric());
     let own = own_type(&data, metric);
     let element = compression.map_or_else(|| device_type(&data, metric), Compression::element);
-    let mut kernels = with_device_type!(element, T => kernels::<T>(beams, has_layers));
+    let mut kernels = with_device_type!(element, T => kernels::<T>(&kept, has_layers));
     kernels.extend(compression.map(|compression| quantize::gpu::kernel(own, compression)));
     kernels.extend(compression.map(|_| rerank_kernel(own)));
     Preparation::begin(devices, kernels, move |device| device.gpu_for_graph(nodes))

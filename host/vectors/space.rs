@@ -28,7 +28,7 @@ use tagore_device::prune::medoid::SUM_ROWS;
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
 use super::norms::{largest_square, lift, normalise, normalised};
 use super::shape::wide;
-use super::{Access, ElementType, Matrix, Metric, TypedRows, Vectors, range, with_matrix};
+use super::{Access, Element, ElementType, Matrix, Metric, TypedRows, Vectors, range, with_matrix};
 use crate::gpu::MemoryPlan;
 use crate::held::Held;
 use crate::{Progress, Result};
@@ -211,6 +211,15 @@ impl<'a> Space<'a> {
     pub(crate) fn query(&self, node: u32) -> Query<'_> {
         let index = node as usize;
         Query { rows: self.vectors.rows(), index, zero: self.zero.get(index).copied().unwrap_or(false) }
+    }
+
+    /// The norm of `query`, with the sums of list distances.
+    pub(crate) fn norm(&self, query: Query<'_>) -> f32 {
+        with_matrix!(query.rows, rows => {
+            let row = rows.row(query.index);
+            Element::dot(row, row)
+        })
+        .sqrt()
     }
 
     /// List distances from `query` to the rows `ids`.

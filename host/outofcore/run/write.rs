@@ -14,7 +14,7 @@ use super::build::OutOfCore;
 use super::merge::Merged;
 use super::turns::Turns;
 use crate::build::Below;
-use crate::index::{IndexFile, Start};
+use crate::index::{IndexFile, Layered};
 use crate::memory::zeros;
 use crate::outofcore::plan::ClusterPlan;
 use crate::outofcore::store::{Attempt, Damage, Fault};
@@ -22,7 +22,7 @@ use crate::parallel::spawn;
 use crate::progress::StageProgress;
 use crate::vectors::Access;
 use crate::vectors::space::Space;
-use crate::{Builder, Device, Fingerprint, Layer, Repeated, Result, Vectors};
+use crate::{Builder, Device, Fingerprint, Repeated, Result, Vectors};
 
 /// Threads that sort finished rows, one range each.
 const SORTERS: usize = 4;
@@ -177,12 +177,6 @@ pub(crate) struct Ending<'a> {
     pub repeated: &'a Repeated,
 }
 
-/// The layers of an index, and its entry points.
-pub(crate) struct Layered {
-    pub entries: Vec<u32>,
-    pub layers: Vec<Layer>,
-}
-
 impl Ending<'_> {
     /// Starts the file of an index built in `clusters` clusters.
     pub(crate) fn create(self, output: &Path, clusters: usize) -> Result<IndexFile> {
@@ -200,26 +194,25 @@ impl Ending<'_> {
     pub(crate) fn layers(
         self,
         file: &mut IndexFile,
-        mut entries: Vec<u32>,
+        entries: Vec<u32>,
         device: Device,
     ) -> Result<Layered> {
         let Self { builder, base, plan, repeated } = self;
         if !builder.layered || plan.layer_nodes < 2 {
-            return Ok(Layered { entries, layers: Vec::new() });
+            return Ok(Layered::at(entries));
         }
         let graph = &file.rows()?;
         graph.advise(Access::AtRandom);
         base.advise(Access::AtRandom);
         let space = &Space::unprepared(base, builder.descent.metric);
         let below = Below { base, space, graph, repeated, most: plan.layer_nodes, on_device: None };
-        let layers = builder.clone().device(device).layers_over(&below, &mut entries);
+        let layered = builder.clone().device(device).layers_over(&below, entries);
         base.advise(Access::Somehow);
-        Ok(Layered { layers: layers?, entries })
+        layered
     }
 
     /// Puts the complete index in place, and deletes `stale` files just before.
     pub(crate) fn commit(self, file: IndexFile, layered: &Layered, stale: &[PathBuf]) -> Result<()> {
-        let Layered { entries, layers } = layered;
-        file.commit(Start { entries, layers }, self.repeated.words(), stale)
+        file.commit(layered.start(), self.repeated.words(), stale)
     }
 }

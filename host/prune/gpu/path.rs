@@ -5,6 +5,7 @@ use tagore_device::prune::path::{
     LONG_ROW, PATH_THREADS, Paths, path_slots, prune_path_f16, prune_path_f32, prune_path_i8,
     prune_path_long_f32, prune_path_u8,
 };
+use tagore_device::search::beam::stop::Stop;
 use tagore_device::search::beam::walk::{BeamWalk, Graph};
 
 use super::Collected;
@@ -55,6 +56,7 @@ pub(super) fn path<T: PathKernels>(
             expansions,
             slots: path_slots(degree, entry_count, expansions),
             metric: metric_number(lists.metric),
+            stop: Stop::NEVER,
         },
         nodes: to.chunk.nodes(),
         candidates: to.keys.view_mut(),

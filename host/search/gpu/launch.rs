@@ -40,9 +40,9 @@ stage_kernels! {
     }
 }
 
-/// The kernel of searches with `beam` nodes in the beam.
-pub(crate) fn kernel<T: BeamKernels>(beam: usize) -> &'static str {
-    match beam {
+/// The kernel of searches that keep `kept` nodes.
+pub(crate) fn kernel<T: BeamKernels>(kept: usize) -> &'static str {
+    match kept {
         0..=64 => T::Beam64::NAME,
         65..=128 => T::Beam128::NAME,
         129..=256 => T::Beam256::NAME,
@@ -50,10 +50,10 @@ pub(crate) fn kernel<T: BeamKernels>(beam: usize) -> &'static str {
     }
 }
 
-/// The kernels of searches with these beams, of an index with layers or without.
-pub(crate) fn kernels<T: BeamKernels>(beams: &[usize], has_layers: bool) -> Vec<&'static str> {
+/// The kernels of searches that keep so many nodes, of an index with layers or without.
+pub(crate) fn kernels<T: BeamKernels>(kept: &[usize], has_layers: bool) -> Vec<&'static str> {
     let layer = has_layers.then_some(T::BeamLayer::NAME);
-    beams.iter().map(|&beam| kernel::<T>(beam)).chain(layer).collect()
+    kept.iter().map(|&kept| kernel::<T>(kept)).chain(layer).collect()
 }
 
 /// One launch: its graph, entry points and limits.
@@ -297,7 +297,7 @@ impl Task<'_> {
         let mut entries = Entries::Same(entries);
         for layer in layers {
             let LayerOnGpu { degree, beam, ref edges, ref places } = *layer;
-            let limits = BatchLimits { k: beam, beam, width: 1, ..self.limits };
+            let limits = BatchLimits { k: beam, breadth: layer.breadth(), width: 1, ..self.limits };
             let stage = Stage { edges, places: Some(places), degree, entries, limits };
             let output = Output { found: here, computed };
             self.launch_stage::<T, T::BeamLayer>(base, &stage, &queries, output)?;
@@ -317,7 +317,7 @@ impl Task<'_> {
         queries: &QueryBuffers<'_, T>,
         output: Output<'_>,
     ) -> Result<()> {
-        match self.limits.beam {
+        match self.limits.breadth.kept {
             0..=64 => self.launch_stage::<T, T::Beam64>(base, stage, queries, output),
             65..=128 => self.launch_stage::<T, T::Beam128>(base, stage, queries, output),
             129..=256 => self.launch_stage::<T, T::Beam256>(base, stage, queries, output),
@@ -329,7 +329,7 @@ impl Task<'_> {
     /// is not known.
     fn count_rows<T: BeamKernels>(&self, rows: u64) {
         let (gpu, bytes) = (&self.on_gpu.gpu, rows * (stride::<T>(self.dim) * size_of::<T>()) as u64);
-        match self.limits.beam {
+        match self.limits.breadth.kept {
             0..=64 => gpu.count_work::<T::Beam64>(bytes, 0),
             65..=128 => gpu.count_work::<T::Beam128>(bytes, 0),
             129..=256 => gpu.count_work::<T::Beam256>(bytes, 0),
@@ -345,8 +345,8 @@ impl Task<'_> {
         output: Output<'_>,
     ) -> Result<()> {
         let (gpu, dim, degree) = (&self.on_gpu.gpu, self.dim, stage.degree);
-        let BatchLimits { k, beam, width, .. } = stage.limits;
-        let slots = BeamShape { dim, degree, beam, width }.slots(gpu.shared_memory());
+        let BatchLimits { k, breadth, width, .. } = stage.limits;
+        let slots = BeamShape { dim, degree, breadth, width }.slots(gpu.shared_memory());
         let slots =
             slots.map_err(|bytes| gpu.error(format_args!("search: {bytes} bytes of shared memory")))?;
         let (entries, entry_count, entry_stride, entry_shift) = match stage.entries {
@@ -368,11 +368,12 @@ impl Task<'_> {
                 entry_count: entry_count as u32,
                 entry_stride: entry_stride as u32,
                 entry_shift,
-                beam: beam as u32,
+                beam: breadth.kept as u32,
                 width: width as u32,
                 expansions: u32::MAX,
                 slots,
                 metric: metric_number(self.metric),
+                stop: breadth.stop,
             },
             queries: Rows {
                 values: queries.values.view(),

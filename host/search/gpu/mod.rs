@@ -25,6 +25,7 @@ pub(super) use shared::OnGpus;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::{Index, Layer};
 use crate::progress::StageProgress;
+use crate::search::breadth::Breadth;
 use crate::search::coded::Coded;
 use crate::vectors::gpu::{AnyOrigin, Base, DeviceResults, OnDevice, Origin, narrowed};
 use crate::vectors::queries::Queries;
@@ -41,8 +42,7 @@ pub(super) struct BatchLimits {
     pub k: usize,
     /// Nodes of the beam that are reranked, at least `k`; `k` without codes.
     pub walked: usize,
-    /// Nodes in the beam.
-    pub beam: usize,
+    pub breadth: Breadth,
     /// Nodes expanded per step.
     pub width: usize,
     /// Queries on the device at a time.
@@ -68,8 +68,7 @@ pub(crate) struct BeamShape {
     pub dim: usize,
     /// Edges of a row.
     pub degree: usize,
-    /// Nodes in the beam.
-    pub beam: usize,
+    pub breadth: Breadth,
     /// Nodes expanded per step.
     pub width: usize,
 }
@@ -80,17 +79,17 @@ impl BeamShape {
     /// # Errors
     /// If no table fits: the bytes of the smallest.
     pub(crate) fn slots(self, shared: u32) -> std::result::Result<u32, u64> {
-        let Self { dim, degree, beam, width } = self;
+        let Self { dim, degree, breadth: Breadth { beam, kept, .. }, width } = self;
         if degree.saturating_mul(width) > MAX_STEP_IDS {
             // The bytes of the ids and their keys alone.
             return Err((degree as u64).saturating_mul(width as u64).saturating_mul(12));
         }
-        let (dim, degree, beam, width) = (dim as u32, degree as u32, beam as u32, width as u32);
+        let (dim, degree, width) = (dim as u32, degree as u32, width as u32);
         let ids = step_ids(degree, width);
         let bytes = |slots: &u32| search_shared_bytes(dim, degree, width, *slots);
-        let least = least_slots(beam, ids);
+        let least = least_slots(kept as u32, ids);
         let fits = |slots: &u32| bytes(slots) <= shared;
-        [table_slots(beam, ids), least].into_iter().find(fits).ok_or_else(|| bytes(&least).into())
+        [table_slots(beam as u32, ids).max(least), least].into_iter().find(fits).ok_or_else(|| bytes(&least).into())
     }
 }
 
@@ -126,6 +125,11 @@ struct LayerOnGpu {
 }
 
 impl LayerOnGpu {
+    /// The breadth of searches of this layer.
+    fn breadth(&self) -> Breadth {
+        Breadth::fixed(self.beam)
+    }
+
     /// Device memory of a layer of an index of `n` nodes.
     fn plan(n: usize, layer: &Layer) -> MemoryPlan {
         MemoryPlan::new().with::<u32>("layer edges", layer.padded_rows().len()).with::<u32>("layer places", n)
@@ -279,8 +283,8 @@ impl OnGpu {
 
     /// Checks the limits of a search.
     fn check(&self, space: &Space<'_>, limits: BatchLimits) -> Result<()> {
-        let beam = limits.beam;
-        if beam > MAX_BEAM {
+        let Breadth { beam, kept, .. } = limits.breadth;
+        if kept > MAX_BEAM {
             return Err(Error::argument("beam", beam, format_args!("at most {MAX_BEAM} on a GPU")));
         }
         if let Err((degree, bytes)) = self.check_slots(space, limits) {
@@ -300,9 +304,9 @@ impl OnGpu {
     fn check_slots(&self, space: &Space<'_>, limits: BatchLimits) -> std::result::Result<(), (usize, u64)> {
         let dim = space.dim();
         let of_layer =
-            |layer: &LayerOnGpu| BeamShape { dim, degree: layer.degree, beam: layer.beam, width: 1 };
-        let BatchLimits { beam, width, .. } = limits;
-        let of_index = BeamShape { dim, degree: self.degree, beam, width };
+            |layer: &LayerOnGpu| BeamShape { dim, degree: layer.degree, breadth: layer.breadth(), width: 1 };
+        let BatchLimits { breadth, width, .. } = limits;
+        let of_index = BeamShape { dim, degree: self.degree, breadth, width };
         self.layers.iter().map(of_layer).chain([of_index]).try_for_each(|shape| {
             shape.slots(self.gpu.shared_memory()).map(drop).map_err(|bytes| (shape.degree, bytes))
         })
@@ -310,7 +314,7 @@ impl OnGpu {
 
     /// Whether the device can search with these parameters.
     pub(super) fn supports(&self, space: &Space<'_>, limits: BatchLimits) -> bool {
-        limits.beam <= MAX_BEAM && self.check_slots(space, limits).is_ok()
+        limits.breadth.kept <= MAX_BEAM && self.check_slots(space, limits).is_ok()
     }
 
     /// The base as f32, copied to the device on first use.
@@ -342,7 +346,8 @@ mod tests {
 
     #[test]
     fn the_table_depends_on_the_device() {
-        let shape = |dim, degree, beam, width| BeamShape { dim, degree, beam, width };
+        let shape =
+            |dim, degree, beam, width| BeamShape { dim, degree, breadth: Breadth::fixed(beam), width };
         let largest = |shared| shape(4096, 512, MAX_BEAM, 8).slots(shared);
         assert_eq!((largest(101_376), largest(232_448)), (Ok(8192), Ok(16_384)));
         // Usual shapes do not depend on the device.

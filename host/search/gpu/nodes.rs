@@ -8,6 +8,7 @@ use super::launch::{Asked, Task};
 use super::{AnyBase, BatchLimits, KeysTo, LayerOnGpu, OnGpu, Resident};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::Start;
+use crate::search::breadth::Breadth;
 use crate::vectors::gpu::{DeviceBase, OnDevice};
 use crate::vectors::space::Space;
 use crate::{Progress, Result};
@@ -78,7 +79,7 @@ impl NodeSearch {
         progress: &Progress,
     ) -> Result<(Vec<Key>, u64)> {
         let on_gpu = &self.0;
-        let limits = BatchLimits { k, walked: k, beam, width: 1, batch: BATCH };
+        let limits = BatchLimits { k, walked: k, breadth: Breadth::fixed(beam), width: 1, batch: BATCH };
         on_gpu.check(space, limits)?;
         let asked = Asked { count: nodes.len(), nodes: Some(nodes), zero: space.zero() };
         let (dim, metric) = (space.dim(), space.metric());

@@ -96,12 +96,27 @@ impl<const C: usize> Beam<C> {
         }
     }
 
-    /// Marks the nearest unexpanded node as expanded; returns its id in all lanes.
+    /// The high word of the key of rank `rank`, in all lanes; that of [`NONE`] if the beam is
+    /// shorter. `len` is that of [`new`](Self::new), and `rank < len`.
     #[inline(always)]
-    pub fn take(&mut self) -> Option<u32> {
+    pub fn distance_bits(&self, len: u32, rank: u32) -> u32 {
+        let place = Self::unused(len) + rank;
+        let mut mine = (self.slots[0] >> 32) as u32;
+        for i in 1..C {
+            if place % C as u32 == i as u32 {
+                mine = (self.slots[i] >> 32) as u32;
+            }
+        }
+        warp::broadcast(mine, place / C as u32)
+    }
+
+    /// Marks the nearest unexpanded node as expanded; returns its id in all lanes. None if no node
+    /// up to the key `last` is left.
+    #[inline(always)]
+    pub fn take(&mut self, last: Key) -> Option<u32> {
         let mut mine = NONE as u32;
         for i in (0..C).rev() {
-            if self.slots[i] & EXPANDED == 0 {
+            if self.slots[i] & EXPANDED == 0 && self.slots[i] <= last {
                 mine = self.slots[i] as u32;
             }
         }

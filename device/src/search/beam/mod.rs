@@ -1,8 +1,9 @@
 //! Beam search over a graph, one query per block.
 //!
 //! [`walk`] is the search, which pruning uses too. [`search`] has the kernels for queries. The beam
-//! lies in the registers of a block's first warp (`list`).
+//! lies in the registers of a block's first warp (`list`), and [`stop`] tells when a search ends early.
 
 mod list;
 pub mod search;
+pub mod stop;
 pub mod walk;

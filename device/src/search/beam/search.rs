@@ -32,6 +32,7 @@
 //! As in [`super::walk`]: memory bounds large batches, latency small ones.
 
 use cuda_std::atomic::Scope;
+use cuda_std::float::sqrt;
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 
@@ -92,7 +93,12 @@ fn search<T: Element, const C: usize, const PLACED: bool, const LOADS: usize>(p:
     let room = Room::start(walk, (step_ids(walk.graph.degree, walk.width), walk.slots), &p.queries, query);
     sync_threads();
     let point = p.queries.list_point(room.values, query, Metric::from_u32(walk.metric));
-    let (beam, computed) = walk.run::<C, false, PLACED, LOADS>(&point, &room);
+    let mut stop = walk.stop;
+    if stop.takes_norm() {
+        let [product] = p.queries.list_distances::<1, LOADS>(&point, [query]);
+        stop = stop.of_query(sqrt(-product));
+    }
+    let (beam, computed) = walk.run::<C, false, PLACED, LOADS>(&point, &room, stop);
     if thread == 0 {
         p.computed.fetch_add((query % SEARCH_COUNTERS) as usize, computed as u64, Scope::Device);
     }

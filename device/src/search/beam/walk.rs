@@ -11,7 +11,8 @@
 //!         new  = ids that the table does not hold; enter them
 //!         keys = (list distance to the query, id) of new
 //!         insert keys into the beam, drop what does not fit
-//!         parents = the nearest `width` nodes of the beam that were never expanded
+//!         parents = the nearest `width` nodes of the beam that were never expanded and are not
+//!                   beyond the bound of `stop`
 //!     until there are no parents
 //! ```
 //!
@@ -62,6 +63,7 @@ use cuda_std::thread::{block_dim_x, block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
 
 use super::list::Beam;
+use super::stop::Stop;
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::query_bytes;
@@ -121,6 +123,9 @@ pub struct BeamWalk<T> {
     pub entry_stride: u32,
     /// Binary logarithm of the distance between entries, in values.
     pub entry_shift: u32,
+    /// When the search stops, for a query of norm 1. The rank is below `beam`. Not read by searches
+    /// that keep all keys.
+    pub stop: Stop,
 }
 
 copied! {
@@ -224,12 +229,13 @@ impl<T: Element> BeamWalk<T> {
     /// `expansions` expansions, and the table holds all visited ids.
     ///
     /// With `PLACED` the graph is one over some of the nodes, which `graph.places` maps to rows.
-    /// `LOADS` loads of each row are under way at once.
+    /// `LOADS` loads of each row are under way at once. `stop` is that of the query.
     #[inline(always)]
     pub fn run<const C: usize, const KEEP: bool, const PLACED: bool, const LOADS: usize>(
         &self,
         point: &ListPoint<T>,
         room: &Room<T>,
+        stop: Stop,
     ) -> (Beam<C>, u32) {
         let (thread, degree) = (thread_idx_x(), self.graph.degree);
         let width = self.step_width::<KEEP>();
@@ -293,7 +299,7 @@ impl<T: Element> BeamWalk<T> {
 
             if thread < 32 {
                 beam.offer(keys, new);
-                self.take_parents::<C, KEEP, PLACED>(&mut beam, room, (entered, expanded));
+                self.take_parents::<C, KEEP, PLACED>(&mut beam, room, stop, (entered, expanded));
             }
             sync_threads();
             parents = room.parent_count.get(0);
@@ -366,13 +372,15 @@ impl<T: Element> BeamWalk<T> {
         &self,
         beam: &mut Beam<C>,
         room: &Room<T>,
+        stop: Stop,
         (entered, expanded): (u32, u32),
     ) {
         let (thread, width) = (thread_idx_x(), self.step_width::<KEEP>());
+        let last = if KEEP { NONE } else { stop.last(beam.distance_bits(self.beam, stop.rank)) };
         let mut taken = 0;
         while entered == self.entry_count && taken < width && (!KEEP || expanded + taken < self.expansions) {
             keep_rolled();
-            let Some(parent) = beam.take() else { break };
+            let Some(parent) = beam.take(last) else { break };
             if thread == 0 {
                 let place = if PLACED { self.graph.places.get(parent as usize) } else { parent };
                 room.parents.set(taken as usize, place);

@@ -1,0 +1,88 @@
+//! How far a search goes: the nodes that it keeps, and when it stops.
+
+use tagore_device::search::beam::stop::Stop;
+
+use super::gpu::MAX_BEAM;
+use crate::Metric;
+
+/// Nodes that an adaptive search keeps, in beams: where the data is dense it expands more nodes
+/// than its beam, but at most twice as many.
+const ROOM: usize = 2;
+
+/// The breadth of a search.
+///
+/// A search that keeps L nodes expands the L nearest nodes it finds, for every query. One that
+/// stops at the distance that the L-th neighbour has on average expands L nodes on average: fewer
+/// for easy queries, more for hard ones. At as many distances it misses about half as many
+/// neighbours (docs/search.md).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Breadth {
+    /// Nodes that the search expands, about, on average over queries.
+    pub beam: usize,
+    /// Nodes that it keeps.
+    pub kept: usize,
+    pub stop: Stop,
+}
+
+impl Breadth {
+    /// A search that expands all of the `beam` nodes that it keeps.
+    pub(crate) const fn fixed(beam: usize) -> Self {
+        Self { beam, kept: beam, stop: Stop::NEVER }
+    }
+
+    /// A search that stops by distance: one for `k` nodes with a beam of `narrow` nodes, which a
+    /// filter widened to `beam`. Without `growth` ([`Start`](crate::index::Start)) it is fixed.
+    pub(super) fn adaptive(
+        k: usize,
+        (narrow, beam): (usize, usize),
+        (metric, growth): (Metric, Option<f32>),
+    ) -> Self {
+        let Some(growth) = growth.map(f64::from) else { return Self::fixed(beam) };
+        // The rank at which the k-th passing node is expected.
+        let rank = (k * beam).div_ceil(narrow).clamp(1, beam);
+        let ranks = beam as f64 / rank as f64;
+        let (factor, slack) = match metric {
+            Metric::InnerProduct => (1.0, growth * libm::log(ranks)),
+            Metric::L2 | Metric::Cosine => (libm::pow(ranks, growth), 0.0),
+        };
+        let stop = Stop { rank: rank as u32 - 1, factor: factor as f32, slack: slack as f32 };
+        Self { beam, kept: Self::kept(beam), stop }
+    }
+
+    /// Nodes that an adaptive search with this beam keeps: as many on a CPU as on a GPU.
+    pub(crate) fn kept(beam: usize) -> usize {
+        (ROOM * beam).min(MAX_BEAM.max(beam))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn adaptive(k: usize, beams: (usize, usize), metric: Metric) -> Breadth {
+        Breadth::adaptive(k, beams, (metric, Some(0.125)))
+    }
+
+    #[test]
+    fn the_bound_is_the_average_distance_at_the_rank_of_the_beam() {
+        let Breadth { beam, kept, stop } = adaptive(10, (100, 100), Metric::L2);
+        assert_eq!((beam, kept, stop.rank, stop.slack), (100, 200, 9, 0.0));
+        assert!((stop.factor - 10f32.powf(0.125)).abs() < 1e-6, "{}", stop.factor);
+        // A filter that passes a tenth moves the k-th passing node to rank 100.
+        let filtered = adaptive(10, (100, 1000), Metric::Cosine).stop;
+        assert_eq!((filtered.rank, filtered.factor), (99, stop.factor));
+        let product = adaptive(10, (100, 100), Metric::InnerProduct).stop;
+        assert_eq!((product.rank, product.factor), (9, 1.0));
+        assert!((product.slack - 0.125 * 10f32.ln()).abs() < 1e-6, "{}", product.slack);
+        // A beam of k stops at the first farther node, as a search that keeps k nodes does.
+        assert_eq!(adaptive(7, (7, 7), Metric::L2).stop, Stop { rank: 6, factor: 1.0, slack: 0.0 });
+    }
+
+    #[test]
+    fn a_gpu_keeps_as_many_nodes_as_a_cpu() {
+        for (beam, kept) in [(1, 2), (256, 512), (300, 512), (512, 512), (1000, 1000)] {
+            assert_eq!(adaptive(1, (beam, beam), Metric::L2).kept, kept);
+        }
+        assert_eq!(Breadth::adaptive(1, (64, 64), (Metric::L2, None)), Breadth::fixed(64));
+    }
+}
