@@ -170,7 +170,10 @@ fn check<T: Value, K: Kernel<Arguments = (BeamSearch<T>,)>>(
         let limits = (beam as usize, width as usize, usize::MAX, of_query);
         let (mut expected, met) = search(|node| graph.neighbors(node), key, &graph.entries, limits);
         expected.resize(k as usize, NONE);
-        assert_eq!(found, expected, "{metric:?}, query {query}, {n} x {dim}, {degree}, {beam}, {width}, {stop:?}");
+        assert_eq!(
+            found, expected,
+            "{metric:?}, query {query}, {n} x {dim}, {degree}, {beam}, {width}, {stop:?}"
+        );
         least += met.len() as u64;
     }
     let computed: u64 = computed.values::<u64>().unwrap().iter().sum();

@@ -427,8 +427,8 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prune::GraphRows;
     use crate::Synth;
+    use crate::prune::GraphRows;
 
     #[test]
     fn layers_stay_if_searches_lose_less_or_compute_less() {

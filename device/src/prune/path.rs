@@ -50,7 +50,6 @@ use crate::block::element::{Element, GROUP};
 use crate::block::exact::Metric;
 use crate::block::sort::sort_block;
 use crate::key::{self, Key, NONE};
-use crate::search::beam::stop::Stop;
 use crate::search::beam::walk::{BeamWalk, Room, append, step_ids, walk_shared_bytes};
 
 /// Threads per block, one node per block.
@@ -116,7 +115,7 @@ fn path<T: Element, const LOADS: usize>(p: &Paths<T>) {
     sync_threads();
     let metric = Metric::from_u32(walk.metric);
     let point = walk.base.list_point(room.values, node, metric);
-    let (_, met) = walk.run::<1, true, false, LOADS>(&point, &room, Stop::NEVER);
+    let (_, met) = walk.run::<1, true, false, LOADS>(&point, &room);
 
     // The rest of the node's own list.
     let list = walk.graph.ids.cast::<Key>().offset(node as usize * k as usize);

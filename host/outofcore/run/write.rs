@@ -191,12 +191,7 @@ impl Ending<'_> {
 
     /// Builds the layers that the index needs above its `entries`. All of its rows must be in
     /// `file`.
-    pub(crate) fn layers(
-        self,
-        file: &mut IndexFile,
-        entries: Vec<u32>,
-        device: Device,
-    ) -> Result<Layered> {
+    pub(crate) fn layers(self, file: &mut IndexFile, entries: Vec<u32>, device: Device) -> Result<Layered> {
         let Self { builder, base, plan, repeated } = self;
         if !builder.layered || plan.layer_nodes < 2 {
             return Ok(Layered::at(entries));

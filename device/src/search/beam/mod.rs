@@ -1,7 +1,7 @@
 //! Beam search over a graph, one query per block.
 //!
 //! [`walk`] is the search, which pruning uses too. [`search`] has the kernels for queries. The beam
-//! lies in the registers of a block's first warp (`list`), and [`stop`] tells when a search ends early.
+//! lies in the registers of a block's first warp (`list`). [`stop`] tells when a search ends early.
 
 mod list;
 pub mod search;

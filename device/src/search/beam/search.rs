@@ -98,7 +98,10 @@ fn search<T: Element, const C: usize, const PLACED: bool, const LOADS: usize>(p:
         let [product] = p.queries.list_distances::<1, LOADS>(&point, [query]);
         stop = stop.of_query(sqrt(-product));
     }
-    let (beam, computed) = walk.run::<C, false, PLACED, LOADS>(&point, &room, stop);
+    if thread == 0 {
+        room.slack.set(0, stop.slack);
+    }
+    let (beam, computed) = walk.run::<C, false, PLACED, LOADS>(&point, &room);
     if thread == 0 {
         p.computed.fetch_add((query % SEARCH_COUNTERS) as usize, computed as u64, Scope::Device);
     }

@@ -147,7 +147,7 @@ pub const fn least_slots(beam: u32, step_ids: u32) -> u32 {
 /// Dynamic shared memory in bytes of a search that keeps `keys` keys, with a table of `words`
 /// words.
 pub const fn walk_shared_bytes(dim: u32, keys: u32, words: u32, step_ids: u32, width: u32) -> u32 {
-    query_bytes(dim) + keys * 8 + (words + step_ids + width + 2) * 4
+    query_bytes(dim) + keys * 8 + (words + step_ids + width + 3) * 4
 }
 
 /// Shared memory of a block.
@@ -167,6 +167,8 @@ pub struct Room<T: Element> {
     parent_count: Shared<u32>,
     /// Number of new ids; 0 between steps.
     pub new_count: Shared<u32>,
+    /// The stop's slack for the query. In a register it would spill.
+    pub slack: Shared<f32>,
 }
 
 impl<T: Element> Room<T> {
@@ -183,12 +185,13 @@ impl<T: Element> Room<T> {
         let parents = ids.offset(step_ids(walk.graph.degree, walk.width) as usize);
         let parent_count = parents.offset(walk.width as usize);
         let new_count = parent_count.offset(1);
+        let slack = new_count.offset(1).cast();
         points.load(values, id, (thread, block_dim_x()));
         walk.clear(table);
         if thread == 0 {
             new_count.set(0, 0);
         }
-        Self { values, keys: keys_at, table, ids, parents, parent_count, new_count }
+        Self { values, keys: keys_at, table, ids, parents, parent_count, new_count, slack }
     }
 }
 
@@ -229,13 +232,13 @@ impl<T: Element> BeamWalk<T> {
     /// `expansions` expansions, and the table holds all visited ids.
     ///
     /// With `PLACED` the graph is one over some of the nodes, which `graph.places` maps to rows.
-    /// `LOADS` loads of each row are under way at once. `stop` is that of the query.
+    /// `LOADS` loads of each row are under way at once.
+    /// Without `KEEP`, `room.slack` holds the slack of the query.
     #[inline(always)]
     pub fn run<const C: usize, const KEEP: bool, const PLACED: bool, const LOADS: usize>(
         &self,
         point: &ListPoint<T>,
         room: &Room<T>,
-        stop: Stop,
     ) -> (Beam<C>, u32) {
         let (thread, degree) = (thread_idx_x(), self.graph.degree);
         let width = self.step_width::<KEEP>();
@@ -299,7 +302,7 @@ impl<T: Element> BeamWalk<T> {
 
             if thread < 32 {
                 beam.offer(keys, new);
-                self.take_parents::<C, KEEP, PLACED>(&mut beam, room, stop, (entered, expanded));
+                self.take_parents::<C, KEEP, PLACED>(&mut beam, room, (entered, expanded));
             }
             sync_threads();
             parents = room.parent_count.get(0);
@@ -372,11 +375,15 @@ impl<T: Element> BeamWalk<T> {
         &self,
         beam: &mut Beam<C>,
         room: &Room<T>,
-        stop: Stop,
         (entered, expanded): (u32, u32),
     ) {
         let (thread, width) = (thread_idx_x(), self.step_width::<KEEP>());
-        let last = if KEEP { NONE } else { stop.last(beam.distance_bits(self.beam, stop.rank)) };
+        let last = if KEEP {
+            NONE
+        } else {
+            let stop = Stop { slack: room.slack.get(0), ..self.stop };
+            stop.last(beam.distance_bits(self.beam, stop.rank))
+        };
         let mut taken = 0;
         while entered == self.entry_count && taken < width && (!KEEP || expanded + taken < self.expansions) {
             keep_rolled();
