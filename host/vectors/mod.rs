@@ -194,6 +194,11 @@ impl Vectors {
         }
     }
 
+    /// Whether the rows are mapped from a file.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.storage.mapped().is_some()
+    }
+
     /// Advises the kernel of the access pattern from here on, if rows are mapped from a file.
     pub(crate) fn advise(&self, access: Access) {
         if let Some(map) = self.storage.mapped() {

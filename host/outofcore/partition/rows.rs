@@ -1,4 +1,5 @@
-//! The partition in memory: clusters are lists of rows of the base, found on all devices.
+//! The partition of a base that stays in memory: clusters are lists of its rows, found on all
+//! devices. No vector is written.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -12,39 +13,48 @@ use super::{Partition, PartitionInput, chunk_rows};
 use crate::cluster::assigner::{Assigner, AssignerRoom};
 use crate::gpu::Gpu;
 use crate::outofcore::plan::ClusterGraph;
-use crate::outofcore::store::{Checksums, Log, RepeatedFile};
+use crate::outofcore::store::{Bins, Checksums, Log, RepeatedFile};
 use crate::parallel::{join, spawn};
 use crate::vectors::Access;
 use crate::vectors::range::check_smallest;
-use crate::{Device, Result};
+use crate::{Device, Repeated, Result, Vectors};
 
 /// Rows of a range: ranges are assigned in any order, and placed in theirs. A multiple of
-/// [`SUM_ROWS`](super::SUM_ROWS).
+/// [`SUM_ROWS`](super::SUM_ROWS) and of the rows of a checksum.
 const RANGE: usize = 1 << 17;
+
+/// Members of a piece of the file.
+const PIECE: usize = 1 << 17;
 
 /// Threads that assign on a GPU: one embeds rows while the GPU compares those of the other.
 const THREADS: usize = 2;
 
-impl Partition {
+/// The clusters of a base, as lists of its rows.
+pub(crate) struct RowLists {
+    /// Of each cluster: ids in ascending order, each with the member's other cluster.
+    members: Vec<Vec<[u32; 2]>>,
+    graph: ClusterGraph,
+    mean: Vec<f64>,
+    checksums: Checksums,
+}
+
+/// A range of rows with their nearest centres, and the checksums of its blocks.
+type AssignedBlocks = (AssignedRange, Vec<u32>);
+
+impl RowLists {
     /// Finds the clusters of all rows except the repeated ones, on all `devices`: those of
-    /// [`new`](Self::new) on the first. Members stay rows of the base. `repeated_log` gets the
-    /// repeated rows.
-    pub(crate) fn in_memory(
-        input: &PartitionInput<'_>,
-        devices: &[Device],
-        repeated_log: Log,
-    ) -> Result<Self> {
+    /// [`Partition::new`] on the first.
+    pub(crate) fn find(input: &PartitionInput<'_>, devices: &[Device]) -> Result<Self> {
         let PartitionInput { base, repeated, embedding, plan, progress, .. } = *input;
         let n = base.len();
         let nodes = n - repeated.len();
-        let repeated_file = RepeatedFile::write(repeated_log, repeated, n)?;
         let dim = embedding.dim(base.dim());
         let piece = chunk_rows(plan, dim);
         let Found { centres, rounding, .. } = find_centres(input, piece)?;
         let clusters = centres.count();
         let stage = &progress.stage("partition", nodes as u64);
         let ranges: Vec<_> = (0..n).step_by(RANGE).map(|first| first..n.min(first + RANGE)).collect();
-        let assigned: Vec<Mutex<Option<AssignedRange>>> = ranges.iter().map(|_| Mutex::default()).collect();
+        let assigned: Vec<Mutex<Option<AssignedBlocks>>> = ranges.iter().map(|_| Mutex::default()).collect();
         let next = &AtomicUsize::new(0);
         let assign = |gpu: Option<Gpu>| -> Result<()> {
             let room = AssignerRoom { piece, centres: clusters };
@@ -54,7 +64,7 @@ impl Partition {
                 let Some(rows) = ranges.get(number).cloned() else { return Ok(()) };
                 let (nearest, sums) = (assigner.with(&centres)?, BlockSums::new(dim));
                 let assigning = Assigning { base, repeated, embedding, nearest, stage, sums, largest: 0.0 };
-                let done = assigning.range(rows, piece)?;
+                let done = (assigning.range(rows.clone(), piece)?, Checksums::of_blocks(base, rows));
                 *assigned[number].lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
             }
         };
@@ -69,10 +79,11 @@ impl Partition {
 
         let mut filling = Filling::new(clusters, plan.cluster_size);
         let mut members: Vec<Vec<[u32; 2]>> = vec![Vec::new(); clusters];
-        let (mut mean, mut largest) = (vec![0f64; dim], 0f32);
+        let (mut mean, mut largest, mut checksums) = (vec![0f64; dim], 0f32, Checksums::default());
         for (rows, assigned) in ranges.iter().zip(assigned) {
             let assigned = assigned.into_inner().unwrap_or_else(PoisonError::into_inner);
-            let Some(assigned) = assigned else { continue };
+            let Some((assigned, blocks)) = assigned else { continue };
+            checksums.add(&blocks);
             largest = largest.max(assigned.largest);
             add_blocks(&mut mean, &assigned.sums);
             let ids = repeated.others(rows.clone());
@@ -92,13 +103,29 @@ impl Partition {
         base.validated(largest);
         mean.iter_mut().for_each(|sum| *sum /= nodes as f64);
         let shared = filling.shared.into_iter().map(|((a, b), nodes)| (a, b, nodes));
-        Ok(Self {
-            members: Members::Rows(members, base.clone()),
-            graph: ClusterGraph::new(clusters, shared),
+        Ok(Self { members, graph: ClusterGraph::new(clusters, shared), mean, checksums })
+    }
+
+    /// Writes the members to `log` and the `repeated` rows to `repeated_log`.
+    pub(crate) fn written(
+        self,
+        base: &Vectors,
+        repeated: &Repeated,
+        [log, repeated_log]: [Log; 2],
+    ) -> Result<Partition> {
+        let Self { members, graph, mean, checksums } = self;
+        base.advise(Access::AtRandom);
+        let mut bins = Bins::new(log, members.len(), 0);
+        for (cluster, members) in members.into_iter().enumerate() {
+            members.chunks(PIECE).try_for_each(|piece| bins.put(cluster, bytemuck::cast_slice(piece)))?;
+        }
+        Ok(Partition {
+            members: Members::Ids(bins, base.clone()),
+            graph,
             mean,
-            checksums: Checksums::default(),
-            repeated: repeated_file,
-            rows: n,
+            checksums,
+            repeated: RepeatedFile::write(repeated_log, repeated, base.len())?,
+            rows: base.len(),
             element: base.element_type(),
             dim: base.dim(),
         })
