@@ -183,6 +183,16 @@ impl Vectors {
     /// Starts reading the rows of `range` in the background, if they are mapped from a file. Rows
     /// past the end are ignored.
     pub(crate) fn prefetch(&self, range: Range<usize>) {
+        self.with_bytes(range, advice::prefetch);
+    }
+
+    /// Reads the pages of rows and waits for them, if rows are mapped from a file and the system can.
+    pub(crate) fn populate(&self, range: Range<usize>) {
+        self.with_bytes(range, advice::populate);
+    }
+
+    /// Passes the bytes of a range of rows to `advise`, if rows are mapped from a file.
+    fn with_bytes(&self, range: Range<usize>, advise: impl FnOnce(&MappedFile, Range<usize>)) {
         let Layout { rows, offset, stride, .. } = self.layout;
         let (first, end) = (range.start.min(rows), range.end.min(rows));
         if let Some(map) = self.storage.mapped()
@@ -190,7 +200,7 @@ impl Vectors {
         {
             let (first, end) = (self.place(first), self.place(end - 1) + 1);
             let begin = offset + first * stride;
-            advice::prefetch(map, begin..(offset + end * stride).min(map.len()));
+            advise(map, begin..(offset + end * stride).min(map.len()));
         }
     }
 

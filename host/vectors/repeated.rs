@@ -140,8 +140,7 @@ impl Repeated {
             }
         };
         let element = if metric == Metric::Cosine { ElementType::F32 } else { base.element_type() };
-        let ahead = |rows| base.prefetch(rows);
-        Self::by_bytes(hash, (base.len(), element.row_bytes(base.dim())), ahead, bytes, progress)
+        Self::by_bytes(hash, (base, element.row_bytes(base.dim())), bytes, progress)
     }
 
     /// [`of`](Self::of) with another hash.
@@ -156,26 +155,22 @@ impl Repeated {
             let is_zero = zero.get(row as usize) == Some(&true);
             Cow::Borrowed(if is_zero { &[][..] } else { bytes_of(rows, row) })
         };
-        let row_bytes = base.element_type().row_bytes(base.dim());
-        Self::by_bytes(hash, (base.len(), row_bytes), |rows| base.prefetch(rows), bytes, progress)
+        Self::by_bytes(hash, (base, base.element_type().row_bytes(base.dim())), bytes, progress)
     }
 
-    /// Finds the repeated rows among `rows` rows of `row_bytes` bytes; `bytes` returns a row. `ahead`
-    /// gets the rows that are read next.
+    /// Finds the repeated rows of `base`; `bytes` returns the `row_bytes` bytes of a row.
     fn by_bytes<'a>(
         hash: impl Fn(&[u8]) -> u64 + Sync,
-        (rows, row_bytes): (usize, usize),
-        ahead: impl Fn(Range<usize>),
+        (base, row_bytes): (&Vectors, usize),
         bytes: impl Fn(u32) -> Cow<'a, [u8]> + Sync,
         progress: &Progress,
     ) -> Result<Self> {
-        let mut hashed = vec![(0u64, 0u32); rows];
-        hashed.iter_mut().zip(0..).for_each(|((_, row), number)| *row = number);
-        // Part by part, so that a disk reads in order, the next parts meanwhile.
+        let mut hashed: Vec<Hashed> = (0..base.len() as u32).map(|row| (0, row)).collect();
+        // In order, so that a disk reads the next parts meanwhile.
         let part = (PART_BYTES / row_bytes).max(1);
-        ahead(0..2 * part);
         for (number, hashed) in hashed.chunks_mut(part).enumerate() {
-            ahead((number + 2) * part..(number + 3) * part);
+            base.prefetch(number * part..(number + 3) * part);
+            base.populate(number * part..(number + 1) * part);
             hash_rows(hashed, |row| hash(&sample(&bytes(row))), progress)?;
         }
         hashed.par_sort_unstable();

@@ -1,8 +1,10 @@
 //! The partition of a base that stays in memory: clusters are lists of its rows, found on all
 //! devices. No vector is written.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use super::assign::{AssignedRange, Assigning, BlockSums, add_blocks};
@@ -26,8 +28,8 @@ const RANGE: usize = 1 << 17;
 /// Members of a piece of the file.
 const PIECE: usize = 1 << 17;
 
-/// Threads that assign on a GPU: one embeds rows while the GPU compares those of the other.
-const THREADS: usize = 2;
+/// Threads that assign on a GPU: two embed rows while the GPU compares those of another.
+const THREADS: usize = 3;
 
 /// The clusters of a base, as lists of its rows.
 pub(crate) struct RowLists {
@@ -54,9 +56,8 @@ impl RowLists {
         let clusters = centres.count();
         let stage = &progress.stage("partition", nodes as u64);
         let ranges: Vec<_> = (0..n).step_by(RANGE).map(|first| first..n.min(first + RANGE)).collect();
-        let assigned: Vec<Mutex<Option<AssignedBlocks>>> = ranges.iter().map(|_| Mutex::default()).collect();
         let next = &AtomicUsize::new(0);
-        let assign = |gpu: Option<Gpu>| -> Result<()> {
+        let assign = |gpu: Option<Gpu>, to: Sender<(usize, AssignedBlocks)>| -> Result<()> {
             let room = AssignerRoom { piece, centres: clusters };
             let mut assigner = Assigner::new(gpu, &rounding, room)?;
             loop {
@@ -65,28 +66,19 @@ impl RowLists {
                 let (nearest, sums) = (assigner.with(&centres)?, BlockSums::new(dim));
                 let assigning = Assigning { base, repeated, embedding, nearest, stage, sums, largest: 0.0 };
                 let done = (assigning.range(rows.clone(), piece)?, Checksums::of_blocks(base, rows));
-                *assigned[number].lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+                // The receiver lives as long as this thread.
+                let _ = to.send((number, done));
             }
         };
         base.advise(Access::InOrder);
-        thread::scope(|scope| {
-            let mut threads = Vec::new();
-            for gpu in workers(devices)? {
-                threads.push(spawn(scope, || assign(gpu))?);
-            }
-            threads.into_iter().try_for_each(join)
-        })?;
-
         let mut filling = Filling::new(clusters, plan.cluster_size);
         let mut members: Vec<Vec<[u32; 2]>> = vec![Vec::new(); clusters];
         let (mut mean, mut largest, mut checksums) = (vec![0f64; dim], 0f32, Checksums::default());
-        for (rows, assigned) in ranges.iter().zip(assigned) {
-            let assigned = assigned.into_inner().unwrap_or_else(PoisonError::into_inner);
-            let Some((assigned, blocks)) = assigned else { continue };
+        let mut place = |rows: Range<usize>, (assigned, blocks): AssignedBlocks| {
             checksums.add(&blocks);
             largest = largest.max(assigned.largest);
             add_blocks(&mut mean, &assigned.sums);
-            let ids = repeated.others(rows.clone());
+            let ids = repeated.others(rows);
             let mut pairs = assigned.nearest;
             if !filling.put_all(assigned.pairs.iter().map(|(&pair, &rows)| (pair, rows.into()))) {
                 for (&id, pair) in ids.iter().zip(&mut pairs) {
@@ -98,7 +90,26 @@ impl RowLists {
                 members[a as usize].push([id, b]);
                 members[b as usize].push([id, a]);
             }
-        }
+        };
+        thread::scope(|scope| {
+            let (send, results) = channel();
+            let mut threads = Vec::new();
+            for gpu in workers(devices)? {
+                let (assign, send) = (&assign, send.clone());
+                threads.push(spawn(scope, move || assign(gpu, send))?);
+            }
+            drop(send);
+            // Ranges are placed in their order, whichever is assigned first.
+            let (mut waiting, mut next) = (BTreeMap::new(), 0);
+            for (number, done) in results {
+                waiting.insert(number, done);
+                while let Some(done) = waiting.remove(&next) {
+                    place(ranges[next].clone(), done);
+                    next += 1;
+                }
+            }
+            threads.into_iter().try_for_each(join)
+        })?;
         check_smallest(base, largest, embedding.metric())?;
         base.validated(largest);
         mean.iter_mut().for_each(|sum| *sum /= nodes as f64);
