@@ -186,7 +186,8 @@ impl Vectors {
         self.with_bytes(range, advice::prefetch);
     }
 
-    /// Reads the pages of rows and waits for them, if rows are mapped from a file and the system can.
+    /// Reads the pages of rows and waits for them, if rows are mapped from a file and the system
+    /// can.
     pub(crate) fn populate(&self, range: Range<usize>) {
         self.with_bytes(range, advice::populate);
     }

@@ -159,8 +159,8 @@ impl ClusterShape<'_> {
         with_type!(self.element, T => self.read_as::<T>(records))
     }
 
-    /// Reads the cluster from records of ids and other clusters, and its vectors from `base`; `None`
-    /// if the records are damaged.
+    /// Reads the cluster from records of ids and other clusters, and its vectors from `base`;
+    /// `None` if the records are damaged.
     fn read_from(self, base: &Vectors, records: &impl MemberRecords) -> Result<Option<Cluster>> {
         let mut members = vec![[0u32; 2]; self.members()];
         let mut left = &mut members[..];

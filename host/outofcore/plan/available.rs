@@ -34,8 +34,8 @@ impl Limits {
     }
 }
 
-/// Whether the rows of `base` stay in memory beside a build of `bytes` bytes: pages of a mapped file
-/// do if they fit free memory, less the reserve.
+/// Whether the rows of `base` stay in memory beside a build of `bytes` bytes: pages of a mapped
+/// file do if they fit free memory, less the reserve.
 pub(super) fn stays_in_memory(base: &Vectors, bytes: u64) -> bool {
     let rows = (base.len() * base.element_type().row_bytes(base.dim())) as u64;
     let fits = |free: u64| bytes.saturating_add(rows) <= free - free / HOST_RESERVE;

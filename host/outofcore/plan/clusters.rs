@@ -113,7 +113,8 @@ impl ClusterPlan {
     /// As [`new`](Self::new), within free memory where `given` has no limit. A resumed build must
     /// agree in the given limits alone, since free memory varies: they are those of the plan.
     ///
-    /// Clusters [read the base](Self::reading_base) if it fits the memory that the build leaves free.
+    /// Clusters [read the base](Self::reading_base) if it fits the memory that the build leaves
+    /// free.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -224,8 +225,8 @@ impl ClusterPlan {
         Self { disk_bytes: plan.disk().bytes(), ..plan }
     }
 
-    /// Whether the partition may hold all members in `host` bytes: their ids and other clusters, and
-    /// the nearest centres of all rows, beside the search for repeated rows.
+    /// Whether the partition may hold all members in `host` bytes: their ids and other clusters,
+    /// and the nearest centres of all rows, beside the search for repeated rows.
     fn members_fit(&self, nodes: usize, host: u64) -> bool {
         let PlannedBytes { process, buffers, member_ids, .. } = self.bytes;
         let search = if self.groups { PEAK_BYTES * nodes } else { 0 };

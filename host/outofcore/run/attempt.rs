@@ -166,8 +166,8 @@ impl Run<'_> {
         Ok(partition)
     }
 
-    /// Partitions a base that stays in memory. Repeated rows are looked for meanwhile, since most data
-    /// has none; if it has, the rows are assigned again without them.
+    /// Partitions a base that stays in memory. Repeated rows are looked for meanwhile, since most
+    /// data has none; if it has, the rows are assigned again without them.
     fn row_lists(&self, input: PartitionInput<'_>, logs: [Log; 2]) -> Result<Partition> {
         let Self { settings: OutOfCore { builder, .. }, base, plan, devices, .. } = *self;
         let unwatched = input.progress.unwatched();
