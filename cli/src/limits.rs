@@ -105,6 +105,9 @@ pub(crate) fn say_clusters(plan: &ClusterPlan, in_memory: bool, output: &Output)
             grouped(plan.host_bytes),
             grouped(plan.disk_bytes)
         ));
+        if plan.reads_base {
+            output.say("clusters read their vectors from the data set, which fits free memory");
+        }
     }
 }
 
@@ -121,7 +124,7 @@ pub(crate) fn clusters_event(plan: &ClusterPlan) -> Value {
     json!({
         "clusters": plan.clusters, "cluster_size": plan.cluster_size, "cache": plan.cache,
         "host_bytes": plan.host_bytes, "device_bytes": plan.device_bytes, "disk_bytes": plan.disk_bytes,
-        "host": plan.host(), "layers": plan.layers(), "disk": plan.disk(),
+        "reads_base": plan.reads_base, "host": plan.host(), "layers": plan.layers(), "disk": plan.disk(),
     })
 }
 

@@ -36,6 +36,15 @@ pub(crate) fn far_apart<R>(map: &MappedFile, read: impl FnOnce() -> R) -> R {
     result
 }
 
+/// Reads these bytes of `map` and waits for them, where the system can; the threads that need them
+/// then do not wait for the disk.
+pub(super) fn populate(map: &MappedFile, bytes: Range<usize>) {
+    #[cfg(target_os = "linux")]
+    let _ = map.map().advise_range(memmap2::Advice::PopulateRead, bytes.start, bytes.len());
+    #[cfg(not(target_os = "linux"))]
+    let _ = (map, bytes);
+}
+
 /// Starts reading these bytes of `map` in the background.
 pub(super) fn prefetch(map: &MappedFile, bytes: Range<usize>) {
     #[cfg(unix)]

@@ -183,6 +183,17 @@ impl Vectors {
     /// Starts reading the rows of `range` in the background, if they are mapped from a file. Rows
     /// past the end are ignored.
     pub(crate) fn prefetch(&self, range: Range<usize>) {
+        self.with_bytes(range, advice::prefetch);
+    }
+
+    /// Reads the pages of rows and waits for them, if rows are mapped from a file and the system
+    /// can.
+    pub(crate) fn populate(&self, range: Range<usize>) {
+        self.with_bytes(range, advice::populate);
+    }
+
+    /// Passes the bytes of a range of rows to `advise`, if rows are mapped from a file.
+    fn with_bytes(&self, range: Range<usize>, advise: impl FnOnce(&MappedFile, Range<usize>)) {
         let Layout { rows, offset, stride, .. } = self.layout;
         let (first, end) = (range.start.min(rows), range.end.min(rows));
         if let Some(map) = self.storage.mapped()
@@ -190,8 +201,13 @@ impl Vectors {
         {
             let (first, end) = (self.place(first), self.place(end - 1) + 1);
             let begin = offset + first * stride;
-            advice::prefetch(map, begin..(offset + end * stride).min(map.len()));
+            advise(map, begin..(offset + end * stride).min(map.len()));
         }
+    }
+
+    /// Whether the rows are mapped from a file.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.storage.mapped().is_some()
     }
 
     /// Advises the kernel of the access pattern from here on, if rows are mapped from a file.

@@ -24,7 +24,10 @@ const PLACES: usize = 4;
 const COMPARED_AT_ONCE: usize = 4;
 
 /// Rows hashed between two checks for cancellation.
-const AT_A_TIME: usize = 4096;
+const AT_A_TIME: usize = 1024;
+
+/// Bytes of rows that are hashed while the next ones are read ahead.
+const PART_BYTES: usize = 16 << 20;
 
 /// Bytes of rows that a device passes to the host at a time, except for long runs of equal rows.
 const FETCHED: usize = 64 << 20;
@@ -137,7 +140,7 @@ impl Repeated {
             }
         };
         let element = if metric == Metric::Cosine { ElementType::F32 } else { base.element_type() };
-        Self::by_bytes(hash, (base.len(), element.row_bytes(base.dim())), bytes, progress)
+        Self::by_bytes(hash, (base, element.row_bytes(base.dim())), bytes, progress)
     }
 
     /// [`of`](Self::of) with another hash.
@@ -152,19 +155,26 @@ impl Repeated {
             let is_zero = zero.get(row as usize) == Some(&true);
             Cow::Borrowed(if is_zero { &[][..] } else { bytes_of(rows, row) })
         };
-        Self::by_bytes(hash, (base.len(), base.element_type().row_bytes(base.dim())), bytes, progress)
+        Self::by_bytes(hash, (base, base.element_type().row_bytes(base.dim())), bytes, progress)
     }
 
-    /// Finds the repeated rows among `rows` rows of `row_bytes` bytes; `bytes` returns a row.
+    /// Finds the repeated rows of `base`; `bytes` returns the `row_bytes` bytes of a row.
     fn by_bytes<'a>(
         hash: impl Fn(&[u8]) -> u64 + Sync,
-        (rows, row_bytes): (usize, usize),
+        (base, row_bytes): (&Vectors, usize),
         bytes: impl Fn(u32) -> Cow<'a, [u8]> + Sync,
         progress: &Progress,
     ) -> Result<Self> {
-        let mut hashed = vec![(0u64, 0u32); rows];
-        hashed.iter_mut().zip(0..).for_each(|((_, row), number)| *row = number);
-        hash_all(&mut hashed, |row| hash(&sample(&bytes(row))), progress)?;
+        let mut hashed: Vec<Hashed> = (0..base.len() as u32).map(|row| (0, row)).collect();
+        // In order, so that a disk reads the next parts meanwhile.
+        let part = (PART_BYTES / row_bytes).max(1);
+        for (number, hashed) in hashed.chunks_mut(part).enumerate() {
+            base.prefetch(number * part..(number + 3) * part);
+            base.populate(number * part..(number + 1) * part);
+            hash_rows(hashed, |row| hash(&sample(&bytes(row))), progress)?;
+        }
+        hashed.par_sort_unstable();
+        progress.check()?;
         let hashed = shared(hashed);
         let runs = |hashed| <[Hashed]>::chunk_by(hashed, |a, b| a.0 == b.0);
         let is_short = |run: &&[Hashed]| row_bytes <= SAMPLED || run.len() <= COMPARED_AT_ONCE;
@@ -172,7 +182,8 @@ impl Repeated {
         let mut long = long.concat();
         // In row order, since rows may be read from a file.
         long.par_sort_unstable_by_key(|&(_, row)| row);
-        hash_all(&mut long, |row| hash(&bytes(row)), progress)?;
+        hash_rows(&mut long, |row| hash(&bytes(row)), progress)?;
+        long.par_sort_unstable();
         let long = shared(long);
         runs_of_rows.extend(runs(&long));
         let pairs_of = |run: &&[Hashed]| progress.check().map(|()| pairs_of(run, &bytes));
@@ -323,15 +334,13 @@ fn hash(bytes: &[u8]) -> u64 {
     mix(mix(hash, u64::from_le_bytes(last)), 0)
 }
 
-/// Hashes every row, and sorts by (hash, row).
-fn hash_all(hashed: &mut [Hashed], hash: impl Fn(u32) -> u64 + Sync, progress: &Progress) -> Result<()> {
+/// Hashes every row.
+fn hash_rows(hashed: &mut [Hashed], hash: impl Fn(u32) -> u64 + Sync, progress: &Progress) -> Result<()> {
     hashed.par_chunks_mut(AT_A_TIME).try_for_each(|chunk| {
         progress.check()?;
         chunk.iter_mut().for_each(|(own, row)| *own = hash(*row));
         Ok(())
-    })?;
-    hashed.par_sort_unstable();
-    progress.check()
+    })
 }
 
 /// Keeps the rows that share a hash with another row; hashes must ascend.

@@ -67,8 +67,10 @@ fn stopped_builds_resume_to_the_same_bytes() {
     let all = OutOfCore::new(builder.clone(), plan).build(&base, &path).unwrap();
     let expected = fs::read(&path).unwrap();
     fs::remove_file(&path).unwrap();
-    // Checkpoints after each cluster, or only at the stop.
-    for (stop, every) in [(1, 0), (4, 0), (9, 0), (all.clusters as u64, 0), (5, 1000)] {
+    // Checkpoints after each cluster, or only at the stop; work files of vectors, or of ids alone.
+    let stops = [(1, 0), (4, 0), (9, 0), (all.clusters as u64, 0), (5, 1000)];
+    let written = stops.map(|(stop, every)| (stop, every, plan));
+    for (stop, every, plan) in written.into_iter().chain([(4, 0, plan.reading_base(true))]) {
         let every = Duration::from_secs(every);
         let stopped = builder.clone().progress(stops_at(stop));
         let stopped = OutOfCore::new(stopped, plan).checkpoint(every);

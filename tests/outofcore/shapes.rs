@@ -157,6 +157,12 @@ fn work_in_memory_makes_the_same_index() {
         plan.cache = 3;
         let on_disk = build(&builder, base, plan, &path);
         let builder = builder.devices(devices);
+        // Vectors read from the base, with work files of ids.
+        let reading = plan.reading_base(true);
+        assert!(reading.disk_bytes < plan.disk_bytes && reading.reading_base(false) == plan);
+        let read = build(&builder, base, reading, &other);
+        assert!(fs::read(&path).unwrap() == fs::read(&other).unwrap(), "{metric}, {devices:?}, work files");
+        assert!(read.cluster_bytes < on_disk.cluster_bytes && read.repeated == on_disk.repeated);
         let stats = OutOfCore::new(builder, plan).in_memory(true).build(base, &other).unwrap();
         assert!(fs::read(&path).unwrap() == fs::read(&other).unwrap(), "{metric}, {devices:?}");
         assert_eq!((stats.repeated, stats.built), (on_disk.repeated, on_disk.built));

@@ -27,7 +27,9 @@ impl Stages {
     /// Stages of the build of a base of `base` bytes to an index of `index` bytes.
     pub(super) fn new(stats: &OutOfCoreStats, base: u64, index: u64) -> Self {
         let bytes = |kind| stats.seconds(kind).1;
-        let (members, rows, lists) = (bytes(TaskKind::Read), bytes(TaskKind::Write), stats.spilled_bytes);
+        let (rows, lists) = (bytes(TaskKind::Write), stats.spilled_bytes);
+        // Clusters that read their vectors from the base read ids alone from the disk.
+        let members = bytes(TaskKind::Read).min(stats.cluster_bytes);
         let stage = |name, seconds, read, written| Stage { name, seconds, read, written };
         Self(vec![
             stage("partition", stats.partition, base, stats.cluster_bytes),

@@ -57,6 +57,8 @@ impl Assigning<'_> {
     pub(crate) fn range(mut self, rows: Range<usize>, piece: usize) -> Result<AssignedRange> {
         let mut nearest: Vec<[u32; 2]> = Vec::with_capacity(rows.len());
         for first in rows.clone().step_by(piece) {
+            self.base.prefetch(first + piece..rows.end.min(first + 2 * piece));
+            self.base.populate(first..rows.end.min(first + piece));
             let chunk = self.assign(first..rows.end.min(first + piece))?;
             nearest.extend(chunk.into_iter().flat_map(|chunk| chunk.nearest));
         }

@@ -6,6 +6,7 @@ use super::table::Table;
 use crate::memory::zeros;
 use crate::outofcore::plan::{ClusterGraph, RECORD_HEAD};
 use crate::outofcore::store::{Attempt, Bins, Checksums, Damage, Fault, Log, RepeatedFile};
+use crate::vectors::Access;
 use crate::vectors::shape::with_type;
 use crate::{Component, ElementType, Repeated, Result, Vectors};
 
@@ -24,13 +25,26 @@ pub(crate) struct Partition {
     pub(super) dim: usize,
 }
 
-/// Where the members of clusters are.
+/// The members of clusters, as records.
 pub(super) enum Members {
-    /// Records in a work file.
-    Files(Bins),
-    /// Of each cluster: ids in ascending order, each with the member's other cluster; their vectors
-    /// are rows of the base.
-    Rows(Vec<Vec<[u32; 2]>>, Vectors),
+    /// With their vectors.
+    Vectors(Bins),
+    /// Ids and other clusters alone: the vectors are rows of this base.
+    Ids(Bins, Vectors),
+}
+
+impl Members {
+    fn bins(&self) -> &Bins {
+        match self {
+            Self::Vectors(bins) | Self::Ids(bins, _) => bins,
+        }
+    }
+
+    fn bins_mut(&mut self) -> &mut Bins {
+        match self {
+            Self::Vectors(bins) | Self::Ids(bins, _) => bins,
+        }
+    }
 }
 
 /// The members of a cluster.
@@ -56,9 +70,13 @@ impl Partition {
     /// repeated rows.
     pub(crate) fn open(base: &Vectors, table: Table, log: Log, repeated: Log) -> Self {
         let clusters = table.members.len();
+        if table.reads_base {
+            base.advise(Access::AtRandom);
+        }
+        // No buffer: nothing is appended.
+        let bins = Bins::open(log, table.members, 0);
         Self {
-            // No buffer: nothing is appended.
-            members: Members::Files(Bins::open(log, table.members, 0)),
+            members: if table.reads_base { Members::Ids(bins, base.clone()) } else { Members::Vectors(bins) },
             graph: ClusterGraph::new(clusters, table.shared),
             mean: table.mean.into_iter().map(f64::from_bits).collect(),
             checksums: table.checksums,
@@ -69,12 +87,11 @@ impl Partition {
         }
     }
 
-    /// Waits until all files are on disk, and returns the table that opens them again; none if the
-    /// clusters are in memory.
-    pub(crate) fn table(&mut self) -> Result<Option<Table>> {
-        let Self { members: Members::Files(files), graph, mean, checksums, repeated, .. } = self else {
-            return Ok(None);
-        };
+    /// Waits until all files are on disk, and returns the table that opens them again.
+    pub(crate) fn table(&mut self) -> Result<Table> {
+        let Self { members, graph, mean, checksums, repeated, .. } = self;
+        let reads_base = matches!(members, Members::Ids(..));
+        let files = members.bins_mut();
         let members = files.pieces()?.to_vec();
         files.flushing()?()?;
         let repeated = repeated.flushed()?;
@@ -82,15 +99,12 @@ impl Partition {
         let shared = (0..graph.clusters() as u32).flat_map(pairs_of).filter(|&(a, b, _)| a < b).collect();
         let mean = mean.iter().map(|x| x.to_bits()).collect();
         let (bytes, checksums) = (files.bytes(), checksums.clone());
-        Ok(Some(Table { members, bytes, shared, mean, checksums, repeated }))
+        Ok(Table { members, reads_base, bytes, shared, mean, checksums, repeated })
     }
 
-    /// Bytes of all members. In memory these are ids and clusters: the vectors are the base's.
+    /// Bytes of all records.
     pub(crate) fn bytes(&self) -> u64 {
-        match &self.members {
-            Members::Files(files) => files.bytes(),
-            Members::Rows(members, _) => members.iter().map(|members| size_of_val(&members[..]) as u64).sum(),
-        }
+        self.members.bins().bytes()
     }
 
     /// Reads the repeated rows. Fails with [`Damage::Repeated`] if they are damaged.
@@ -101,18 +115,13 @@ impl Partition {
     /// Reads a cluster. Fails with [`Damage::Clusters`] if it is damaged.
     pub(crate) fn read(&self, number: u32) -> Attempt<Cluster> {
         let &Self { ref graph, rows, element, dim, .. } = self;
-        match &self.members {
-            Members::Files(files) => {
-                let shape = ClusterShape { graph, number, rows, element, dim };
-                shape.read(&MembersOf(files, number))?.ok_or(Fault::Damage(Damage::Clusters))
-            }
-            Members::Rows(members, base) => {
-                let (ids, others): (Vec<u32>, _) =
-                    members[number as usize].iter().map(|&[id, other]| (id, other)).unzip();
-                let vectors = base.select(&ids)?;
-                Ok(Cluster { number, ids, others, vectors })
-            }
-        }
+        let shape = ClusterShape { graph, number, rows, element, dim };
+        let records = &MembersOf(self.members.bins(), number);
+        let cluster = match &self.members {
+            Members::Vectors(_) => shape.read(records)?,
+            Members::Ids(_, base) => shape.read_from(base, records)?,
+        };
+        cluster.ok_or(Fault::Damage(Damage::Clusters))
     }
 }
 
@@ -150,11 +159,33 @@ impl ClusterShape<'_> {
         with_type!(self.element, T => self.read_as::<T>(records))
     }
 
+    /// Reads the cluster from records of ids and other clusters, and its vectors from `base`;
+    /// `None` if the records are damaged.
+    fn read_from(self, base: &Vectors, records: &impl MemberRecords) -> Result<Option<Cluster>> {
+        let mut members = vec![[0u32; 2]; self.members()];
+        let mut left = &mut members[..];
+        let room = |bytes| left.split_off_mut(..bytes / RECORD_HEAD).unwrap_or_default();
+        let sound = records.read(room, |piece, members| {
+            bytemuck::cast_slice_mut(members).copy_from_slice(piece);
+        })?;
+        let (ids, others): (Vec<u32>, Vec<u32>) = members.into_iter().map(|[id, other]| (id, other)).unzip();
+        if !sound || !self.are_members(&ids, &others) {
+            return Ok(None);
+        }
+        let vectors = base.select(&ids)?;
+        Ok(Some(Cluster { number: self.number, ids, others, vectors }))
+    }
+
+    /// The number of members.
+    fn members(self) -> usize {
+        self.graph.neighbours(self.number).iter().map(|&(_, nodes)| nodes).sum::<u64>() as usize
+    }
+
     fn read_as<T: Component>(self, records: &impl MemberRecords) -> Result<Option<Cluster>> {
         let Self { number, .. } = self;
         let width = self.element.values(self.dim);
         let row = width * size_of::<T>();
-        let members = self.graph.neighbours(number).iter().map(|&(_, nodes)| nodes).sum::<u64>() as usize;
+        let members = self.members();
         let (mut ids, mut others) = (vec![0u32; members], vec![0u32; members]);
         let mut values: Vec<T> = zeros(members * width);
         let (mut of_ids, mut of_others, mut of_values) = (&mut ids[..], &mut others[..], &mut values[..]);

@@ -4,10 +4,10 @@ mod assign;
 mod centres;
 mod clusters;
 mod groups;
-mod memory;
 mod overlap;
 mod pass;
 mod place;
+mod rows;
 mod table;
 
 pub(crate) use self::assign::{AssignedRange, Assigning, BlockSums, SUM_ROWS, add_blocks};
@@ -17,4 +17,5 @@ pub(crate) use self::groups::find_repeated;
 pub use self::overlap::OverlapStats;
 pub(crate) use self::pass::{PartitionInput, chunk_rows};
 pub(crate) use self::place::{Filling, write_records};
+pub(crate) use self::rows::RowLists;
 pub(crate) use self::table::Table;

@@ -107,7 +107,7 @@ impl Partition {
         let graph = ClusterGraph::new(clusters, shared.into_iter().map(|((a, b), nodes)| (a, b, nodes)));
         let checksums = checksums.finish();
         let (rows, element, dim) = (base.len(), base.element_type(), base.dim());
-        let members = Members::Files(files);
+        let members = Members::Vectors(files);
         Ok(Self { members, graph, mean, checksums, repeated, rows, element, dim })
     }
 }

@@ -11,6 +11,8 @@ use crate::vectors::embedding::Embedding;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Table {
     pub(super) members: Vec<Vec<Piece>>,
+    /// Whether records have no vectors, which are rows of the base.
+    pub(super) reads_base: bool,
     /// Bytes of the file of members.
     pub bytes: u64,
     /// Two clusters, the smaller number first, and the number of shared nodes.
@@ -32,7 +34,8 @@ impl Table {
     /// `most` members.
     pub(crate) fn is_sound(&self, base: &Vectors, embedding: &Embedding, most: usize) -> bool {
         let Some((sizes, nodes)) = self.cluster_sizes(base.len() as u64) else { return false };
-        let record = RECORD_HEAD + base.element_type().row_bytes(base.dim());
+        let vector = if self.reads_base { 0 } else { base.element_type().row_bytes(base.dim()) };
+        let record = RECORD_HEAD + vector;
         let is_cluster = |(pieces, &size): (&Vec<Piece>, &u64)| {
             let bytes = pieces.iter().try_fold(0u64, |bytes, piece| bytes.checked_add(piece.bytes()));
             let sound = pieces.iter().all(|piece| piece.is_sound(self.bytes, record));

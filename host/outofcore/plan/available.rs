@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::Limits;
 use crate::memory::{kibibytes, value};
-use crate::{Device, Result};
+use crate::{Device, Result, Vectors};
 
 /// Share of free host memory left to other processes: one in `HOST_RESERVE`.
 const HOST_RESERVE: u64 = 8;
@@ -32,6 +32,14 @@ impl Limits {
         let gpu_memory = free.map(|bytes| bytes - bytes / DEVICE_RESERVE);
         Ok(Self { host_memory, gpu_memory, cluster_size: None })
     }
+}
+
+/// Whether the rows of `base` stay in memory beside a build of `bytes` bytes: pages of a mapped
+/// file do if they fit free memory, less the reserve.
+pub(super) fn stays_in_memory(base: &Vectors, bytes: u64) -> bool {
+    let rows = (base.len() * base.element_type().row_bytes(base.dim())) as u64;
+    let fits = |free: u64| bytes.saturating_add(rows) <= free - free / HOST_RESERVE;
+    !base.is_mapped() && base.lent().is_none() || host_memory().is_some_and(fits)
 }
 
 /// Free bytes of host memory for this process; `None` if unknown.

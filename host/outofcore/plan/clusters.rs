@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Limits;
+use super::available::stays_in_memory;
 use super::sizes::{
     Ceilings, HostBytes, LARGEST_BUFFER, MemoryModel, RECORD_HEAD, buffers, clusters, with_buffers,
 };
@@ -32,6 +33,9 @@ pub struct ClusterPlan {
     pub device_bytes: u64,
     /// Maximum bytes of work files and of the index.
     pub disk_bytes: u64,
+    /// Whether clusters read their vectors from the base, and work files hold only the ids of their
+    /// members; the index is the same. [`reading_base`](Self::reading_base) sets it.
+    pub reads_base: bool,
     /// The bytes by purpose.
     pub(crate) bytes: PlannedBytes,
     /// Bytes of chunks and buffers of the partition.
@@ -109,12 +113,19 @@ impl ClusterPlan {
     /// As [`new`](Self::new), within free memory where `given` has no limit. A resumed build must
     /// agree in the given limits alone, since free memory varies: they are those of the plan.
     ///
+    /// Clusters [read the base](Self::reading_base) if it fits the memory that the build leaves
+    /// free.
+    ///
     /// # Errors
     /// As [`new`](Self::new).
     pub fn within(builder: &Builder, base: &Vectors, given: &Limits) -> Result<Option<Self>> {
         let limits = given.or(Limits::available(builder.descent.device, base.len())?);
-        let plan = Self::new(builder, base, &limits)?;
-        Ok(plan.map(|plan| Self { limits: *given, ..plan }))
+        let plan = Self::new(builder, base, &limits)?.map(|plan| {
+            let host = limits.host_memory.unwrap_or(u64::MAX);
+            let reads = plan.members_fit(base.len(), host) && stays_in_memory(base, plan.host_bytes);
+            Self { limits: *given, ..plan.reading_base(reads) }
+        });
+        Ok(plan)
     }
 
     /// Plans the clusters of data of this shape on a target, a machine with 1 to 1,024 `devices`.
@@ -194,6 +205,7 @@ impl ClusterPlan {
             host_bytes: 0,
             device_bytes: model.device(size),
             disk_bytes: 0,
+            reads_base: false,
             bytes,
             partition_bytes: buffers as usize,
             row_bins: model.row_bins(host),
@@ -203,6 +215,24 @@ impl ClusterPlan {
         let partition = partition.saturating_add(buffers).max(grouping);
         let host_bytes = plan.host().bytes().max(partition).max(layers);
         Ok(Self { host_bytes, disk_bytes: plan.disk().bytes(), ..plan })
+    }
+
+    /// This plan with vectors of clusters read from the base, or written to work files. To read the
+    /// base pays where its pages stay in memory: then no vector is written and read again.
+    #[must_use]
+    pub fn reading_base(self, yes: bool) -> Self {
+        let plan = Self { reads_base: yes, ..self };
+        Self { disk_bytes: plan.disk().bytes(), ..plan }
+    }
+
+    /// Whether the partition may hold all members in `host` bytes: their ids and other clusters,
+    /// and the nearest centres of all rows, beside the search for repeated rows.
+    fn members_fit(&self, nodes: usize, host: u64) -> bool {
+        let PlannedBytes { process, buffers, member_ids, .. } = self.bytes;
+        let search = if self.groups { PEAK_BYTES * nodes } else { 0 };
+        let nearest = nodes * size_of::<[u32; 2]>();
+        [buffers, member_ids, search as u64, nearest as u64].into_iter().fold(process, u64::saturating_add)
+            <= host
     }
 
     /// Bytes of host memory of a build [in memory](super::super::OutOfCore::in_memory), without the
@@ -271,13 +301,13 @@ impl ClusterPlan {
 
     /// Maximum bytes of the work files and of the index.
     pub fn disk(&self) -> MemoryPlan {
-        let PlannedBytes { member_files, list_files, row_files, index, .. } = self.bytes;
-        named(&[
-            ("vectors of clusters", member_files),
-            ("waiting lists", list_files),
-            ("finished rows", row_files),
-            ("index", index),
-        ])
+        let PlannedBytes { member_ids, member_files, list_files, row_files, index, .. } = self.bytes;
+        let members = if self.reads_base {
+            ("members of clusters", member_ids)
+        } else {
+            ("vectors of clusters", member_files)
+        };
+        named(&[members, ("waiting lists", list_files), ("finished rows", row_files), ("index", index)])
     }
 }
 

@@ -13,15 +13,15 @@ use super::pipeline::{Merging, Pipeline, Step};
 use super::stats::OutOfCoreStats;
 use super::trace::{TaskKind, Trace};
 use super::warm::warm;
-use crate::outofcore::partition::{Partition, PartitionInput, Table, find_repeated};
+use crate::outofcore::partition::{Partition, PartitionInput, RowLists, Table, find_repeated};
 use crate::outofcore::plan::{ClusterGraph, ClusterPlan, Dispatcher};
 use crate::outofcore::store::{
-    Attempt, Bins, CHECKPOINT, CLUSTERS, Checkpoint, CheckpointShape, Checkpoints, Damage, Fault, LISTS,
+    Attempt, Bins, CHECKPOINT, CLUSTERS, Checkpoint, CheckpointShape, Checkpoints, Damage, Fault, LISTS, Log,
     Medium, Pair, REPEATED, ROWS, TABLE, changed,
 };
-use crate::parallel::spawn;
+use crate::parallel::{join, spawn};
 use crate::vectors::embedding::Embedding;
-use crate::{Device, Progress, Result, Vectors};
+use crate::{Device, Progress, Repeated, Result, Vectors};
 
 /// The constants of a build, shared by its attempts.
 pub(super) struct Run<'a> {
@@ -138,13 +138,20 @@ impl Run<'_> {
                     }
                 });
             }
-            let (seed, progress) = (builder.descent.seed, &self.progress.partition);
-            let repeated = &find_repeated(builder, base, plan, progress)?;
-            let device = devices[0];
-            let input = PartitionInput { base, repeated, embedding, plan, device, seed, progress };
-            match work {
-                Medium::Folder(_) => Partition::new(&input, log, repeated_log),
-                Medium::Memory => Partition::in_memory(&input, devices, repeated_log),
+            let input = PartitionInput {
+                base,
+                repeated: &Repeated::default(),
+                embedding,
+                plan,
+                device: devices[0],
+                seed: builder.descent.seed,
+                progress: &self.progress.partition,
+            };
+            if plan.reads_base || matches!(work, Medium::Memory) {
+                self.row_lists(input, [log, repeated_log])
+            } else {
+                let repeated = &find_repeated(builder, base, plan, input.progress)?;
+                Partition::new(&PartitionInput { repeated, ..input }, log, repeated_log)
             }
         })?;
         let checksum = partition.checksums.digest();
@@ -152,11 +159,29 @@ impl Run<'_> {
             // An earlier table was lost, and the checksums of the blocks with it.
             return Err(changed(base, "other values", work.path()).into());
         }
-        if let Some(table) = partition.table()? {
-            work.save(TABLE, &table)?;
+        if let Medium::Folder(_) = work {
+            work.save(TABLE, &partition.table()?)?;
         }
         task.end(partition.bytes());
         Ok(partition)
+    }
+
+    /// Partitions a base that stays in memory. Repeated rows are looked for meanwhile, since most
+    /// data has none; if it has, the rows are assigned again without them.
+    fn row_lists(&self, input: PartitionInput<'_>, logs: [Log; 2]) -> Result<Partition> {
+        let Self { settings: OutOfCore { builder, .. }, base, plan, devices, .. } = *self;
+        let unwatched = input.progress.unwatched();
+        let (repeated, lists) = thread::scope(|scope| {
+            let finding = spawn(scope, || find_repeated(builder, base, plan, &unwatched))?;
+            let lists = RowLists::find(&input, devices);
+            Ok((join(finding)?, lists?))
+        })?;
+        let lists = if repeated.is_empty() {
+            lists
+        } else {
+            RowLists::find(&PartitionInput { repeated: &repeated, ..input }, devices)?
+        };
+        lists.written(base, &repeated, logs)
     }
 
     /// Loads the last checkpoint, and computes the steps of all clusters.

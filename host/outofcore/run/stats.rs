@@ -35,7 +35,7 @@ pub struct OutOfCoreStats {
     pub write: f64,
     /// Seconds of testing for layers and building them.
     pub layers: f64,
-    /// Seconds of removing the work files.
+    /// Seconds of removing the work files after nodes were counted; most of it is done meanwhile.
     pub remove: f64,
     /// Seconds of counting the nodes that cannot be reached.
     pub reach: f64,

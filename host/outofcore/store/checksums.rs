@@ -26,6 +26,17 @@ impl Checksums {
         self.0.len() == rows.div_ceil(BLOCK)
     }
 
+    /// Adds the checksums of the next blocks.
+    pub(crate) fn add(&mut self, blocks: &[u32]) {
+        self.0.extend_from_slice(blocks);
+    }
+
+    /// The checksums of the blocks of `rows`, which begin with a block.
+    pub(crate) fn of_blocks(base: &Vectors, rows: Range<usize>) -> Vec<u32> {
+        let block = |first| hash(base, first..rows.end.min(first + BLOCK)).finalize();
+        rows.clone().step_by(BLOCK).map(block).collect()
+    }
+
     /// A checksum of all checksums.
     pub(crate) fn digest(&self) -> u32 {
         crc32fast::hash(bytemuck::cast_slice(&self.0))

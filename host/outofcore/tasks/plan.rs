@@ -134,7 +134,8 @@ impl Plan {
             fingerprint: Fingerprint::of(base)?,
             output,
             device: device_kind(device)?,
-            limits: *limits,
+            // The plan is that of any machine, whatever memory is free here.
+            limits: limits.reading_base(false),
             clusters,
             range_rows,
             largest_square: embedding.largest_square().to_bits(),

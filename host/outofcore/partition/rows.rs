@@ -1,7 +1,10 @@
-//! The partition in memory: clusters are lists of rows of the base, found on all devices.
+//! The partition of a base that stays in memory: clusters are lists of its rows, found on all
+//! devices. No vector is written.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use super::assign::{AssignedRange, Assigning, BlockSums, add_blocks};
@@ -12,41 +15,49 @@ use super::{Partition, PartitionInput, chunk_rows};
 use crate::cluster::assigner::{Assigner, AssignerRoom};
 use crate::gpu::Gpu;
 use crate::outofcore::plan::ClusterGraph;
-use crate::outofcore::store::{Checksums, Log, RepeatedFile};
+use crate::outofcore::store::{Bins, Checksums, Log, RepeatedFile};
 use crate::parallel::{join, spawn};
 use crate::vectors::Access;
 use crate::vectors::range::check_smallest;
-use crate::{Device, Result};
+use crate::{Device, Repeated, Result, Vectors};
 
 /// Rows of a range: ranges are assigned in any order, and placed in theirs. A multiple of
-/// [`SUM_ROWS`](super::SUM_ROWS).
+/// [`SUM_ROWS`](super::SUM_ROWS) and of the rows of a checksum.
 const RANGE: usize = 1 << 17;
 
-/// Threads that assign on a GPU: one embeds rows while the GPU compares those of the other.
-const THREADS: usize = 2;
+/// Members of a piece of the file.
+const PIECE: usize = 1 << 17;
 
-impl Partition {
+/// Threads that assign on a GPU: two embed rows while the GPU compares those of another.
+const THREADS: usize = 3;
+
+/// The clusters of a base, as lists of its rows.
+pub(crate) struct RowLists {
+    /// Of each cluster: ids in ascending order, each with the member's other cluster.
+    members: Vec<Vec<[u32; 2]>>,
+    graph: ClusterGraph,
+    mean: Vec<f64>,
+    checksums: Checksums,
+}
+
+/// A range of rows with their nearest centres, and the checksums of its blocks.
+type AssignedBlocks = (AssignedRange, Vec<u32>);
+
+impl RowLists {
     /// Finds the clusters of all rows except the repeated ones, on all `devices`: those of
-    /// [`new`](Self::new) on the first. Members stay rows of the base. `repeated_log` gets the
-    /// repeated rows.
-    pub(crate) fn in_memory(
-        input: &PartitionInput<'_>,
-        devices: &[Device],
-        repeated_log: Log,
-    ) -> Result<Self> {
+    /// [`Partition::new`] on the first.
+    pub(crate) fn find(input: &PartitionInput<'_>, devices: &[Device]) -> Result<Self> {
         let PartitionInput { base, repeated, embedding, plan, progress, .. } = *input;
         let n = base.len();
         let nodes = n - repeated.len();
-        let repeated_file = RepeatedFile::write(repeated_log, repeated, n)?;
         let dim = embedding.dim(base.dim());
         let piece = chunk_rows(plan, dim);
         let Found { centres, rounding, .. } = find_centres(input, piece)?;
         let clusters = centres.count();
         let stage = &progress.stage("partition", nodes as u64);
         let ranges: Vec<_> = (0..n).step_by(RANGE).map(|first| first..n.min(first + RANGE)).collect();
-        let assigned: Vec<Mutex<Option<AssignedRange>>> = ranges.iter().map(|_| Mutex::default()).collect();
         let next = &AtomicUsize::new(0);
-        let assign = |gpu: Option<Gpu>| -> Result<()> {
+        let assign = |gpu: Option<Gpu>, to: Sender<(usize, AssignedBlocks)>| -> Result<()> {
             let room = AssignerRoom { piece, centres: clusters };
             let mut assigner = Assigner::new(gpu, &rounding, room)?;
             loop {
@@ -54,28 +65,20 @@ impl Partition {
                 let Some(rows) = ranges.get(number).cloned() else { return Ok(()) };
                 let (nearest, sums) = (assigner.with(&centres)?, BlockSums::new(dim));
                 let assigning = Assigning { base, repeated, embedding, nearest, stage, sums, largest: 0.0 };
-                let done = assigning.range(rows, piece)?;
-                *assigned[number].lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+                let done = (assigning.range(rows.clone(), piece)?, Checksums::of_blocks(base, rows));
+                // The receiver lives as long as this thread.
+                let _ = to.send((number, done));
             }
         };
         base.advise(Access::InOrder);
-        thread::scope(|scope| {
-            let mut threads = Vec::new();
-            for gpu in workers(devices)? {
-                threads.push(spawn(scope, || assign(gpu))?);
-            }
-            threads.into_iter().try_for_each(join)
-        })?;
-
         let mut filling = Filling::new(clusters, plan.cluster_size);
         let mut members: Vec<Vec<[u32; 2]>> = vec![Vec::new(); clusters];
-        let (mut mean, mut largest) = (vec![0f64; dim], 0f32);
-        for (rows, assigned) in ranges.iter().zip(assigned) {
-            let assigned = assigned.into_inner().unwrap_or_else(PoisonError::into_inner);
-            let Some(assigned) = assigned else { continue };
+        let (mut mean, mut largest, mut checksums) = (vec![0f64; dim], 0f32, Checksums::default());
+        let mut place = |rows: Range<usize>, (assigned, blocks): AssignedBlocks| {
+            checksums.add(&blocks);
             largest = largest.max(assigned.largest);
             add_blocks(&mut mean, &assigned.sums);
-            let ids = repeated.others(rows.clone());
+            let ids = repeated.others(rows);
             let mut pairs = assigned.nearest;
             if !filling.put_all(assigned.pairs.iter().map(|(&pair, &rows)| (pair, rows.into()))) {
                 for (&id, pair) in ids.iter().zip(&mut pairs) {
@@ -87,18 +90,53 @@ impl Partition {
                 members[a as usize].push([id, b]);
                 members[b as usize].push([id, a]);
             }
-        }
+        };
+        thread::scope(|scope| {
+            let (send, results) = channel();
+            let mut threads = Vec::new();
+            for gpu in workers(devices)? {
+                let (assign, send) = (&assign, send.clone());
+                threads.push(spawn(scope, move || assign(gpu, send))?);
+            }
+            drop(send);
+            // Ranges are placed in their order, whichever is assigned first.
+            let (mut waiting, mut next) = (BTreeMap::new(), 0);
+            for (number, done) in results {
+                waiting.insert(number, done);
+                while let Some(done) = waiting.remove(&next) {
+                    place(ranges[next].clone(), done);
+                    next += 1;
+                }
+            }
+            threads.into_iter().try_for_each(join)
+        })?;
         check_smallest(base, largest, embedding.metric())?;
         base.validated(largest);
         mean.iter_mut().for_each(|sum| *sum /= nodes as f64);
         let shared = filling.shared.into_iter().map(|((a, b), nodes)| (a, b, nodes));
-        Ok(Self {
-            members: Members::Rows(members, base.clone()),
-            graph: ClusterGraph::new(clusters, shared),
+        Ok(Self { members, graph: ClusterGraph::new(clusters, shared), mean, checksums })
+    }
+
+    /// Writes the members to `log` and the `repeated` rows to `repeated_log`.
+    pub(crate) fn written(
+        self,
+        base: &Vectors,
+        repeated: &Repeated,
+        [log, repeated_log]: [Log; 2],
+    ) -> Result<Partition> {
+        let Self { members, graph, mean, checksums } = self;
+        base.advise(Access::AtRandom);
+        let mut bins = Bins::new(log, members.len(), 0);
+        for (cluster, members) in members.into_iter().enumerate() {
+            members.chunks(PIECE).try_for_each(|piece| bins.put(cluster, bytemuck::cast_slice(piece)))?;
+        }
+        Ok(Partition {
+            members: Members::Ids(bins, base.clone()),
+            graph,
             mean,
-            checksums: Checksums::default(),
-            repeated: repeated_file,
-            rows: n,
+            checksums,
+            repeated: RepeatedFile::write(repeated_log, repeated, base.len())?,
+            rows: base.len(),
             element: base.element_type(),
             dim: base.dim(),
         })
