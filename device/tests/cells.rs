@@ -8,7 +8,7 @@ use tagore_device::block::sums::TileElement;
 use tagore_device::block::tile;
 use tagore_device::block::tile_walk::Tiles;
 use tagore_device::descent::cells::*;
-use tagore_device::descent::merge::{MERGE_NODES, MERGE_THREADS};
+use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS};
 use tagore_device::descent::slots::two_slots;
 use tagore_device::key::{self, Key, NONE, UNVISITED};
 use tagore_device::search::exact::*;
@@ -278,7 +278,7 @@ fn the_cross_cell_join_proposes_to_both_vectors() {
 #[test]
 fn proposals_are_merged_once() {
     for (seed, k) in SEEDS.into_iter().zip([1usize, 40, 97]) {
-        let (nodes, draw) = (11usize, 5);
+        let (nodes, draw) = (35usize, 5);
         let slots = PROPOSALS as usize;
         // None, a few, a run, as many as slots, many more.
         let counts = [0, 3, 32, 128, 1000];
@@ -306,10 +306,12 @@ fn proposals_are_merged_once() {
         let emulator = Emulator::with_seed(seed);
         let (lists_there, proposals_there) = (emulator.upload(&lists), emulator.upload(&proposals));
         let bounds = emulator.upload(&vec![-1f32; nodes]);
+        let changes = emulator.upload(&vec![0u32; COUNTERS as usize]);
         let arguments = MergeProposals {
             lists: lists_there.view(),
             proposals: proposals_there.view(),
             bounds: bounds.view(),
+            changes: changes.view(),
             nodes: nodes as u32,
             k: k as u32,
             draw,
@@ -318,6 +320,7 @@ fn proposals_are_merged_once() {
         let grid = [(nodes as u32).div_ceil(MERGE_NODES), 1, 1];
         emulator.launch::<cells_merge_proposals>(grid, MERGE_THREADS, (arguments,)).unwrap();
         let (after, bounds) = (lists_there.values::<Key>().unwrap(), bounds.values::<f32>().unwrap());
+        let mut counted = 0;
         for node in 0..nodes {
             let old = &lists[node * k..][..k];
             let known: Vec<Key> = old.iter().map(|&key| key::plain(key)).collect();
@@ -330,11 +333,15 @@ fn proposals_are_merged_once() {
             expected.sort_by_key(|&key| if key == NONE { NONE } else { key::plain(key) });
             expected.truncate(k);
             assert_eq!(after[node * k..][..k], expected, "node {node}, seed {seed}");
+            if node as u32 % COUNTED == 0 {
+                counted += expected.iter().filter(|key| new.contains(&key::plain(**key))).count();
+            }
             if expected != *old && expected[k - 1] != NONE {
                 assert_eq!(bounds[node], key::distance(expected[k - 1]), "node {node}, seed {seed}");
             }
         }
         assert!(proposals_there.values::<Key>().unwrap().iter().all(|&key| key == NONE));
+        assert_eq!(changes.values::<u32>().unwrap().iter().sum::<u32>() as usize, counted, "seed {seed}");
     }
 }
 
@@ -407,4 +414,60 @@ fn lists_end_at_exact_distances() {
     finish::<f16, cells_finish_f16>();
     finish::<u8, cells_finish_u8>();
     finish::<i8, cells_finish_i8>();
+}
+
+// Few values, so that many distances are equal; node i is row 7 i.
+#[test]
+fn exact_keys_lack_only_the_norm() {
+    for (seed, k) in SEEDS.into_iter().zip([1usize, 13, 40]) {
+        let (count, dim) = (45usize, 3);
+        let vectors = integers(count * dim, 0, 4, seed + 60);
+        let order: Vec<u32> = (0..count as u32).map(|node| node * 7 % count as u32).collect();
+        let norm = |node: usize| dot(&vectors, dim, (node as u32, node as u32));
+        let full = |node: usize| if node == 7 { k / 2 } else { k };
+        let lists: Vec<Key> = (0..count)
+            .flat_map(|node| {
+                let value = |id: u32| norm(id as usize) - 2 * dot(&vectors, dim, (node as u32, id));
+                let mut keys: Vec<Key> = (1..=full(node))
+                    .map(|i| ((node + i) % count) as u32)
+                    .map(|id| key::pack(value(id) as f32, id))
+                    .collect();
+                keys.sort_unstable();
+                keys.iter_mut().step_by(3).for_each(|key| *key |= UNVISITED);
+                keys.resize(k, NONE);
+                keys
+            })
+            .collect();
+        let emulator = Emulator::with_seed(seed);
+        let norms: Vec<i32> = (0..count).map(|node| norm(node) as i32).collect();
+        let (norms_there, lists_there) = (emulator.upload(&norms), emulator.upload(&lists));
+        let (order_there, nearest) = (emulator.upload(&order), room::<Key>(&emulator, count * k));
+        let (lacking, lacking_count) = (emulator.upload(&vec![0u32; count]), emulator.upload(&[0u32]));
+        let arguments = FinishExact {
+            norms: norms_there.view().read_only(),
+            order: order_there.view().read_only(),
+            lists: lists_there.view().read_only(),
+            nearest: nearest.view(),
+            lacking: lacking.view(),
+            lacking_count: lacking_count.view(),
+            nodes: count as u32,
+            k: k as u32,
+        };
+        let grid = [(count as u32).div_ceil(FINISH_EXACT_NODES), 1, 1];
+        emulator.launch::<cells_finish_exact>(grid, FINISH_EXACT_THREADS, (arguments,)).unwrap();
+        let after = nearest.values::<Key>().unwrap();
+        for node in 0..count {
+            let squared = |id: usize| {
+                let (a, b) = (&vectors[node * dim..][..dim], &vectors[id * dim..][..dim]);
+                a.iter().zip(b).map(|(x, y)| (x - y) * (x - y)).sum::<i64>() as f32
+            };
+            let others = (1..=full(node)).map(|i| (node + i) % count);
+            let mut expected: Vec<Key> = others.map(|id| key::pack(squared(id), order[id])).collect();
+            expected.sort_unstable();
+            expected.resize(k, NONE);
+            assert_eq!(after[order[node] as usize * k..][..k], expected, "node {node}");
+        }
+        assert_eq!(lacking_count.values::<u32>().unwrap()[0], 1);
+        assert_eq!(lacking.values::<u32>().unwrap()[0], order[7]);
+    }
 }

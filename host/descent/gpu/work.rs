@@ -3,7 +3,9 @@
 
 use cuda_std::launch::Kernel;
 use tagore_device::block::tile;
-use tagore_device::descent::cells::{PROPOSALS, cells_merge_candidates, cells_merge_proposals};
+use tagore_device::descent::cells::{
+    PROPOSALS, cells_finish_exact, cells_merge_candidates, cells_merge_proposals,
+};
 use tagore_device::descent::merge::{JOIN_PROPOSALS, descent_merge};
 use tagore_device::descent::renumber::renumber_vectors;
 use tagore_device::descent::sample::{GATHER, ROW, SAMPLE, descent_gather, descent_sample, descent_start};
@@ -142,5 +144,11 @@ impl Build<'_> {
         let vectors = n * (k + 1) * (stride * size_of::<T>()) as u64;
         let lists = n * (2 * self.list_bytes() + (k + 1) * WORD);
         self.gpu.count_work::<T::Finish>(vectors + lists, n * k * self.operations());
+    }
+
+    /// Counts the work of finishing lists whose keys hold exact values.
+    pub(super) fn count_finish_exact(&self) {
+        let bytes = self.nodes() * (2 * self.list_bytes() + 3 * WORD);
+        self.gpu.count_work::<cells_finish_exact>(bytes, 0);
     }
 }

@@ -7,8 +7,9 @@
 //! walk the tiles of vectors that probe the cell, ranks first_rank..end_rank (block::tile_walk):
 //!     for each half of a lane's 8 lines:
 //!         mark the pairs above min(least threshold of the half, threshold of the column)
-//!         for each mark: select its sum; for each vector of the pair:
-//!             if above its own threshold: proposals[two slots of the vector] = min(slot, key)
+//!         for each mark: select its sum; append it to the warp's queue
+//!     for each pair of the queue, a lane a pair: for each vector of the pair:
+//!         if above its own threshold: proposals[two slots of the vector] = min(slot, key)
 //! ```
 //!
 //! | buffer | shape |
@@ -16,7 +17,8 @@
 //! | `query_tiles` | 3 words per block ([`QueryTile`]) |
 //! | `proposals` | [`PROPOSALS`] keys per vector |
 //! | `starts` | cells x `probes` + 1 |
-//! | shared memory | that of the walk, then per line: vector, term, threshold |
+//! | shared memory | that of the walk, then per line: vector, term, threshold, least threshold |
+//! | queue | [`QUEUE`] pairs per warp: nearness, line and column; in shared memory |
 //!
 //! Optimisations:
 //!
@@ -29,7 +31,9 @@
 //!    one.
 //! 4. Registers have no addresses. The sum of a bit is selected by halves: 31 selections instead of
 //!    32 branches.
-//! 5. Proposals are atomic minima without a result, so that no lane waits. A minimum does not
+//! 5. Few lanes of a warp have marks, and not equally many. Queued pairs are dealt to all lanes, so
+//!    that lookups, hashes and minima of 32 pairs take the time of one.
+//! 6. Proposals are atomic minima without a result, so that no lane waits. A minimum does not
 //!    depend on the order, so the result is the same on every run.
 //!
 //! Bound by instruction issue: about 800 instructions of a warp per 64 x 32 part of a tile (f16 x
@@ -38,23 +42,27 @@
 
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
-use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::{keep_rolled, shared};
 
 use super::{PROPOSAL_BITS, PROPOSALS, nearness};
 use crate::block::copied;
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
 use crate::block::tile_walk::{
-    Epilogue, LanePart, Lookups, NOTHING, TileWalk, Tiles, column_of, tile_walk_shared_bytes, walk_tiles,
+    Columns, Epilogue, LanePart, Lookups, NOTHING, TileWalk, Tiles, column_of, tile_walk_shared_bytes,
+    walk_tiles,
 };
 use crate::descent::slots::two_slots;
 use crate::key::{self, Key};
 
+/// Pairs in a warp's queue. A turn of the loop over marks adds up to 64.
+const QUEUE: u32 = 128;
+
 /// Bytes of dynamic shared memory of the cross-cell join: the walk's, plus, per query line:
-/// vector, norm term, threshold.
+/// vector, norm term, threshold, least threshold; and the queues.
 pub const fn cross_cell_join_shared_bytes(units: u32) -> u32 {
-    tile_walk_shared_bytes(units) + tile::SIDE * 12
+    tile_walk_shared_bytes(units) + tile::SIDE * 16 + tile::THREADS / 32 * QUEUE * 8
 }
 
 /// The cross-cell join.
@@ -108,18 +116,28 @@ pub struct QueryTile {
 /// Words of a [`QueryTile`].
 pub const QUERY_TILE_WORDS: usize = size_of::<QueryTile>() / 4;
 
-/// Per line of the query tile, in shared memory: vector, norm term, threshold of nearness.
+/// Per line of the query tile, in shared memory: vector, norm term, threshold of nearness, and the
+/// least threshold of the half that the line is in.
 #[derive(Clone, Copy)]
 struct Lines<S> {
     vectors: Shared<u32>,
     terms: Shared<S>,
     thresholds: Shared<S>,
+    leasts: Shared<S>,
+}
+
+/// A warp's queue of marked pairs: nearness, and `column * 128 + line`.
+#[derive(Clone, Copy)]
+struct Queue<S> {
+    nears: Shared<S>,
+    pairs: Shared<u32>,
 }
 
 /// Writer of proposals.
 struct Proposals<'a, S> {
     p: &'a CrossCellJoin<S>,
     lines: Lines<S>,
+    queue: Queue<S>,
 }
 
 impl<S: TileSum> CrossCellJoin<S> {
@@ -140,11 +158,7 @@ impl<S: TileSum> Proposals<'_, S> {
     #[inline(always)]
     fn marks<const HALF: usize>(&self, sums: &tile::Sums<S>, part: LanePart<S>) -> u32 {
         let LanePart { line, column, columns } = part;
-        let thresholds_of = self.lines.thresholds;
-        let mut least = thresholds_of.get((line + 32 * HALF as u32) as usize);
-        unroll!(4, R => {
-            least = S::smaller(least, thresholds_of.get((line + 8 * (4 * HALF + R) as u32) as usize));
-        });
+        let least = self.lines.leasts.get((line + 32 * HALF as u32) as usize);
         let mut thresholds = [least; 8];
         unroll!(8, C => {
             let of_column = columns.thresholds.get((column + column_of(C)) as usize);
@@ -177,10 +191,49 @@ impl<S: TileSum> Proposals<'_, S> {
         either(2, of[0], of[1])
     }
 
+    /// Appends the nearest mark of half `HALF` of each lane that has one to the queue of `count`
+    /// pairs. The whole warp calls this.
+    #[inline(always)]
+    fn append<const HALF: usize>(
+        &self,
+        sums: &tile::Sums<S>,
+        part: LanePart<S>,
+        marks: &mut u32,
+        count: &mut u32,
+    ) {
+        let is_marked = *marks != 0;
+        let lanes = warp::ballot(is_marked);
+        if is_marked {
+            let bit = marks.leading_zeros();
+            *marks &= !(0x8000_0000 >> bit);
+            let line = part.line + 8 * (4 * HALF as u32 + bit / 16 * 2 + bit % 2);
+            let column = part.column + 8 * (bit % 16 / 4) + bit / 2 % 2;
+            let place = (*count + (lanes & ((1 << warp::lane_id()) - 1)).count_ones()) as usize;
+            self.queue.nears.set(place, self.nearness_of_mark::<HALF>(sums, bit));
+            self.queue.pairs.set(place, column * tile::SIDE + line);
+        }
+        *count += lanes.count_ones();
+    }
+
+    /// Proposes the `count` pairs of the queue, each only if above its own threshold. The whole
+    /// warp calls this.
+    #[inline(always)]
+    fn propose_queued(&self, count: u32, columns: Columns<S>) {
+        warp::sync();
+        let mut i = warp::lane_id();
+        while i < count {
+            keep_rolled();
+            let (near, pair) = (self.queue.nears.get(i as usize), self.queue.pairs.get(i as usize));
+            self.propose_pair(near, (pair % tile::SIDE) as usize, ((pair / tile::SIDE) as usize, columns));
+            i += 32;
+        }
+        warp::sync();
+    }
+
     /// Proposes a line and a column to each other, each only if above its own threshold.
     #[inline(always)]
-    fn propose_pair(&self, near: S, line: usize, (column, part): (usize, LanePart<S>)) {
-        let (lines, columns) = (self.lines, part.columns);
+    fn propose_pair(&self, near: S, line: usize, (column, columns): (usize, Columns<S>)) {
+        let lines = self.lines;
         let (a, b) = (lines.vectors.get(line), columns.vectors.get(column));
         if a != b {
             let terms = (lines.terms.get(line), columns.biases.get(column));
@@ -219,17 +272,21 @@ impl<S: TileSum> Epilogue<S> for Proposals<'_, S> {
 
     #[inline(always)]
     fn tile(&mut self, sums: &tile::Sums<S>, _: &[S; 8], part: LanePart<S>) {
-        unroll!(2, HALF => {
-            let mut bits = self.marks::<HALF>(sums, part);
-            while bits != 0 {
-                let bit = bits.leading_zeros();
-                bits &= !(0x8000_0000 >> bit);
-                let near = self.nearness_of_mark::<HALF>(sums, bit);
-                let line = (part.line + 8 * (4 * HALF as u32 + bit / 16 * 2 + bit % 2)) as usize;
-                let column = (part.column + 8 * (bit % 16 / 4) + bit / 2 % 2) as usize;
-                self.propose_pair(near, line, (column, part));
+        let mut marks = [0; 2];
+        unroll!(2, HALF => marks[HALF] = self.marks::<HALF>(sums, part));
+        let mut count = 0;
+        loop {
+            keep_rolled();
+            let is_done = !warp::any(marks[0] | marks[1] != 0);
+            if is_done || count > QUEUE - 64 {
+                self.propose_queued(count, part.columns);
+                count = 0;
             }
-        });
+            if is_done {
+                break;
+            }
+            unroll!(2, HALF => self.append::<HALF>(sums, part, &mut marks[HALF], &mut count));
+        }
     }
 }
 
@@ -293,6 +350,13 @@ fn sort_lines<S: TileSum>(p: &CrossCellJoin<S>, lines: Lines<S>, first: u32, cou
         lines.thresholds.set(line, threshold);
     }
     sync_threads();
+    if half == 0 {
+        // A half is four lines, 8 apart.
+        let mut least = S::UNBOUNDED;
+        unroll!(4, R => least = S::smaller(least, lines.thresholds.get(member as usize & !0x18 | 8 * R)));
+        lines.leasts.set(member as usize, least);
+    }
+    sync_threads();
 }
 
 #[inline(always)]
@@ -303,14 +367,17 @@ fn cross_cell_join<E: TileElement>(p: &CrossCellJoin<E::Sum>) {
     let vectors: Shared<u32> = shared::dynamic(tile_walk_shared_bytes(p.tiles.units) as usize);
     let side = tile::SIDE as usize;
     let terms: Shared<E::Sum> = vectors.offset(side).cast();
-    let lines = Lines { vectors, terms, thresholds: terms.offset(side) };
+    let (thresholds, leasts) = (terms.offset(side), terms.offset(2 * side));
+    let lines = Lines { vectors, terms, thresholds, leasts };
+    let nears = terms.offset(3 * side + 2 * (thread::warp_idx() * QUEUE) as usize);
+    let queue = Queue { nears, pairs: nears.offset(QUEUE as usize).cast() };
     sort_lines(p, lines, first, count);
     let lookups = Lookups {
         query_vector: |line: u32| vectors.get(line as usize),
         row_vector: |member: u32| p.members.get(member as usize),
         bound: |_| E::Sum::CLOSED,
     };
-    walk_tiles::<E, _>(&p.tiles, walk, lookups, &mut Proposals { p, lines });
+    walk_tiles::<E, _>(&p.tiles, walk, lookups, &mut Proposals { p, lines, queue });
 }
 
 macro_rules! cross_cell_join_kernels {

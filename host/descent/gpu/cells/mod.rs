@@ -20,11 +20,11 @@ use std::ops::Range;
 use tagore_device::block::tile;
 use tagore_device::block::tile_walk::Tiles;
 use tagore_device::descent::cells::{
-    CrossCellJoin, IntraCellJoin, JOB_WORDS, Job, MergeCandidates, MergeProposals, QUERY_TILE_WORDS,
+    COUNTED, CrossCellJoin, IntraCellJoin, JOB_WORDS, Job, MergeCandidates, MergeProposals, QUERY_TILE_WORDS,
     cells_cross_join_f16, cells_cross_join_i8, cells_cross_join_u8, cells_intra_join_f16,
     cells_intra_join_i8, cells_intra_join_u8, cells_merge_candidates, cells_merge_proposals,
 };
-use tagore_device::descent::merge::{MERGE_NODES, MERGE_THREADS};
+use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS};
 use tagore_device::key::Key;
 use tagore_device::random::{Draws, Stage};
 use tagore_device::search::exact::SETTLE_THREADS;
@@ -68,21 +68,37 @@ struct KeptBuffers {
     bounds: Buffer<f32>,
     /// Candidates of the intra-cell join; later proposals.
     keys: Buffer<Key>,
+    /// Keys that a clustering added to the lists of some nodes.
+    changes: Buffer<u32>,
+}
+
+impl KeptBuffers {
+    /// The share of all entries that the last clustering added, to lists of `k` keys of `n` nodes.
+    fn share_added(&self, n: usize, k: usize) -> Result<f64> {
+        let mut sums = [0; COUNTERS as usize];
+        self.changes.download(&mut sums)?;
+        let added: u64 = sums.iter().map(|&sum| u64::from(sum)).sum();
+        Ok(added as f64 / (n.div_ceil(COUNTED as usize) * k) as f64)
+    }
 }
 
 impl Build<'_> {
-    /// Fills the lists by the joins of all clusterings; `cells` is the first clustering.
+    /// Fills the lists by the joins of all clusterings; `cells` is the first clustering. Returns the
+    /// share of all entries that the last clustering added.
     pub(super) fn cells<T: CellKernels>(
         &self,
         nodes: &mut Nodes<T>,
         cells: Cells<T>,
         stats: &mut DescentStats,
-    ) -> Result<()> {
+    ) -> Result<f64> {
         let (n, dim) = (self.space.len(), self.space.dim());
         let clusterings = self.settings.clusterings(n, dim);
         let memory = self.join_sizes(&cells).kept_plan().reserve(self.gpu)?;
-        let mut kept =
-            KeptBuffers { bounds: memory.buffer("list bounds")?, keys: memory.buffer("proposals")? };
+        let mut kept = KeptBuffers {
+            bounds: memory.buffer("list bounds")?,
+            keys: memory.buffer("proposals")?,
+            changes: memory.buffer("changes")?,
+        };
         // The float of these bytes is 3.4e38: no bound yet.
         kept.bounds.fill(0x7f)?;
         let stage = self.progress.stage("cells", clusterings as u64);
@@ -99,7 +115,9 @@ impl Build<'_> {
             self.join_cells(nodes, &mut kept, &cells, clustering, stats)?;
             stage.advance(1)?;
         }
-        Ok(())
+        let added = kept.share_added(n, self.k)?;
+        tracing::debug!(added, "share of entries that the last clustering added");
+        Ok(added)
     }
 
     fn join_sizes<T: CellKernels>(&self, cells: &Cells<T>) -> JoinSizes {
@@ -117,6 +135,7 @@ impl Build<'_> {
         clustering: usize,
         stats: &mut DescentStats,
     ) -> Result<()> {
+        kept.changes.fill(0)?;
         let sizes = self.join_sizes(cells);
         let (is_first, most) = (clustering == 0, sizes.most_members());
         let ranks = Ranks { starts: &cells.starts, probes: cells.probes };
@@ -228,6 +247,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
             lists: nodes.lists.view_mut(),
             proposals: kept.keys.view_mut(),
             bounds: kept.bounds.view_mut(),
+            changes: kept.changes.view_mut(),
             nodes: n,
             k: build.k as u32,
             draw,

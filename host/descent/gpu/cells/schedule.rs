@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use tagore_device::block::tile;
 use tagore_device::descent::cells::{JOB_WORDS, Job, PROPOSALS, QUERY_TILE_WORDS};
+use tagore_device::descent::merge::COUNTERS;
 use tagore_device::key::Key;
 
 use crate::gpu::MemoryPlan;
@@ -77,7 +78,10 @@ impl JoinSizes {
     /// Device memory that stays from one clustering to the next.
     pub(in crate::descent::gpu) fn kept_plan(self) -> MemoryPlan {
         let keys = (self.slab_lines() * ROUND).max(self.nodes * PROPOSALS as usize);
-        MemoryPlan::new().with::<f32>("list bounds", self.nodes).with::<Key>("proposals", keys)
+        MemoryPlan::new()
+            .with::<f32>("list bounds", self.nodes)
+            .with::<Key>("proposals", keys)
+            .with::<u32>("changes", COUNTERS as usize)
     }
 
     /// Device memory of one clustering.
