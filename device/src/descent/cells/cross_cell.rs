@@ -18,7 +18,7 @@
 //! | `proposals` | [`PROPOSALS`] keys per vector |
 //! | `starts` | cells x `probes` + 1 |
 //! | shared memory | that of the walk, then per line: vector, term, threshold, least threshold |
-//! | queue | [`QUEUE`] pairs per warp: nearness, line and column; in shared memory |
+//! | queue | [`QUEUE`] pairs per warp: sum, line and column; in shared memory |
 //!
 //! Optimisations:
 //!
@@ -27,20 +27,22 @@
 //! 2. Few of 64 pairs are near. One subtraction of a joint threshold leaves a pair's mark in a sign
 //!    bit; a funnel shift collects the signs in a word; a loop over the bits checks each mark
 //!    exactly. The joint threshold is at most that of either vector, so no near pair is missed.
-//! 3. Lines are sorted by threshold, so that the four lines of a lane's half have about the same
+//! 3. Sums of bytes are exact: they begin lower by the joint threshold, and their signs are the
+//!    marks without a subtraction. Sums of halves begin at the same number in each visit, so that a
+//!    pair has the same bits each time.
+//! 4. Lines are sorted by threshold, so that the four lines of a lane's half have about the same
 //!    one.
-//! 4. Registers have no addresses. The sum of a bit is selected by halves: 31 selections instead of
+//! 5. Registers have no addresses. The sum of a bit is selected by halves: 31 selections instead of
 //!    32 branches.
-//! 5. Few lanes of a warp have marks, and not equally many. Queued pairs are dealt to all lanes, so
+//! 6. Few lanes of a warp have marks, and not equally many. Queued pairs are dealt to all lanes, so
 //!    that lookups, hashes and minima of 32 pairs take the time of one.
-//! 6. Proposals are atomic minima without a result, so that no lane waits. A minimum does not
+//! 7. Proposals are atomic minima without a result, so that no lane waits. A minimum does not
 //!    depend on the order, so the result is the same on every run.
 //!
 //! Bound by instruction issue: about 800 instructions of a warp per 64 x 32 part of a tile (f16 x
 //! 96): 104 initial sums, 96 `mma`, 80 `ldmatrix` and addresses, 196 comparisons, 150 proposals, 70
 //! copies.
 
-use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
@@ -126,10 +128,10 @@ struct Lines<S> {
     leasts: Shared<S>,
 }
 
-/// A warp's queue of marked pairs: nearness, and `column * 128 + line`.
+/// A warp's queue of marked pairs: sum, and `column * 128 + line`.
 #[derive(Clone, Copy)]
 struct Queue<S> {
-    nears: Shared<S>,
+    sums: Shared<S>,
     pairs: Shared<u32>,
 }
 
@@ -147,8 +149,8 @@ impl<S: TileSum> CrossCellJoin<S> {
         let slots = self.proposals.offset(vector as usize * PROPOSALS as usize);
         let key = key::pack(value.to_f32(), other);
         let (first, second) = two_slots(other, self.draw, PROPOSAL_BITS);
-        slots.fetch_min(first as usize, key, Scope::Device);
-        slots.fetch_min(second as usize, key, Scope::Device);
+        slots.reduce_min(first as usize, key);
+        slots.reduce_min(second as usize, key);
     }
 }
 
@@ -157,29 +159,43 @@ impl<S: TileSum> Proposals<'_, S> {
     /// of line `r` of the half and column `c`.
     #[inline(always)]
     fn marks<const HALF: usize>(&self, sums: &tile::Sums<S>, part: LanePart<S>) -> u32 {
-        let LanePart { line, column, columns } = part;
-        let least = self.lines.leasts.get((line + 32 * HALF as u32) as usize);
-        let mut thresholds = [least; 8];
-        unroll!(8, C => {
-            let of_column = columns.thresholds.get((column + column_of(C)) as usize);
-            thresholds[C] = S::smaller(least, of_column);
-        });
+        let mut thresholds = [S::default(); 8];
+        if !S::EXACT {
+            thresholds = self.joint_thresholds::<HALF>(part);
+        }
         // Two words halve the chain of dependent shifts.
         let mut words = [0u32; 2];
         unroll!(8, C => {
             unroll!(2, H => {
                 unroll!(2, R => {
-                    let near = nearness::of(sums, 4 * HALF + 2 * H + R, C);
-                    words[H] = S::push_below(words[H], thresholds[C], near);
+                    let sum = nearness::of(sums, 4 * HALF + 2 * H + R, C);
+                    words[H] = if S::EXACT {
+                        S::push_below(words[H], sum, S::default())
+                    } else {
+                        S::push_below(words[H], thresholds[C], sum)
+                    };
                 });
             });
         });
-        words[0] << 16 | words[1]
+        let word = words[0] << 16 | words[1];
+        if S::EXACT { !word } else { word }
     }
 
-    /// The nearness of mark `bit` of half `HALF`, selected by halves.
+    /// The joint threshold of half `HALF` of a lane's lines and each of its columns.
     #[inline(always)]
-    fn nearness_of_mark<const HALF: usize>(&self, sums: &tile::Sums<S>, bit: u32) -> S {
+    fn joint_thresholds<const HALF: usize>(&self, part: LanePart<S>) -> [S; 8] {
+        let least = self.lines.leasts.get((part.line + 32 * HALF as u32) as usize);
+        let mut thresholds = [least; 8];
+        unroll!(8, C => {
+            let of_column = part.columns.thresholds.get((part.column + column_of(C)) as usize);
+            thresholds[C] = S::smaller(least, of_column);
+        });
+        thresholds
+    }
+
+    /// The sum of mark `bit` of half `HALF`, selected by halves.
+    #[inline(always)]
+    fn sum_of_mark<const HALF: usize>(&self, sums: &tile::Sums<S>, bit: u32) -> S {
         let either = |second: u32, a: S, b: S| if bit & second != 0 { b } else { a };
         let mut of = [S::default(); 8];
         unroll!(8, C => {
@@ -209,7 +225,7 @@ impl<S: TileSum> Proposals<'_, S> {
             let line = part.line + 8 * (4 * HALF as u32 + bit / 16 * 2 + bit % 2);
             let column = part.column + 8 * (bit % 16 / 4) + bit / 2 % 2;
             let place = (*count + (lanes & ((1 << warp::lane_id()) - 1)).count_ones()) as usize;
-            self.queue.nears.set(place, self.nearness_of_mark::<HALF>(sums, bit));
+            self.queue.sums.set(place, self.sum_of_mark::<HALF>(sums, bit));
             self.queue.pairs.set(place, column * tile::SIDE + line);
         }
         *count += lanes.count_ones();
@@ -223,8 +239,8 @@ impl<S: TileSum> Proposals<'_, S> {
         let mut i = warp::lane_id();
         while i < count {
             keep_rolled();
-            let (near, pair) = (self.queue.nears.get(i as usize), self.queue.pairs.get(i as usize));
-            self.propose_pair(near, (pair % tile::SIDE) as usize, ((pair / tile::SIDE) as usize, columns));
+            let (sum, pair) = (self.queue.sums.get(i as usize), self.queue.pairs.get(i as usize));
+            self.propose_pair(sum, (pair % tile::SIDE) as usize, ((pair / tile::SIDE) as usize, columns));
             i += 32;
         }
         warp::sync();
@@ -232,15 +248,18 @@ impl<S: TileSum> Proposals<'_, S> {
 
     /// Proposes a line and a column to each other, each only if above its own threshold.
     #[inline(always)]
-    fn propose_pair(&self, near: S, line: usize, (column, columns): (usize, Columns<S>)) {
+    fn propose_pair(&self, sum: S, line: usize, (column, columns): (usize, Columns<S>)) {
         let lines = self.lines;
         let (a, b) = (lines.vectors.get(line), columns.vectors.get(column));
         if a != b {
             let terms = (lines.terms.get(line), columns.biases.get(column));
-            if near > lines.thresholds.get(line) {
+            let thresholds = (lines.thresholds.get(line), columns.thresholds.get(column));
+            let joint = || S::smaller(lines.leasts.get(line), thresholds.1);
+            let near = if S::EXACT { S::from_excess(sum, joint()) } else { sum };
+            if near > thresholds.0 {
                 self.p.propose(a, S::from_nearness(near, terms.0, terms.1), b);
             }
-            if near > columns.thresholds.get(column) {
+            if near > thresholds.1 {
                 self.p.propose(b, S::from_nearness(near, terms.1, terms.0), a);
             }
         }
@@ -267,7 +286,14 @@ impl<S: TileSum> Epilogue<S> for Proposals<'_, S> {
 
     #[inline(always)]
     fn begin(&self, part: LanePart<S>) -> tile::Sums<S> {
-        nearness::begin(self.lines.terms, part)
+        if !S::EXACT {
+            return nearness::begin(self.lines.terms, part);
+        }
+        let mut thresholds = [[S::default(); 8]; 2];
+        unroll!(2, HALF => thresholds[HALF] = self.joint_thresholds::<HALF>(part));
+        nearness::begin_with(self.lines.terms, part, |half, c, of_column| {
+            S::excess(of_column, thresholds[half][c])
+        })
     }
 
     #[inline(always)]
@@ -369,8 +395,8 @@ fn cross_cell_join<E: TileElement>(p: &CrossCellJoin<E::Sum>) {
     let terms: Shared<E::Sum> = vectors.offset(side).cast();
     let (thresholds, leasts) = (terms.offset(side), terms.offset(2 * side));
     let lines = Lines { vectors, terms, thresholds, leasts };
-    let nears = terms.offset(3 * side + 2 * (thread::warp_idx() * QUEUE) as usize);
-    let queue = Queue { nears, pairs: nears.offset(QUEUE as usize).cast() };
+    let sums = terms.offset(3 * side + 2 * (thread::warp_idx() * QUEUE) as usize);
+    let queue = Queue { sums, pairs: sums.offset(QUEUE as usize).cast() };
     sort_lines(p, lines, first, count);
     let lookups = Lookups {
         query_vector: |line: u32| vectors.get(line as usize),

@@ -3,8 +3,8 @@
 //! ```text
 //! warp = node
 //! keys = the node's slots (emptied), four per lane; return if all are empty
-//! drop the second copy of a key, and keys not below the last of the list
-//! close the gaps; for each run of 32: drop known keys, sort the run by shuffles
+//! drop the second copy of a key, known keys, and keys not below the last of the list
+//! close the gaps; sort each run of 32 by shuffles
 //! merge the runs, then merge them into the list; tighten the node's bound
 //! ```
 //!
@@ -18,7 +18,8 @@
 //!
 //! 1. A known key is found by binary search of the key, not by a scan of all ids. The tensor cores
 //!    compute the same bits for a pair every time, so a known neighbour has the same key.
-//! 2. Gaps are closed first: runs and merges then cover the keys that are left, not all slots.
+//! 2. Gaps are closed first: runs and merges then cover the keys that are left, not all slots. From
+//!    the second clustering on most proposals are known, and few nodes have more than one run.
 //! 3. One warp per node: barriers of a warp alone, and four nodes per block.
 //! 4. Keys of the list that keep their places are not written again.
 //! 5. Added keys are counted for one node in [`COUNTED`]: a share is wanted, and additions to the
@@ -104,14 +105,14 @@ pub unsafe fn cells_merge_proposals(p: MergeProposals) {
         i += 32;
     }
     warp::sync();
-    let kept = are_kept(keys, key::plain(list.get(k - 1)), runs, p.draw);
-    let end = compact(keys, kept, runs);
-    let len = sort_runs(runs, end, (list, p.k));
+    let kept = are_kept(keys, (list, p.k), runs, p.draw);
+    let len = compact(keys, kept, runs);
     if len == 0 {
         return;
     }
+    sort_runs(runs, len);
     warp::sync();
-    let keys = merge_runs(runs, sorted, end);
+    let keys = merge_runs(runs, sorted, len);
     warp::sync();
     let added = merge_flagged((list, p.k), (keys, len), out, (warp::lane_id(), 32));
     if node % COUNTED == 0 {
@@ -151,14 +152,20 @@ fn take_proposals(p: &MergeProposals, node: u32, runs: Shared<Key>) -> Option<[K
     Some(keys)
 }
 
-/// Whether each key is below `last`, and not the second copy of a key. `runs` holds all slots.
+/// Whether each key is below the last of the list, not known, and not the second copy of a key.
+/// `runs` holds all slots.
 #[inline(always)]
-fn are_kept(keys: [Key; 4], last: Key, runs: Shared<Key>, draw: u32) -> [bool; 4] {
+fn are_kept(keys: [Key; 4], (list, k): (Shared<Key>, u32), runs: Shared<Key>, draw: u32) -> [bool; 4] {
+    let last = key::plain(list.get(k as usize - 1));
     let mut kept = [false; 4];
     unroll!(4, I => {
-        let first = two_slots(key::id(keys[I]), draw, PROPOSAL_BITS).0;
-        let is_second = first != warp::lane_id() + 32 * I as u32 && runs.get(first as usize) == keys[I];
-        kept[I] = keys[I] < last && !is_second;
+        let key = keys[I];
+        let first = two_slots(key::id(key), draw, PROPOSAL_BITS).0;
+        let is_second = first != warp::lane_id() + 32 * I as u32 && runs.get(first as usize) == key;
+        if key < last && !is_second {
+            let place = partition_point(k, |i| key::plain(list.get(i as usize)) < key);
+            kept[I] = key::plain(list.get(place as usize)) != key;
+        }
     });
     warp::sync();
     kept
@@ -179,25 +186,17 @@ fn compact(keys: [Key; 4], kept: [bool; 4], runs: Shared<Key>) -> u32 {
     end
 }
 
-/// Sorts runs of 32 of the first `end` keys, each without the keys of `list` and with [`NONE`]
-/// behind. Returns the number of keys left.
+/// Sorts runs of 32 of the first `end` keys, with [`NONE`] behind the last.
 #[inline(always)]
-fn sort_runs(runs: Shared<Key>, end: u32, (list, k): (Shared<Key>, u32)) -> u32 {
-    let (mut len, mut run) = (0, 0);
+fn sort_runs(runs: Shared<Key>, end: u32) {
+    let mut run = 0;
     while run < end {
         keep_rolled();
         let place = run + warp::lane_id();
-        let mut key = if place < end { runs.get(place as usize) } else { NONE };
-        let known = partition_point(k, |i| key::plain(list.get(i as usize)) < key);
-        if key != NONE && key::plain(list.get(known as usize)) == key {
-            key = NONE;
-        }
-        let key = sort_warp(key);
-        len += warp::ballot(key != NONE).count_ones();
-        runs.set(place as usize, key);
+        let key = if place < end { runs.get(place as usize) } else { NONE };
+        runs.set(place as usize, sort_warp(key));
         run += 32;
     }
-    len
 }
 
 /// Merges the sorted runs of the first `end` keys; returns the sorted keys, in `sorted` or, of one
