@@ -140,7 +140,7 @@ fn candidates_are_merged_once() {
         let mut lists = vec![NONE; nodes * k];
         for (query, &node) in who.iter().enumerate().skip(1) {
             let old: Vec<Key> = (0..k as u32).map(|i| key(i64::from(i) * 40 - 700, 900 + i)).collect();
-            let len = if query == 2 { k / 2 } else { k };
+            let len = [k, k, k / 2, 0, k][query];
             lists[node as usize * k..][..len].copy_from_slice(&old[..len]);
             // The node itself, nearest of all.
             found[query * capacity + (counts[query] as usize).min(capacity) - 1] = key(-2000, node);

@@ -3,8 +3,9 @@
 //! ```text
 //! warp = node
 //! keys = the node's slots (emptied), four per lane; return if all are empty
-//! drop the second copy of a key, known keys, and keys not below the last of the list
-//! close the gaps; sort each run of 32 by shuffles
+//! drop the second copy of a key, and keys not below the last of the list; close the gaps
+//! drop known keys, and close the gaps; return if none is left
+//! sort each run of 32 by shuffles
 //! merge the runs, then merge them into the list; tighten the node's bound
 //! ```
 //!
@@ -16,8 +17,8 @@
 //!
 //! Optimisations:
 //!
-//! 1. A known key is found by binary search of the key, not by a scan of all ids. The tensor cores
-//!    compute the same bits for a pair every time, so a known neighbour has the same key.
+//! 1. A known key is found by binary search of its distance, not by a scan of all ids. The tensor
+//!    cores compute the same bits for a pair every time, so a known neighbour has the same key.
 //! 2. Gaps are closed first: runs and merges then cover the keys that are left, not all slots. From
 //!    the second clustering on most proposals are known, and few nodes have more than one run.
 //! 3. One warp per node: barriers of a warp alone, and four nodes per block.
@@ -105,8 +106,9 @@ pub unsafe fn cells_merge_proposals(p: MergeProposals) {
         i += 32;
     }
     warp::sync();
-    let kept = are_kept(keys, (list, p.k), runs, p.draw);
-    let len = compact(keys, kept, runs);
+    let kept = are_kept(keys, key::plain(list.get(k - 1)), runs, p.draw);
+    let end = compact(keys, kept, runs);
+    let len = drop_known(runs, end, (list, p.k));
     if len == 0 {
         return;
     }
@@ -152,20 +154,14 @@ fn take_proposals(p: &MergeProposals, node: u32, runs: Shared<Key>) -> Option<[K
     Some(keys)
 }
 
-/// Whether each key is below the last of the list, not known, and not the second copy of a key.
-/// `runs` holds all slots.
+/// Whether each key is below `last`, and not the second copy of a key. `runs` holds all slots.
 #[inline(always)]
-fn are_kept(keys: [Key; 4], (list, k): (Shared<Key>, u32), runs: Shared<Key>, draw: u32) -> [bool; 4] {
-    let last = key::plain(list.get(k as usize - 1));
+fn are_kept(keys: [Key; 4], last: Key, runs: Shared<Key>, draw: u32) -> [bool; 4] {
     let mut kept = [false; 4];
     unroll!(4, I => {
-        let key = keys[I];
-        let first = two_slots(key::id(key), draw, PROPOSAL_BITS).0;
-        let is_second = first != warp::lane_id() + 32 * I as u32 && runs.get(first as usize) == key;
-        if key < last && !is_second {
-            let place = partition_point(k, |i| key::plain(list.get(i as usize)) < key);
-            kept[I] = key::plain(list.get(place as usize)) != key;
-        }
+        let first = two_slots(key::id(keys[I]), draw, PROPOSAL_BITS).0;
+        let is_second = first != warp::lane_id() + 32 * I as u32 && runs.get(first as usize) == keys[I];
+        kept[I] = keys[I] < last && !is_second;
     });
     warp::sync();
     kept
@@ -184,6 +180,39 @@ fn compact(keys: [Key; 4], kept: [bool; 4], runs: Shared<Key>) -> u32 {
     });
     warp::sync();
     end
+}
+
+/// Drops those of the first `end` keys that the list holds, and closes the gaps. All are below the
+/// last of the list. Returns the number of keys left.
+#[inline(always)]
+fn drop_known(runs: Shared<Key>, end: u32, (list, k): (Shared<Key>, u32)) -> u32 {
+    let lane = warp::lane_id();
+    // The high word of a key is its distance.
+    let distances: Shared<u32> = list.cast();
+    let distance = |i: u32| distances.get(2 * i as usize + 1);
+    let (mut left, mut run) = (0, 0);
+    while run < end {
+        keep_rolled();
+        let there = run + lane < end;
+        let key = if there { runs.get((run + lane) as usize) } else { 0 };
+        let own = (key >> 32) as u32;
+        let mut place = partition_point(k, |i| distance(i) < own);
+        let mut is_new = there;
+        while is_new && place < k && distance(place) == own {
+            is_new = key::plain(list.get(place as usize)) != key;
+            place += 1;
+        }
+        let new = warp::ballot(is_new);
+        // All lanes have read their keys.
+        warp::sync();
+        if is_new {
+            runs.set((left + (new & ((1 << lane) - 1)).count_ones()) as usize, key);
+        }
+        left += new.count_ones();
+        warp::sync();
+        run += 32;
+    }
+    left
 }
 
 /// Sorts runs of 32 of the first `end` keys, with [`NONE`] behind the last.

@@ -57,6 +57,8 @@ impl<T: JoinKernels + ClusterKernels> CellKernels for T {}
 
 /// Buffers of the joins of one clustering.
 struct JoinBuffers {
+    /// Candidates of the intra-cell join; later proposals.
+    keys: Buffer<Key>,
     jobs: Buffer<u32>,
     query_tiles: Buffer<u32>,
     starts: Buffer<u32>,
@@ -66,8 +68,6 @@ struct JoinBuffers {
 /// Buffers that stay from one clustering to the next.
 struct KeptBuffers {
     bounds: Buffer<f32>,
-    /// Candidates of the intra-cell join; later proposals.
-    keys: Buffer<Key>,
     /// Keys that a clustering added to the lists of some nodes.
     changes: Buffer<u32>,
 }
@@ -94,11 +94,8 @@ impl Build<'_> {
         let (n, dim) = (self.space.len(), self.space.dim());
         let clusterings = self.settings.clusterings(n, dim);
         let memory = self.join_sizes(&cells).kept_plan().reserve(self.gpu)?;
-        let mut kept = KeptBuffers {
-            bounds: memory.buffer("list bounds")?,
-            keys: memory.buffer("proposals")?,
-            changes: memory.buffer("changes")?,
-        };
+        let mut kept =
+            KeptBuffers { bounds: memory.buffer("list bounds")?, changes: memory.buffer("changes")? };
         // The float of these bytes is 3.4e38: no bound yet.
         kept.bounds.fill(0x7f)?;
         let stage = self.progress.stage("cells", clusterings as u64);
@@ -142,6 +139,7 @@ impl Build<'_> {
         let slabs = if is_first { ranks.slabs(sizes.slab_tiles(), most) } else { Vec::new() };
         let memory = sizes.plan().reserve(self.gpu)?;
         let mut buffers = JoinBuffers {
+            keys: memory.buffer("proposals")?,
             jobs: memory.buffer("jobs")?,
             query_tiles: memory.buffer("query tiles")?,
             starts: memory.buffer("cell starts")?,
@@ -159,10 +157,8 @@ impl Build<'_> {
         // The host computes these while the device joins.
         let query_tiles = ranks.query_tiles(sizes.assignments, most);
         join.buffers.query_tiles.upload(&query_tiles)?;
-        if is_first {
-            // Empty slots are all ones, as merges leave them.
-            join.kept.keys.fill(0xff)?;
-        }
+        // Empty slots are all ones, as merges leave them.
+        join.buffers.keys.fill(0xff)?;
         let passes = passes(cells.probes, is_first);
         for (pass, ranks) in passes.iter().enumerate() {
             let draw = self.draw(((1 + clustering) << 16 | pass) as u32);
@@ -201,12 +197,12 @@ impl<T: CellKernels> Join<'_, '_, T> {
             members: cells.members.view(),
             jobs: buffers.jobs.view().offset(jobs.start * JOB_WORDS),
             counts: buffers.counts.view_mut(),
-            candidates: kept.keys.view_mut(),
+            candidates: buffers.keys.view_mut(),
             capacity: ROUND as u32,
             padding: 0,
         };
         let merge = MergeCandidates {
-            candidates: kept.keys.view(),
+            candidates: buffers.keys.view(),
             counts: buffers.counts.view(),
             members: cells.members.view(),
             jobs: buffers.jobs.view().offset(jobs.start * JOB_WORDS),
@@ -234,7 +230,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
             members: cells.members.view(),
             starts: buffers.starts.view(),
             query_tiles: buffers.query_tiles.view(),
-            proposals: kept.keys.view_mut(),
+            proposals: buffers.keys.view_mut(),
             probes: cells.probes as u32,
             first_rank: ranks.start as u32,
             end_rank: ranks.end as u32,
@@ -245,7 +241,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
         let n = build.space.len() as u32;
         let merge = MergeProposals {
             lists: nodes.lists.view_mut(),
-            proposals: kept.keys.view_mut(),
+            proposals: buffers.keys.view_mut(),
             bounds: kept.bounds.view_mut(),
             changes: kept.changes.view_mut(),
             nodes: n,

@@ -77,11 +77,7 @@ impl JoinSizes {
 
     /// Device memory that stays from one clustering to the next.
     pub(in crate::descent::gpu) fn kept_plan(self) -> MemoryPlan {
-        let keys = (self.slab_lines() * ROUND).max(self.nodes * PROPOSALS as usize);
-        MemoryPlan::new()
-            .with::<f32>("list bounds", self.nodes)
-            .with::<Key>("proposals", keys)
-            .with::<u32>("changes", COUNTERS as usize)
+        MemoryPlan::new().with::<f32>("list bounds", self.nodes).with::<u32>("changes", COUNTERS as usize)
     }
 
     /// Device memory of one clustering.
@@ -89,7 +85,9 @@ impl JoinSizes {
         let tiles = self.most_tiles(self.nodes);
         let rounds = 1 + self.most_members().div_ceil(ROUND);
         let query_tiles = self.most_tiles(self.assignments * self.nodes);
+        let keys = (self.slab_lines() * ROUND).max(self.nodes * PROPOSALS as usize);
         MemoryPlan::new()
+            .with::<Key>("proposals", keys)
             .with::<u32>("jobs", tiles * rounds * JOB_WORDS)
             .with::<u32>("query tiles", query_tiles * QUERY_TILE_WORDS)
             .with::<u32>("cell starts", self.cells * self.probes + 1)
