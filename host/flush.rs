@@ -5,7 +5,7 @@ use std::io;
 use std::thread::{Builder, JoinHandle};
 
 /// Bytes written between two syncs.
-const EVERY: u64 = 16 << 20;
+const EVERY: u64 = 64 << 20;
 
 /// Syncs a file now and then on its own thread. Otherwise dirty pages pile up, until the kernel
 /// blocks the next writer for all of them.

@@ -224,6 +224,17 @@ fn cross_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CrossCellJoi
         let (members_there, starts_there) = (emulator.upload(&members), emulator.upload(&starts));
         let query_tiles_there = emulator.upload(&query_tiles.map(|p| [p.cell, p.first, p.count]).concat());
         let proposals = emulator.upload(&vec![NONE; count * PROPOSALS as usize]);
+        // Every vector knows some others, in the last range of ranks.
+        let bits = known_bits(40);
+        let known: Vec<u32> = integers(count << bits, 0, i64::from(u32::MAX), seed + 70)
+            .into_iter()
+            .map(|word| word as u32)
+            .collect();
+        let known_there = emulator.upload(&known);
+        let knows = |to: u32, other: u32| {
+            let hash = known_hash(other, 3, bits);
+            word_holds(known[((to << bits) + (hash >> 8)) as usize], hash)
+        };
         for ranks in [0..1u32, 1..2, 1..3, 2..3] {
             let arguments = CrossCellJoin {
                 tiles: tiles(&there, &biases_there, units as u32),
@@ -232,11 +243,14 @@ fn cross_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CrossCellJoi
                 starts: starts_there.view().read_only(),
                 query_tiles: query_tiles_there.view().read_only(),
                 proposals: proposals.view(),
+                known: known_there.view().read_only(),
                 probes: m as u32,
                 first_rank: ranks.start,
                 end_rank: ranks.end,
                 most,
                 draw,
+                known_bits: if ranks.start == 2 { bits } else { 0 },
+                known_draw: 3,
                 padding: 0,
             };
             emulator.launch::<K>([query_tiles.len() as u32, 1, 1], tile::THREADS, (arguments,)).unwrap();
@@ -250,7 +264,9 @@ fn cross_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CrossCellJoi
                         for (to, other) in [(*query, *row), (*row, *query)] {
                             let norm = |vector: u32| biases[vector as usize];
                             let bound = bounds[to as usize];
-                            if to != other && E::Sum::asks(value(to, other), norm(to), norm(other), bound) {
+                            let is_known = ranks.start == 2 && knows(to, other);
+                            let asks = E::Sum::asks(value(to, other), norm(to), norm(other), bound);
+                            if to != other && asks && !is_known {
                                 let slots =
                                     &mut expected[to as usize * PROPOSALS as usize..][..PROPOSALS as usize];
                                 propose(slots, key::pack(value(to, other) as f32, other), draw);
@@ -469,5 +485,39 @@ fn exact_keys_lack_only_the_norm() {
         }
         assert_eq!(lacking_count.values::<u32>().unwrap()[0], 1);
         assert_eq!(lacking.values::<u32>().unwrap()[0], order[7]);
+    }
+}
+
+#[test]
+fn known_sets_hold_the_last_four_of_a_bucket() {
+    for (seed, k) in SEEDS.into_iter().zip([1usize, 97, 200]) {
+        let (nodes, draw, bits) = (11usize, 5, known_bits(k as u32));
+        let lists: Vec<Key> = integers(nodes * k, 0, 1 << 20, seed + 80)
+            .into_iter()
+            .enumerate()
+            .map(|(i, id)| match i % k >= k - i / k % 3 * k / 3 {
+                true => NONE,
+                false => key::pack(0.5, id as u32) | if id % 3 == 0 { UNVISITED } else { 0 },
+            })
+            .collect();
+        let emulator = Emulator::with_seed(seed);
+        let (lists_there, sets) = (emulator.upload(&lists), room::<u32>(&emulator, nodes << bits));
+        let arguments = KnownSets {
+            lists: lists_there.view().read_only(),
+            sets: sets.view(),
+            nodes: nodes as u32,
+            k: k as u32,
+            bits,
+            draw,
+        };
+        let grid = [(nodes as u32).div_ceil(MERGE_NODES), 1, 1];
+        emulator.launch::<cells_known_sets>(grid, MERGE_THREADS, (arguments,)).unwrap();
+        let mut expected = vec![0u32; nodes << bits];
+        for (i, &key) in lists.iter().enumerate().filter(|(_, key)| **key != NONE) {
+            let hash = known_hash(key::id(key), draw, bits);
+            let word = &mut expected[(i / k << bits) + (hash >> 8) as usize];
+            *word = *word << 8 | hash & 0xff;
+        }
+        assert_eq!(sets.values::<u32>().unwrap(), expected, "k {k}");
     }
 }

@@ -211,6 +211,7 @@ impl DescentShape {
                 cells: request.cells,
                 probes: request.probes,
                 assignments: CellSettings::assignments(self.n, self.dim),
+                k: self.k,
             };
             let (kept, cells) = (sizes.kept_plan(), sizes.plan());
             stage("cells", &[&original, &nodes, &members, &centres, &kept, &cells]);

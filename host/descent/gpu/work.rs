@@ -4,7 +4,8 @@
 use cuda_std::launch::Kernel;
 use tagore_device::block::tile;
 use tagore_device::descent::cells::{
-    PROPOSALS, cells_finish_exact, cells_merge_candidates, cells_merge_proposals,
+    PROPOSALS, cells_finish_exact, cells_known_sets, cells_merge_candidates, cells_merge_proposals,
+    known_bits,
 };
 use tagore_device::descent::merge::{JOIN_PROPOSALS, descent_merge};
 use tagore_device::descent::renumber::renumber_vectors;
@@ -98,6 +99,8 @@ impl Build<'_> {
         self.gpu.count_work::<T::IntraCellJoin>(bytes(intra.vectors), operations(intra.pairs));
         self.gpu.count_work::<cells_merge_candidates>(u64::from(is_first) * n * (WORD + lists), 0);
         self.gpu.count_work::<T::CrossCellJoin>(bytes(cross.vectors), operations(cross.pairs));
+        let known = self.list_bytes() + (WORD << known_bits(self.k as u32));
+        self.gpu.count_work::<cells_known_sets>(u64::from(!is_first) * n * known, 0);
         let proposals = 2 * u64::from(PROPOSALS) * KEY;
         self.gpu.count_work::<cells_merge_proposals>(passes as u64 * n * (proposals + lists + WORD), 0);
         (intra.pairs + cross.pairs) as u64

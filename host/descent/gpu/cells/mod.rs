@@ -20,9 +20,10 @@ use std::ops::Range;
 use tagore_device::block::tile;
 use tagore_device::block::tile_walk::Tiles;
 use tagore_device::descent::cells::{
-    COUNTED, CrossCellJoin, IntraCellJoin, JOB_WORDS, Job, MergeCandidates, MergeProposals, QUERY_TILE_WORDS,
-    cells_cross_join_f16, cells_cross_join_i8, cells_cross_join_u8, cells_intra_join_f16,
-    cells_intra_join_i8, cells_intra_join_u8, cells_merge_candidates, cells_merge_proposals,
+    COUNTED, CrossCellJoin, IntraCellJoin, JOB_WORDS, Job, KnownSets, MergeCandidates, MergeProposals,
+    QUERY_TILE_WORDS, cells_cross_join_f16, cells_cross_join_i8, cells_cross_join_u8, cells_intra_join_f16,
+    cells_intra_join_i8, cells_intra_join_u8, cells_known_sets, cells_merge_candidates,
+    cells_merge_proposals, known_bits,
 };
 use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS};
 use tagore_device::key::Key;
@@ -59,6 +60,7 @@ impl<T: JoinKernels + ClusterKernels> CellKernels for T {}
 struct JoinBuffers {
     /// Candidates of the intra-cell join; later proposals.
     keys: Buffer<Key>,
+    known: Buffer<u32>,
     jobs: Buffer<u32>,
     query_tiles: Buffer<u32>,
     starts: Buffer<u32>,
@@ -120,7 +122,7 @@ impl Build<'_> {
     fn join_sizes<T: CellKernels>(&self, cells: &Cells<T>) -> JoinSizes {
         let (nodes, dim) = (self.space.len(), self.space.dim());
         let assignments = CellSettings::assignments(nodes, dim).min(cells.probes);
-        JoinSizes { nodes, cells: cells.centres.count, probes: cells.probes, assignments }
+        JoinSizes { nodes, cells: cells.centres.count, probes: cells.probes, assignments, k: self.k }
     }
 
     /// Runs the joins of one clustering; only the first has an intra-cell join.
@@ -140,6 +142,7 @@ impl Build<'_> {
         let memory = sizes.plan().reserve(self.gpu)?;
         let mut buffers = JoinBuffers {
             keys: memory.buffer("proposals")?,
+            known: memory.buffer("known sets")?,
             jobs: memory.buffer("jobs")?,
             query_tiles: memory.buffer("query tiles")?,
             starts: memory.buffer("cell starts")?,
@@ -148,7 +151,7 @@ impl Build<'_> {
         let words = |job: &Job| [job.first_query, job.query_count, job.first_row, job.row_count];
         buffers.jobs.upload(&slabs.iter().flatten().flat_map(words).collect::<Vec<u32>>())?;
         buffers.starts.upload(&cells.starts.iter().map(|&start| start as u32).collect::<Vec<u32>>())?;
-        let mut join = Join { build: self, nodes, kept, buffers, cells };
+        let mut join = Join { build: self, nodes, kept, buffers, cells, known_draw: None };
         let mut first_job = 0;
         for slab in &slabs {
             join.intra_cell(first_job..first_job + slab.len())?;
@@ -159,6 +162,9 @@ impl Build<'_> {
         join.buffers.query_tiles.upload(&query_tiles)?;
         // Empty slots are all ones, as merges leave them.
         join.buffers.keys.fill(0xff)?;
+        if !is_first {
+            join.know(self.draw((1 + clustering) as u32))?;
+        }
         let passes = passes(cells.probes, is_first);
         for (pass, ranks) in passes.iter().enumerate() {
             let draw = self.draw(((1 + clustering) << 16 | pass) as u32);
@@ -185,12 +191,14 @@ struct Join<'a, 'b, T: CellKernels> {
     kept: &'a mut KeptBuffers,
     buffers: JoinBuffers,
     cells: &'a Cells<T>,
+    /// Salt of the known sets, once they are made.
+    known_draw: Option<u32>,
 }
 
 impl<T: CellKernels> Join<'_, '_, T> {
     /// Runs the intra-cell join of `jobs` and merges its candidates.
     fn intra_cell(&mut self, jobs: Range<usize>) -> Result<()> {
-        let Self { build, nodes, kept, buffers, cells } = self;
+        let Self { build, nodes, kept, buffers, cells, .. } = self;
         let join = IntraCellJoin::<T::Sum> {
             tiles: nodes.both_sides(),
             bounds: kept.bounds.view(),
@@ -220,10 +228,30 @@ impl<T: CellKernels> Join<'_, '_, T> {
         }
     }
 
+    /// Makes the known sets of all lists, for the passes that follow: they do not propose a known
+    /// pair again.
+    fn know(&mut self, draw: u32) -> Result<()> {
+        let Self { build, nodes, buffers, .. } = self;
+        let (n, k) = (build.space.len() as u32, build.k as u32);
+        let sets = KnownSets {
+            lists: nodes.lists.view(),
+            sets: buffers.known.view_mut(),
+            nodes: n,
+            k,
+            bits: known_bits(k),
+            draw,
+        };
+        let grid = [n.div_ceil(MERGE_NODES), 1, 1];
+        // SAFETY: there is a set for each list; the memory outlives the work.
+        unsafe { build.gpu.launch::<cells_known_sets>(grid, MERGE_THREADS, (sets,))? };
+        self.known_draw = Some(draw);
+        Ok(())
+    }
+
     /// Runs the cross-cell join of all query tiles with the vectors that probe their cells at
     /// `ranks`, at most `most` per rank, and merges its proposals.
     fn cross_cell(&mut self, query_tiles: usize, ranks: Range<usize>, most: usize, draw: u32) -> Result<()> {
-        let Self { build, nodes, kept, buffers, cells } = self;
+        let Self { build, nodes, kept, buffers, cells, known_draw } = self;
         let join = CrossCellJoin::<T::Sum> {
             tiles: nodes.both_sides(),
             bounds: kept.bounds.view(),
@@ -231,11 +259,14 @@ impl<T: CellKernels> Join<'_, '_, T> {
             starts: buffers.starts.view(),
             query_tiles: buffers.query_tiles.view(),
             proposals: buffers.keys.view_mut(),
+            known: buffers.known.view(),
             probes: cells.probes as u32,
             first_rank: ranks.start as u32,
             end_rank: ranks.end as u32,
             most: (most * ranks.len()) as u32,
             draw,
+            known_bits: known_draw.map_or(0, |_| known_bits(build.k as u32)),
+            known_draw: known_draw.unwrap_or(0),
             padding: 0,
         };
         let n = build.space.len() as u32;
