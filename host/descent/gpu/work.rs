@@ -102,7 +102,9 @@ impl Build<'_> {
         let known = self.list_bytes() + (WORD << known_bits(self.k as u32));
         self.gpu.count_work::<cells_known_sets>(u64::from(!is_first) * n * known, 0);
         let proposals = 2 * u64::from(PROPOSALS) * KEY;
-        self.gpu.count_work::<cells_merge_proposals>(passes as u64 * n * (proposals + lists + WORD), 0);
+        // Keys that keep their places are not written.
+        let merged = proposals + self.list_bytes() + WORD;
+        self.gpu.count_work::<cells_merge_proposals>(passes as u64 * n * merged, 0);
         (intra.pairs + cross.pairs) as u64
     }
 

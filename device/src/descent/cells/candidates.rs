@@ -18,8 +18,8 @@
 //! 1. A histogram of the distances excludes most keys beyond the `k` smallest before any
 //!    sorting. Everything up to the bin of the `k`-th key is kept, so none of the `k` smallest is
 //!    lost.
-//! 2. Lists are merged by binary search of ranks: every key of both lists computes its own place. An
-//!    empty list, that of most nodes, takes the first keys as they are.
+//! 2. Lists are merged by binary search of ranks: every key of both lists computes its own place.
+//!    An empty list, that of most nodes, takes the first keys as they are.
 //!
 //! Bound by memory: candidates are read once, lists read and written. Before optimisation 1 it was
 //! bound by the 14,000 instructions of a warp per node that sorting took.
