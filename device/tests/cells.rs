@@ -349,7 +349,7 @@ fn proposals_are_merged_once() {
             expected.sort_by_key(|&key| if key == NONE { NONE } else { key::plain(key) });
             expected.truncate(k);
             assert_eq!(after[node * k..][..k], expected, "node {node}, seed {seed}");
-            if node as u32 % COUNTED == 0 {
+            if (node as u32).is_multiple_of(COUNTED) {
                 counted += expected.iter().filter(|key| new.contains(&key::plain(**key))).count();
             }
             if expected != *old && expected[k - 1] != NONE {
@@ -495,9 +495,10 @@ fn known_sets_hold_the_last_four_of_a_bucket() {
         let lists: Vec<Key> = integers(nodes * k, 0, 1 << 20, seed + 80)
             .into_iter()
             .enumerate()
-            .map(|(i, id)| match i % k >= k - i / k % 3 * k / 3 {
-                true => NONE,
-                false => key::pack(0.5, id as u32) | if id % 3 == 0 { UNVISITED } else { 0 },
+            .map(|(i, id)| {
+                let is_empty = i % k >= k - i / k % 3 * k / 3;
+                let flag = if id % 3 == 0 { UNVISITED } else { 0 };
+                if is_empty { NONE } else { key::pack(0.5, id as u32) | flag }
             })
             .collect();
         let emulator = Emulator::with_seed(seed);
@@ -515,7 +516,7 @@ fn known_sets_hold_the_last_four_of_a_bucket() {
         let mut expected = vec![0u32; nodes << bits];
         for (i, &key) in lists.iter().enumerate().filter(|(_, key)| **key != NONE) {
             let hash = known_hash(key::id(key), draw, bits);
-            let word = &mut expected[(i / k << bits) + (hash >> 8) as usize];
+            let word = &mut expected[((i / k) << bits) + (hash >> 8) as usize];
             *word = *word << 8 | hash & 0xff;
         }
         assert_eq!(sets.values::<u32>().unwrap(), expected, "k {k}");

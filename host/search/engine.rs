@@ -168,7 +168,11 @@ impl<'a> Engine<'a> {
     /// The breadth of a search with a beam of this width, after a filter widened it.
     fn breadth(&self, search: &Search<'_>, beam: usize) -> Breadth {
         let index = self.index();
-        Breadth::adaptive(search.k, (search.narrow_beam().min(beam), beam), (index.metric(), index.start().growth))
+        Breadth::adaptive(
+            search.k,
+            (search.narrow_beam().min(beam), beam),
+            (index.metric(), index.start().growth),
+        )
     }
 
     /// The walk of a search on the CPU, with a beam of this width. Without codes nothing is

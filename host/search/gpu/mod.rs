@@ -89,7 +89,10 @@ impl BeamShape {
         let bytes = |slots: &u32| search_shared_bytes(dim, degree, width, *slots);
         let least = least_slots(kept as u32, ids);
         let fits = |slots: &u32| bytes(slots) <= shared;
-        [table_slots(beam as u32, ids).max(least), least].into_iter().find(fits).ok_or_else(|| bytes(&least).into())
+        [table_slots(beam as u32, ids).max(least), least]
+            .into_iter()
+            .find(fits)
+            .ok_or_else(|| bytes(&least).into())
     }
 }
 

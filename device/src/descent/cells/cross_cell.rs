@@ -408,7 +408,8 @@ fn sort_lines<S: TileSum>(p: &CrossCellJoin<S>, lines: Lines<S>, first: u32, cou
     if half == 0 {
         // A half is four lines, 8 apart.
         let mut least = S::UNBOUNDED;
-        unroll!(4, R => least = S::smaller(least, lines.thresholds.get(member as usize & !0x18 | 8 * R)));
+        let first = member as usize & !0x18;
+        unroll!(4, R => least = S::smaller(least, lines.thresholds.get(first + 8 * R)));
         lines.leasts.set(member as usize, least);
     }
     sync_threads();

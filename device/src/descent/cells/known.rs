@@ -70,7 +70,7 @@ pub const fn known_hash(id: u32, draw: u32, bits: u32) -> u32 {
 /// Whether a word holds the fingerprint of a [`known_hash`].
 #[inline(always)]
 pub const fn word_holds(word: u32, hash: u32) -> bool {
-    let differences = word ^ (hash & 0xff) * 0x0101_0101;
+    let differences = word ^ ((hash & 0xff) * 0x0101_0101);
     differences.wrapping_sub(0x0101_0101) & !differences & 0x8080_8080 != 0
 }
 

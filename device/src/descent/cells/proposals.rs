@@ -117,7 +117,7 @@ pub unsafe fn cells_merge_proposals(p: MergeProposals) {
     let keys = merge_runs(runs, sorted, len);
     warp::sync();
     let added = merge_flagged((list, p.k), (keys, len), out, (warp::lane_id(), 32));
-    if node % COUNTED == 0 {
+    if node.is_multiple_of(COUNTED) {
         // SAFETY: the whole warp reaches this.
         let added = unsafe { warp_reduce(u32::MAX, added, WarpReductionOp::Add) };
         if warp::lane_id() == 0 {
