@@ -8,7 +8,7 @@ use tagore_device::block::sums::TileElement;
 use tagore_device::block::tile;
 use tagore_device::block::tile_walk::Tiles;
 use tagore_device::descent::cells::*;
-use tagore_device::descent::merge::{MERGE_NODES, MERGE_THREADS};
+use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS};
 use tagore_device::descent::slots::two_slots;
 use tagore_device::key::{self, Key, NONE, UNVISITED};
 use tagore_device::search::exact::*;
@@ -140,7 +140,7 @@ fn candidates_are_merged_once() {
         let mut lists = vec![NONE; nodes * k];
         for (query, &node) in who.iter().enumerate().skip(1) {
             let old: Vec<Key> = (0..k as u32).map(|i| key(i64::from(i) * 40 - 700, 900 + i)).collect();
-            let len = if query == 2 { k / 2 } else { k };
+            let len = [k, k, k / 2, 0, k][query];
             lists[node as usize * k..][..len].copy_from_slice(&old[..len]);
             // The node itself, nearest of all.
             found[query * capacity + (counts[query] as usize).min(capacity) - 1] = key(-2000, node);
@@ -224,6 +224,17 @@ fn cross_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CrossCellJoi
         let (members_there, starts_there) = (emulator.upload(&members), emulator.upload(&starts));
         let query_tiles_there = emulator.upload(&query_tiles.map(|p| [p.cell, p.first, p.count]).concat());
         let proposals = emulator.upload(&vec![NONE; count * PROPOSALS as usize]);
+        // Every vector knows some others, in the last range of ranks.
+        let bits = known_bits(40);
+        let known: Vec<u32> = integers(count << bits, 0, i64::from(u32::MAX), seed + 70)
+            .into_iter()
+            .map(|word| word as u32)
+            .collect();
+        let known_there = emulator.upload(&known);
+        let knows = |to: u32, other: u32| {
+            let hash = known_hash(other, 3, bits);
+            word_holds(known[((to << bits) + (hash >> 8)) as usize], hash)
+        };
         for ranks in [0..1u32, 1..2, 1..3, 2..3] {
             let arguments = CrossCellJoin {
                 tiles: tiles(&there, &biases_there, units as u32),
@@ -232,11 +243,14 @@ fn cross_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CrossCellJoi
                 starts: starts_there.view().read_only(),
                 query_tiles: query_tiles_there.view().read_only(),
                 proposals: proposals.view(),
+                known: known_there.view().read_only(),
                 probes: m as u32,
                 first_rank: ranks.start,
                 end_rank: ranks.end,
                 most,
                 draw,
+                known_bits: if ranks.start == 2 { bits } else { 0 },
+                known_draw: 3,
                 padding: 0,
             };
             emulator.launch::<K>([query_tiles.len() as u32, 1, 1], tile::THREADS, (arguments,)).unwrap();
@@ -250,7 +264,9 @@ fn cross_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CrossCellJoi
                         for (to, other) in [(*query, *row), (*row, *query)] {
                             let norm = |vector: u32| biases[vector as usize];
                             let bound = bounds[to as usize];
-                            if to != other && E::Sum::asks(value(to, other), norm(to), norm(other), bound) {
+                            let is_known = ranks.start == 2 && knows(to, other);
+                            let asks = E::Sum::asks(value(to, other), norm(to), norm(other), bound);
+                            if to != other && asks && !is_known {
                                 let slots =
                                     &mut expected[to as usize * PROPOSALS as usize..][..PROPOSALS as usize];
                                 propose(slots, key::pack(value(to, other) as f32, other), draw);
@@ -278,7 +294,7 @@ fn the_cross_cell_join_proposes_to_both_vectors() {
 #[test]
 fn proposals_are_merged_once() {
     for (seed, k) in SEEDS.into_iter().zip([1usize, 40, 97]) {
-        let (nodes, draw) = (11usize, 5);
+        let (nodes, draw) = (35usize, 5);
         let slots = PROPOSALS as usize;
         // None, a few, a run, as many as slots, many more.
         let counts = [0, 3, 32, 128, 1000];
@@ -306,10 +322,12 @@ fn proposals_are_merged_once() {
         let emulator = Emulator::with_seed(seed);
         let (lists_there, proposals_there) = (emulator.upload(&lists), emulator.upload(&proposals));
         let bounds = emulator.upload(&vec![-1f32; nodes]);
+        let changes = emulator.upload(&vec![0u32; COUNTERS as usize]);
         let arguments = MergeProposals {
             lists: lists_there.view(),
             proposals: proposals_there.view(),
             bounds: bounds.view(),
+            changes: changes.view(),
             nodes: nodes as u32,
             k: k as u32,
             draw,
@@ -318,6 +336,7 @@ fn proposals_are_merged_once() {
         let grid = [(nodes as u32).div_ceil(MERGE_NODES), 1, 1];
         emulator.launch::<cells_merge_proposals>(grid, MERGE_THREADS, (arguments,)).unwrap();
         let (after, bounds) = (lists_there.values::<Key>().unwrap(), bounds.values::<f32>().unwrap());
+        let mut counted = 0;
         for node in 0..nodes {
             let old = &lists[node * k..][..k];
             let known: Vec<Key> = old.iter().map(|&key| key::plain(key)).collect();
@@ -330,11 +349,15 @@ fn proposals_are_merged_once() {
             expected.sort_by_key(|&key| if key == NONE { NONE } else { key::plain(key) });
             expected.truncate(k);
             assert_eq!(after[node * k..][..k], expected, "node {node}, seed {seed}");
+            if (node as u32).is_multiple_of(COUNTED) {
+                counted += expected.iter().filter(|key| new.contains(&key::plain(**key))).count();
+            }
             if expected != *old && expected[k - 1] != NONE {
                 assert_eq!(bounds[node], key::distance(expected[k - 1]), "node {node}, seed {seed}");
             }
         }
         assert!(proposals_there.values::<Key>().unwrap().iter().all(|&key| key == NONE));
+        assert_eq!(changes.values::<u32>().unwrap().iter().sum::<u32>() as usize, counted, "seed {seed}");
     }
 }
 
@@ -407,4 +430,95 @@ fn lists_end_at_exact_distances() {
     finish::<f16, cells_finish_f16>();
     finish::<u8, cells_finish_u8>();
     finish::<i8, cells_finish_i8>();
+}
+
+// Few values, so that many distances are equal; node i is row 7 i.
+#[test]
+fn exact_keys_lack_only_the_norm() {
+    for (seed, k) in SEEDS.into_iter().zip([1usize, 13, 40]) {
+        let (count, dim) = (45usize, 3);
+        let vectors = integers(count * dim, 0, 4, seed + 60);
+        let order: Vec<u32> = (0..count as u32).map(|node| node * 7 % count as u32).collect();
+        let norm = |node: usize| dot(&vectors, dim, (node as u32, node as u32));
+        let full = |node: usize| if node == 7 { k / 2 } else { k };
+        let lists: Vec<Key> = (0..count)
+            .flat_map(|node| {
+                let value = |id: u32| norm(id as usize) - 2 * dot(&vectors, dim, (node as u32, id));
+                let mut keys: Vec<Key> = (1..=full(node))
+                    .map(|i| ((node + i) % count) as u32)
+                    .map(|id| key::pack(value(id) as f32, id))
+                    .collect();
+                keys.sort_unstable();
+                keys.iter_mut().step_by(3).for_each(|key| *key |= UNVISITED);
+                keys.resize(k, NONE);
+                keys
+            })
+            .collect();
+        let emulator = Emulator::with_seed(seed);
+        let norms: Vec<i32> = (0..count).map(|node| norm(node) as i32).collect();
+        let (norms_there, lists_there) = (emulator.upload(&norms), emulator.upload(&lists));
+        let (order_there, nearest) = (emulator.upload(&order), room::<Key>(&emulator, count * k));
+        let (lacking, lacking_count) = (emulator.upload(&vec![0u32; count]), emulator.upload(&[0u32]));
+        let arguments = FinishExact {
+            norms: norms_there.view().read_only(),
+            order: order_there.view().read_only(),
+            lists: lists_there.view().read_only(),
+            nearest: nearest.view(),
+            lacking: lacking.view(),
+            lacking_count: lacking_count.view(),
+            nodes: count as u32,
+            k: k as u32,
+        };
+        let grid = [(count as u32).div_ceil(FINISH_EXACT_NODES), 1, 1];
+        emulator.launch::<cells_finish_exact>(grid, FINISH_EXACT_THREADS, (arguments,)).unwrap();
+        let after = nearest.values::<Key>().unwrap();
+        for node in 0..count {
+            let squared = |id: usize| {
+                let (a, b) = (&vectors[node * dim..][..dim], &vectors[id * dim..][..dim]);
+                a.iter().zip(b).map(|(x, y)| (x - y) * (x - y)).sum::<i64>() as f32
+            };
+            let others = (1..=full(node)).map(|i| (node + i) % count);
+            let mut expected: Vec<Key> = others.map(|id| key::pack(squared(id), order[id])).collect();
+            expected.sort_unstable();
+            expected.resize(k, NONE);
+            assert_eq!(after[order[node] as usize * k..][..k], expected, "node {node}");
+        }
+        assert_eq!(lacking_count.values::<u32>().unwrap()[0], 1);
+        assert_eq!(lacking.values::<u32>().unwrap()[0], order[7]);
+    }
+}
+
+#[test]
+fn known_sets_hold_the_last_four_of_a_bucket() {
+    for (seed, k) in SEEDS.into_iter().zip([1usize, 97, 200]) {
+        let (nodes, draw, bits) = (11usize, 5, known_bits(k as u32));
+        let lists: Vec<Key> = integers(nodes * k, 0, 1 << 20, seed + 80)
+            .into_iter()
+            .enumerate()
+            .map(|(i, id)| {
+                let is_empty = i % k >= k - i / k % 3 * k / 3;
+                let flag = if id % 3 == 0 { UNVISITED } else { 0 };
+                if is_empty { NONE } else { key::pack(0.5, id as u32) | flag }
+            })
+            .collect();
+        let emulator = Emulator::with_seed(seed);
+        let (lists_there, sets) = (emulator.upload(&lists), room::<u32>(&emulator, nodes << bits));
+        let arguments = KnownSets {
+            lists: lists_there.view().read_only(),
+            sets: sets.view(),
+            nodes: nodes as u32,
+            k: k as u32,
+            bits,
+            draw,
+        };
+        let grid = [(nodes as u32).div_ceil(MERGE_NODES), 1, 1];
+        emulator.launch::<cells_known_sets>(grid, MERGE_THREADS, (arguments,)).unwrap();
+        let mut expected = vec![0u32; nodes << bits];
+        for (i, &key) in lists.iter().enumerate().filter(|(_, key)| **key != NONE) {
+            let hash = known_hash(key::id(key), draw, bits);
+            let word = &mut expected[((i / k) << bits) + (hash >> 8) as usize];
+            *word = *word << 8 | hash & 0xff;
+        }
+        assert_eq!(sets.values::<u32>().unwrap(), expected, "k {k}");
+    }
 }

@@ -127,7 +127,9 @@ mod tests {
             let missing: Vec<_> =
                 launched.difference(&named).filter(|name| !name.starts_with("exact_")).collect();
             assert!(missing.is_empty(), "{kind}, {start}: not named: {missing:?}");
-            let idle: Vec<_> = named.difference(&launched).collect();
+            // Phase 2 is left out where cells leave it few neighbours.
+            let may_idle = |name: &str| iterations == Iterations::Auto && name.starts_with("descent_");
+            let idle: Vec<_> = named.difference(&launched).filter(|name| !may_idle(name)).collect();
             assert!(idle.is_empty(), "{kind}, {start}: named in vain: {idle:?}");
         }
     }

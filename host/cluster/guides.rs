@@ -22,7 +22,7 @@ pub(super) struct CentreLists<T: ClusterKernels> {
 impl<T: ClusterKernels> CentreLists<T> {
     /// Adds the lists of guides, and of centres as guides, to a plan.
     pub(super) fn plan(plan: MemoryPlan, sizes: &ClusteringSizes) -> MemoryPlan {
-        let all = if sizes.guides > 0 { sizes.cells } else { 0 };
+        let all = if sizes.guides > 0 || sizes.own_lists { sizes.cells } else { 0 };
         let count = (sizes.guides * sizes.guide_list).max(all.max(sizes.known) * sizes.centre_list);
         plan.with::<u32>("lists of centres", count).with::<T::Sum>("norms of lists", count)
     }
@@ -65,17 +65,21 @@ impl<T: ClusterKernels> KMeans<'_, T> {
         self.launch_assign(queries, centres, length, Some(guides.count))
     }
 
-    /// Finds the nearest centres of all vectors: first one in the list of the guide, then `probes`
-    /// in the list of that centre.
+    /// Finds the nearest centres of all vectors: first one in the list of the guide or among all,
+    /// then `probes` in the list of that centre. Few centres are all compared at once.
     pub(super) fn assign_all(&mut self, centres: &Centres<T>, guides: Option<&Centres<T>>) -> Result<()> {
         let ClusteringSizes { n, probes, guide_list, centre_list, .. } = self.sizes;
         let vectors = self.tiles.vectors;
         let all = AssignQueries { vectors, ids: None, count: n, probes, by_number: false };
-        let Some(guides) = guides else { return self.assign(&all, centres) };
-        self.assign(&AssignQueries { probes: 1, ..all }, guides)?;
+        if !self.sizes.has_lists() {
+            return self.assign(&all, centres);
+        }
         let grouped = AssignQueries { ids: Some(self.order.view()), by_number: true, ..all };
-        self.group(n, guides.count)?;
-        self.assign_near(&AssignQueries { probes: 1, ..grouped }, centres, guides, guide_list)?;
+        self.assign(&AssignQueries { probes: 1, ..all }, guides.unwrap_or(centres))?;
+        if let Some(guides) = guides {
+            self.group(n, guides.count)?;
+            self.assign_near(&AssignQueries { probes: 1, ..grouped }, centres, guides, guide_list)?;
+        }
         self.group(n, centres.count)?;
         self.assign_near(&grouped, centres, centres, centre_list)
     }

@@ -294,6 +294,32 @@ mod tests {
     }
 
     #[test]
+    fn lists_of_centres_begin_with_the_nearest_of_all() {
+        let (n, dim) = (290, 32);
+        let lists = ListLengths { guide: 16, centre: 24 };
+        let request = Clustering { lists, ..Clustering::new(60, 6) };
+        let values = bytes(&Synth::new(n, dim, 5).unwrap().base());
+        let gpu = Gpu::emulated(1);
+        let (side, sizes) = (side(&gpu, &values, dim), ClusteringSizes::new(n, request));
+        assert!(sizes.own_lists && sizes.guides == 0);
+        let memory = plan::<u8>(MemoryPlan::new(), n, dim, request).reserve(&gpu).unwrap();
+        let mut work = KMeans::<u8>::new(&gpu, side.tiles().rows(n, dim), sizes, 3, &memory).unwrap();
+        let mut centres = Centres::<u8>::new(&memory, CENTRES, sizes.cells).unwrap();
+        work.k_means(&mut centres, sizes.sample, None).unwrap();
+        work.assign_all(&centres, None).unwrap();
+        let mut found = vec![0; n * 6];
+        work.nearest.download(&mut found).unwrap();
+        let mut centres_of = vec![0; 60 * dim];
+        centres.vectors.download(&mut centres_of).unwrap();
+        let all: Vec<u32> = (0..60).collect();
+        for (vector, found) in values.chunks_exact(dim).zip(found.chunks_exact(6)) {
+            let own = nearest_of(vector, &centres_of, &all, 1)[0];
+            let list = nearest_of(&centres_of[own as usize * dim..][..dim], &centres_of, &all, 24);
+            assert_eq!(found, nearest_of(vector, &centres_of, &list, 6));
+        }
+    }
+
+    #[test]
     fn known_cells_give_near_centres() {
         let (n, dim, count) = (300, 16, 20);
         let values = bytes(&Synth::new(n, dim, 5).unwrap().base());

@@ -74,6 +74,9 @@ pub(super) struct ClusteringSizes {
     /// Centres in the list of a guide, and in that of a centre.
     pub guide_list: usize,
     pub centre_list: usize,
+    /// Whether a vector's nearest centre is found among all, and its others in the list of that
+    /// centre: a list that begins with the nearest has few keys to insert.
+    pub own_lists: bool,
 }
 
 impl ClusteringSizes {
@@ -86,6 +89,7 @@ impl ClusteringSizes {
         let guides = guides.min(cells);
         // A list has at least the centres that a vector probes.
         let list = |length: usize| length.clamp(probes, cells);
+        let centre_list = list(request.lists.centre);
         Self {
             n,
             cells,
@@ -96,13 +100,14 @@ impl ClusteringSizes {
             guide_sample: sample(guides),
             rounds: request.rounds,
             guide_list: list(request.lists.guide),
-            centre_list: list(request.lists.centre),
+            centre_list,
+            own_lists: guides == 0 && request.known == 0 && probes > 1 && cells >= 2 * centre_list,
         }
     }
 
     /// Whether vectors, of the sample or all, are compared with lists of centres.
     pub(super) fn has_lists(&self) -> bool {
-        self.guides > 0 || self.known > 0
+        self.guides > 0 || self.known > 0 || self.own_lists
     }
 
     /// Keys: one per vector and probe.

@@ -12,8 +12,8 @@ use tagore_device::cluster::{
     cluster_sample,
 };
 use tagore_device::descent::cells::{
-    CrossCellJoin, Finish, IntraCellJoin, MergeCandidates, MergeProposals, cells_merge_candidates,
-    cells_merge_proposals,
+    CrossCellJoin, Finish, FinishExact, IntraCellJoin, KnownSets, MergeCandidates, MergeProposals,
+    cells_finish_exact, cells_known_sets, cells_merge_candidates, cells_merge_proposals,
 };
 use tagore_device::descent::expand::Expand;
 use tagore_device::descent::merge::{MergeJoin, descent_merge};
@@ -142,6 +142,8 @@ fn of_lists(launched: &mut Launched) {
     for k in 1..=MAX_DESCENT_K {
         launched.kernel::<descent_merge>((MergeJoin { k, ..zeroed() },));
         launched.kernel::<cells_merge_proposals>((MergeProposals { k, ..zeroed() },));
+        launched.kernel::<cells_known_sets>((KnownSets { k, ..zeroed() },));
+        launched.kernel::<cells_finish_exact>((FinishExact { k, ..zeroed() },));
         launched.kernel::<cells_merge_candidates>((MergeCandidates {
             capacity: ROUND as u32,
             k,

@@ -39,6 +39,8 @@ pub trait AtomicValue: Plain {
     #[doc(hidden)]
     fn exchange(place: Place, value: Self, scope: Scope) -> Self;
     #[doc(hidden)]
+    fn reduce_min(address: u64, value: Self);
+    #[doc(hidden)]
     fn compare_exchange(place: Place, current: Self, new: Self, scope: Scope) -> Self;
 }
 
@@ -95,6 +97,23 @@ macro_rules! values {
             operation!($type, $register, fetch_and, $and, old, value => old & value);
             operation!($type, $register, fetch_or, $or, old, value => old | value);
             operation!($type, $register, exchange, $exch, _old, value => value);
+
+            #[inline(always)]
+            #[track_caller]
+            fn reduce_min(address: u64, value: Self) {
+                #[cfg(target_os = "cuda")]
+                // SAFETY: the creator of the view guarantees the address.
+                unsafe {
+                    core::arch::asm!(
+                        concat!("red.relaxed.gpu.global.", $min, " [{}], {};"),
+                        in(reg64) address, in($register) value, options(nostack)
+                    );
+                }
+                #[cfg(not(target_os = "cuda"))]
+                {
+                    let _ = Self::fetch_min(Place::Global(address), value, Scope::Device);
+                }
+            }
 
             #[inline(always)]
             #[track_caller]

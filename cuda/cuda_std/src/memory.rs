@@ -165,6 +165,14 @@ impl<T: AtomicValue> GlobalMut<T> {
         exchange, "Sets value `index`.";
     }
 
+    /// Makes value `index` the smaller of the two. Relaxed, atomic for the device. The device sends
+    /// no old value back: not every compiler of PTX drops an unused one.
+    #[inline(always)]
+    #[track_caller]
+    pub fn reduce_min(self, index: usize, value: T) {
+        T::reduce_min(self.at(index), value);
+    }
+
     /// Sets value `index` to `new` if it is `current`. Returns the old value.
     #[inline(always)]
     #[track_caller]

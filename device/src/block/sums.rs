@@ -76,6 +76,8 @@ impl Products<i32> for Bits {
 /// The *value* of a row for a query is `bias + weight * product`: the distance less the part that
 /// depends on the query alone. *Nearness* is minus half of a squared distance.
 pub trait TileSum: Wide + Default + PartialOrd {
+    /// Whether sums of products are exact, so that they may begin at any number.
+    const EXACT: bool;
     /// The bias of a row that no query finds.
     const NEVER: Self;
     /// The bound above all rows but those of bias [`NEVER`](Self::NEVER).
@@ -98,9 +100,16 @@ pub trait TileSum: Wide + Default + PartialOrd {
     /// The term of a squared norm in nearness: minus half of it; of integers, the norm itself.
     fn term(norm: Self) -> Self;
 
-    /// The initial nearness of two vectors with these terms: minus half of both norms; of integers,
-    /// each rounded up. The sum of products added, it is minus half of the squared distance.
-    fn begin_nearness(term: Self, other: Self) -> Self;
+    /// The part of a vector with this term in the initial nearness of a pair: minus half of its
+    /// norm; of integers, rounded up. The sum of products added, it is minus half of the squared
+    /// distance.
+    fn half(term: Self) -> Self;
+
+    /// Of exact sums, `a - b - 1`: negative unless `a` is above `b`.
+    fn excess(a: Self, b: Self) -> Self;
+
+    /// The `a` of an [`excess`](Self::excess) over `b`.
+    fn from_excess(excess: Self, b: Self) -> Self;
 
     /// The value of the vector of term `other` for that of term `term`, at this nearness. The bits
     /// do not depend on which of the two was the row.
@@ -156,6 +165,7 @@ fn drift(dim: u32) -> f32 {
 }
 
 impl TileSum for f32 {
+    const EXACT: bool = false;
     const NEVER: Self = f32::INFINITY;
     const UNBOUNDED: Self = f32::INFINITY;
     const CLOSED: Self = f32::NEG_INFINITY;
@@ -186,8 +196,18 @@ impl TileSum for f32 {
     }
 
     #[inline(always)]
-    fn begin_nearness(term: Self, other: Self) -> Self {
-        term + other
+    fn half(term: Self) -> Self {
+        term
+    }
+
+    #[inline(always)]
+    fn excess(a: Self, b: Self) -> Self {
+        a - b
+    }
+
+    #[inline(always)]
+    fn from_excess(excess: Self, b: Self) -> Self {
+        excess + b
     }
 
     #[inline(always)]
@@ -248,6 +268,7 @@ impl TileSum for f32 {
 }
 
 impl TileSum for i32 {
+    const EXACT: bool = true;
     const NEVER: Self = 0x4000_0000;
     const UNBOUNDED: Self = 0x3fff_ffff;
     const CLOSED: Self = i32::MIN;
@@ -278,8 +299,18 @@ impl TileSum for i32 {
     }
 
     #[inline(always)]
-    fn begin_nearness(term: Self, other: Self) -> Self {
-        -(term >> 1) - (other >> 1)
+    fn half(term: Self) -> Self {
+        -(term >> 1)
+    }
+
+    #[inline(always)]
+    fn excess(a: Self, b: Self) -> Self {
+        a - b - 1
+    }
+
+    #[inline(always)]
+    fn from_excess(excess: Self, b: Self) -> Self {
+        excess + b + 1
     }
 
     // Adds the bits that halving cut off.

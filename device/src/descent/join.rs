@@ -239,7 +239,7 @@ fn propose<S: TileSum>(p: &Join<S>, lines: Lines<S>, line: u32, key: Key) {
     if key != NONE && key::distance(key) < lines.bounds.get(line as usize) {
         let node = lines.ids.get(line as usize);
         let slots = p.proposals.offset(node as usize * JOIN_PROPOSALS as usize);
-        slots.fetch_min(slot(key::id(key), p.draw, JOIN_PROPOSAL_BITS) as usize, key, Scope::Device);
+        slots.reduce_min(slot(key::id(key), p.draw, JOIN_PROPOSAL_BITS) as usize, key);
     }
 }
 

@@ -18,6 +18,7 @@
 //! 1. Ranks instead of insertion: every key of both lists finds its place by binary search and
 //!    writes itself. Places differ, since all keys differ.
 //! 2. One warp per node: barriers of a warp alone, and four nodes per block.
+//! 3. A key of the list that keeps its place is not written again.
 //!
 //! Bound by memory: slots read and emptied, lists read and written.
 
@@ -45,8 +46,8 @@ pub const MERGE_NODES: u32 = MERGE_THREADS / 32;
 pub const COUNTERS: u32 = 32;
 
 /// Merges `len` ascending unflagged keys into a list of `k` keys that may be flagged. The list has
-/// none of the keys. Writes the first `k` to `out`, added keys as unvisited; returns the number of
-/// keys that this thread added. The `threads` threads call this, after a barrier; none follows.
+/// none of the keys, and `out` holds the list. Leaves the first `k` in `out`, added keys as
+/// unvisited; returns the number of keys that this thread added. The `threads` threads call this, after a barrier; none follows.
 #[inline(always)]
 pub fn merge_flagged(
     (list, k): (Shared<Key>, u32),
@@ -58,7 +59,7 @@ pub fn merge_flagged(
     while i < k {
         let key = list.get(i as usize);
         let place = i + rank(keys, len, key::plain(key));
-        if place < k {
+        if place < k && place != i {
             out.set(place as usize, key);
         }
         i += threads;

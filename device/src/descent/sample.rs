@@ -18,7 +18,6 @@
 //! atomic minimum, so the result does not depend on the order of threads. Ranks are a permutation
 //! of ids, so that no id wins everywhere. Bound by memory: rows and lists.
 
-use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
 
 use crate::descent::slots::{scramble, slot};
@@ -83,7 +82,7 @@ impl Sample {
     fn bring(&self, node: u32, place: u32, id: u32, (group, bits): (u32, u32)) {
         self.rows.set((node as usize) * ROW as usize + place as usize, id);
         let reverse = self.rows.offset(id as usize * ROW as usize + group as usize);
-        reverse.fetch_min(slot(node, self.draw, bits) as usize, scramble(node, self.draw), Scope::Device);
+        reverse.reduce_min(slot(node, self.draw, bits) as usize, scramble(node, self.draw));
     }
 }
 

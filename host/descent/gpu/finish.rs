@@ -1,9 +1,12 @@
 //! The end of a descent: exact distances of all lists, and exact search for short or unreliable
 //! lists.
 
+use cuda_std::memory::GlobalMut;
 use tagore_device::descent::cells::{
-    Finish, cells_finish_f16, cells_finish_f32, cells_finish_i8, cells_finish_u8,
+    FINISH_EXACT_NODES, FINISH_EXACT_THREADS, Finish, FinishExact, cells_finish_exact, cells_finish_f16,
+    cells_finish_f32, cells_finish_i8, cells_finish_u8,
 };
+use tagore_device::key::Key;
 use tagore_device::search::exact::SETTLE_THREADS;
 
 use super::{Build, DescentKernels, DescentShape, GpuLists, Nodes, Original};
@@ -24,12 +27,19 @@ stage_kernels! {
 /// node.
 const MOST_ROUNDING: f32 = 16.0;
 
+/// The output of the kernels that finish lists.
+struct Found {
+    keys: GlobalMut<Key>,
+    lacking: GlobalMut<u32>,
+    count: GlobalMut<u32>,
+}
+
 impl Build<'_> {
     /// Computes the exact distances of all lists, turns nodes into rows, and sorts the lists.
     pub(super) fn finish<T: DescentKernels>(
         &self,
         mut original: Original<T>,
-        nodes: Nodes<T>,
+        mut nodes: Nodes<T>,
         scale: f32,
         stats: &mut DescentStats,
     ) -> Result<(Base<T>, GpuLists)> {
@@ -41,7 +51,7 @@ impl Build<'_> {
             to_rows.apply(values, stride as usize, &mut memory.buffer("vectors")?)?;
             self.count_renumbering(stride, 2);
         }
-        drop(nodes.rounded);
+        drop(nodes.rounded.take());
         // The memory of the rounded copy and of columns serves larger buffers.
         self.gpu.synchronize()?;
         let memory = self.shape().finish().reserve(self.gpu)?;
@@ -49,24 +59,12 @@ impl Build<'_> {
         let mut lacking: Buffer<u32> = memory.buffer("lacking")?;
         let mut count: Buffer<u32> = memory.buffer("lacking count")?;
         count.fill(0)?;
-        let finish = Finish::<T> {
-            rows: original.values.view(),
-            order: nodes.order.view(),
-            lists: nodes.lists.view(),
-            errors: original.errors.view(),
-            nearest: keys.view_mut(),
-            lacking: lacking.view_mut(),
-            lacking_count: count.view_mut(),
-            stride: original.stride as u32,
-            dim: self.space.dim() as u32,
-            k: k as u32,
-            metric: metric_number(metric),
-            least_per_error: MOST_ROUNDING / scale,
-            padding: 0,
-        };
-        // SAFETY: lists hold nodes, the order rows; the memory outlives the work.
-        unsafe { self.gpu.launch::<T::Finish>([n as u32, 1, 1], SETTLE_THREADS, (finish,))? };
-        self.count_finish::<T>(original.stride);
+        let out = Found { keys: keys.view_mut(), lacking: lacking.view_mut(), count: count.view_mut() };
+        if self.shape().has_exact_keys::<T>() {
+            self.finish_exact(&nodes, out)?;
+        } else {
+            self.finish_lists(&original, &nodes, MOST_ROUNDING / scale, out)?;
+        }
         let mut length = [0];
         count.download(&mut length)?;
         let mut found = vec![0; length[0] as usize];
@@ -80,6 +78,57 @@ impl Build<'_> {
         stats.completed = found.len() as u64;
         stats.distances += stats.completed * (n as u64 - 1);
         Ok((Base::new(self.gpu, self.space, original.values, original.stride)?, lists))
+    }
+
+    /// Computes the exact distances of all lists from the original vectors.
+    fn finish_lists<T: DescentKernels>(
+        &self,
+        original: &Original<T>,
+        nodes: &Nodes<T>,
+        least_per_error: f32,
+        out: Found,
+    ) -> Result<()> {
+        let finish = Finish::<T> {
+            rows: original.values.view(),
+            order: nodes.order.view(),
+            lists: nodes.lists.view(),
+            errors: original.errors.view(),
+            nearest: out.keys,
+            lacking: out.lacking,
+            lacking_count: out.count,
+            stride: original.stride as u32,
+            dim: self.space.dim() as u32,
+            k: self.k as u32,
+            metric: metric_number(self.space.metric()),
+            least_per_error,
+            padding: 0,
+        };
+        let grid = [self.space.len() as u32, 1, 1];
+        // SAFETY: lists hold nodes, the order rows; the memory outlives the work.
+        unsafe { self.gpu.launch::<T::Finish>(grid, SETTLE_THREADS, (finish,))? };
+        self.count_finish::<T>(original.stride);
+        Ok(())
+    }
+
+    /// Makes exact distances of the keys of bytes, which lack only the norm of the node.
+    fn finish_exact<T: DescentKernels>(&self, nodes: &Nodes<T>, out: Found) -> Result<()> {
+        let n = self.space.len() as u32;
+        let finish = FinishExact {
+            norms: nodes.biases.view().cast(),
+            order: nodes.order.view(),
+            lists: nodes.lists.view(),
+            nearest: out.keys,
+            lacking: out.lacking,
+            lacking_count: out.count,
+            nodes: n,
+            k: self.k as u32,
+        };
+        let grid = [n.div_ceil(FINISH_EXACT_NODES), 1, 1];
+        // SAFETY: lists hold nodes, the order rows, and norms are integers; the memory outlives the
+        // work.
+        unsafe { self.gpu.launch::<cells_finish_exact>(grid, FINISH_EXACT_THREADS, (finish,))? };
+        self.count_finish_exact();
+        Ok(())
     }
 
     /// Searches exactly for the neighbours of the `lacking` rows, in `room` bytes of the device,

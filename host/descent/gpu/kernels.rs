@@ -1,7 +1,9 @@
 //! The kernels that a descent will launch.
 
 use cuda_std::launch::Kernel;
-use tagore_device::descent::cells::{cells_merge_candidates, cells_merge_proposals};
+use tagore_device::descent::cells::{
+    cells_finish_exact, cells_known_sets, cells_merge_candidates, cells_merge_proposals,
+};
 use tagore_device::descent::merge::descent_merge;
 use tagore_device::descent::renumber::{renumber_ids, renumber_values, renumber_vectors};
 use tagore_device::descent::sample::{descent_gather, descent_sample, descent_start};
@@ -26,7 +28,7 @@ impl DescentShape {
             renumber_vectors::NAME,
             renumber_values::NAME,
             renumber_ids::NAME,
-            T::Finish::NAME,
+            if self.has_exact_keys::<T>() { cells_finish_exact::NAME } else { T::Finish::NAME },
         ]);
         if start == Start::Cells {
             kernels.extend([
@@ -36,6 +38,7 @@ impl DescentShape {
                 cells_merge_proposals::NAME,
             ]);
             if self.settings.clusterings(n, dim) > 1 {
+                kernels.push(cells_known_sets::NAME);
                 // Any number of known cells has the same kernels.
                 kernels.extend(cluster::kernels::<T>(n, self.settings.cells(n, dim, start, Some(1))));
             }

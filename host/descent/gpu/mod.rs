@@ -52,6 +52,10 @@ pub(crate) const MAX_K: usize = 256;
 /// Time of the joins in cells, in times of the iterations that follow them.
 const CELLS_WEIGHT: f64 = 3.0;
 
+/// `auto` leaves out phase 2 if the last clustering added a smaller share than this of the list
+/// entries: a clustering that finds few neighbours leaves few.
+const SETTLED: f64 = 0.01;
+
 /// Kernels of all steps of descent, and of exact search.
 pub(crate) trait DescentKernels: CellKernels + PhaseKernels + FinishKernels + ExactKernels {}
 
@@ -193,7 +197,7 @@ impl Build<'_> {
         let descending = Instant::now();
         self.prepare(&mut side, &rounding, &mean)?;
         let (original, mut nodes, cells) = self.renumber(side, start)?;
-        let (joins, expands) = CellSettings::iterations(self.iterations, start);
+        let (joins, mut expands) = CellSettings::iterations(self.iterations, start);
         let clusterings = if start == Start::Cells { CELLS_WEIGHT } else { 0.0 };
         let [in_cells, in_phases] = self.progress.parts([clusterings, 1.0]);
         let mut filling = 0.0;
@@ -204,7 +208,10 @@ impl Build<'_> {
             filling = began.elapsed().as_secs_f64();
         }
         if start == Start::Cells {
-            Build { progress: &in_cells, ..*self }.cells(&mut nodes, cells, &mut stats)?;
+            let added = Build { progress: &in_cells, ..*self }.cells(&mut nodes, cells, &mut stats)?;
+            if self.iterations == Iterations::Auto && added < SETTLED {
+                expands = 0;
+            }
         } else {
             drop(cells);
         }

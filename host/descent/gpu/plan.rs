@@ -2,6 +2,7 @@
 //! disagree with the build.
 
 use cuda_std::f16;
+use tagore_device::descent::cells::MOST_EXACT;
 use tagore_device::descent::merge::{COUNTERS, JOIN_PROPOSALS};
 use tagore_device::descent::sample::ROW;
 use tagore_device::key::Key;
@@ -77,6 +78,15 @@ impl DescentShape {
     /// Whether expansions read packed bits in place of the bytes that tiles read.
     pub(super) fn is_packed(&self) -> bool {
         self.stored == ElementType::B1
+    }
+
+    /// Whether the keys of vectors of type `T` hold exact distances, but for the norm of their node:
+    /// products of bytes are exact. Random neighbours have no distance before a join.
+    pub(super) fn has_exact_keys<T: OnDevice>(&self) -> bool {
+        let (joins, _) = CellSettings::iterations(self.iterations, self.choose_start());
+        let is_computed = joins > 0 || self.choose_start() == Start::Cells;
+        let is_bytes = matches!(T::TYPE, ElementType::U8 | ElementType::I8);
+        is_bytes && is_computed && self.metric == Metric::L2 && self.dim <= MOST_EXACT
     }
 
     /// Words of 32 bits per packed vector: rows are multiples of 16 bytes.
@@ -201,6 +211,7 @@ impl DescentShape {
                 cells: request.cells,
                 probes: request.probes,
                 assignments: CellSettings::assignments(self.n, self.dim),
+                k: self.k,
             };
             let (kept, cells) = (sizes.kept_plan(), sizes.plan());
             stage("cells", &[&original, &nodes, &members, &centres, &kept, &cells]);

@@ -59,9 +59,8 @@ const MOST_CLUSTERINGS: usize = 16;
 const SAMPLE_PER_CELL: usize = 16;
 const ROUNDS: u32 = 2;
 
-/// Lengths of the lists of near centres in later clusterings: for up to [`FEW_CENTRES`] centres,
-/// and for more.
-const KNOWN_LISTS: (usize, usize) = (512, 1024);
+/// Lengths of the lists of near centres: for up to [`FEW_CENTRES`] centres, and for more.
+const LISTS: (usize, usize) = (512, 1024);
 const FEW_CENTRES: usize = 4096;
 
 /// Components of short vectors.
@@ -113,14 +112,15 @@ impl CellSettings {
         };
         // Few nodes get more centres than their number gives, for a choice of cells.
         let cells = (n / nodes).max((n / 64).min(16)).max(1);
-        let request =
-            Clustering { sample_per_cell: SAMPLE_PER_CELL, rounds: ROUNDS, ..Clustering::new(cells, probes) };
-        match known {
-            None => Clustering { ordered: true, ..request },
-            Some(known) => {
-                let centre = if cells <= FEW_CENTRES { KNOWN_LISTS.0 } else { KNOWN_LISTS.1 };
-                Clustering { known, lists: ListLengths { centre, ..request.lists }, ..request }
-            }
+        let centre = if cells <= FEW_CENTRES { LISTS.0 } else { LISTS.1 };
+        let request = Clustering::new(cells, probes);
+        Clustering {
+            sample_per_cell: SAMPLE_PER_CELL,
+            rounds: ROUNDS,
+            ordered: known.is_none(),
+            known: known.unwrap_or(0),
+            lists: ListLengths { centre, ..request.lists },
+            ..request
         }
     }
 

@@ -3,7 +3,10 @@
 
 use cuda_std::launch::Kernel;
 use tagore_device::block::tile;
-use tagore_device::descent::cells::{PROPOSALS, cells_merge_candidates, cells_merge_proposals};
+use tagore_device::descent::cells::{
+    PROPOSALS, cells_finish_exact, cells_known_sets, cells_merge_candidates, cells_merge_proposals,
+    known_bits,
+};
 use tagore_device::descent::merge::{JOIN_PROPOSALS, descent_merge};
 use tagore_device::descent::renumber::renumber_vectors;
 use tagore_device::descent::sample::{GATHER, ROW, SAMPLE, descent_gather, descent_sample, descent_start};
@@ -96,8 +99,12 @@ impl Build<'_> {
         self.gpu.count_work::<T::IntraCellJoin>(bytes(intra.vectors), operations(intra.pairs));
         self.gpu.count_work::<cells_merge_candidates>(u64::from(is_first) * n * (WORD + lists), 0);
         self.gpu.count_work::<T::CrossCellJoin>(bytes(cross.vectors), operations(cross.pairs));
+        let known = self.list_bytes() + (WORD << known_bits(self.k as u32));
+        self.gpu.count_work::<cells_known_sets>(u64::from(!is_first) * n * known, 0);
         let proposals = 2 * u64::from(PROPOSALS) * KEY;
-        self.gpu.count_work::<cells_merge_proposals>(passes as u64 * n * (proposals + lists + WORD), 0);
+        // Keys that keep their places are not written.
+        let merged = proposals + self.list_bytes() + WORD;
+        self.gpu.count_work::<cells_merge_proposals>(passes as u64 * n * merged, 0);
         (intra.pairs + cross.pairs) as u64
     }
 
@@ -142,5 +149,11 @@ impl Build<'_> {
         let vectors = n * (k + 1) * (stride * size_of::<T>()) as u64;
         let lists = n * (2 * self.list_bytes() + (k + 1) * WORD);
         self.gpu.count_work::<T::Finish>(vectors + lists, n * k * self.operations());
+    }
+
+    /// Counts the work of finishing lists whose keys hold exact values.
+    pub(super) fn count_finish_exact(&self) {
+        let bytes = self.nodes() * (2 * self.list_bytes() + 3 * WORD);
+        self.gpu.count_work::<cells_finish_exact>(bytes, 0);
     }
 }

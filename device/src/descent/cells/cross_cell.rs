@@ -7,8 +7,9 @@
 //! walk the tiles of vectors that probe the cell, ranks first_rank..end_rank (block::tile_walk):
 //!     for each half of a lane's 8 lines:
 //!         mark the pairs above min(least threshold of the half, threshold of the column)
-//!         for each mark: select its sum; for each vector of the pair:
-//!             if above its own threshold: proposals[two slots of the vector] = min(slot, key)
+//!         for each mark: select its sum; append it to the warp's queue
+//!     for each pair of the queue, a lane a pair: for each vector of the pair:
+//!         if above its own threshold: proposals[two slots of the vector] = min(slot, key)
 //! ```
 //!
 //! | buffer | shape |
@@ -16,7 +17,8 @@
 //! | `query_tiles` | 3 words per block ([`QueryTile`]) |
 //! | `proposals` | [`PROPOSALS`] keys per vector |
 //! | `starts` | cells x `probes` + 1 |
-//! | shared memory | that of the walk, then per line: vector, term, threshold |
+//! | shared memory | that of the walk, then per line: vector, term, threshold, least threshold |
+//! | queue | [`QUEUE`] pairs per warp: sum, line and column; in shared memory |
 //!
 //! Optimisations:
 //!
@@ -25,36 +27,46 @@
 //! 2. Few of 64 pairs are near. One subtraction of a joint threshold leaves a pair's mark in a sign
 //!    bit; a funnel shift collects the signs in a word; a loop over the bits checks each mark
 //!    exactly. The joint threshold is at most that of either vector, so no near pair is missed.
-//! 3. Lines are sorted by threshold, so that the four lines of a lane's half have about the same
+//! 3. Sums of bytes are exact: they begin lower by the joint threshold, and their signs are the
+//!    marks without a subtraction. Sums of halves begin at the same number in each visit, so that a
+//!    pair has the same bits each time.
+//! 4. Lines are sorted by threshold, so that the four lines of a lane's half have about the same
 //!    one.
-//! 4. Registers have no addresses. The sum of a bit is selected by halves: 31 selections instead of
+//! 5. Registers have no addresses. The sum of a bit is selected by halves: 31 selections instead of
 //!    32 branches.
-//! 5. Proposals are atomic minima without a result, so that no lane waits. A minimum does not
+//! 6. Few lanes of a warp have marks, and not equally many. Queued pairs are dealt to all lanes, so
+//!    that lookups, hashes and minima of 32 pairs take the time of one.
+//! 7. From the second clustering on most near pairs are known. A word of a known set tells, and
+//!    saves the minima and their merge.
+//! 8. Proposals are atomic minima without a result, so that no lane waits. A minimum does not
 //!    depend on the order, so the result is the same on every run.
 //!
 //! Bound by instruction issue: about 800 instructions of a warp per 64 x 32 part of a tile (f16 x
 //! 96): 104 initial sums, 96 `mma`, 80 `ldmatrix` and addresses, 196 comparisons, 150 proposals, 70
 //! copies.
 
-use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
-use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::{keep_rolled, shared};
 
-use super::{PROPOSAL_BITS, PROPOSALS, nearness};
+use super::{PROPOSAL_BITS, PROPOSALS, known_hash, nearness, word_holds};
 use crate::block::copied;
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
 use crate::block::tile_walk::{
-    Epilogue, LanePart, Lookups, NOTHING, TileWalk, Tiles, column_of, tile_walk_shared_bytes, walk_tiles,
+    Columns, Epilogue, LanePart, Lookups, NOTHING, TileWalk, Tiles, column_of, tile_walk_shared_bytes,
+    walk_tiles,
 };
 use crate::descent::slots::two_slots;
 use crate::key::{self, Key};
 
+/// Pairs in a warp's queue. A turn of the loop over marks adds up to 64.
+const QUEUE: u32 = 128;
+
 /// Bytes of dynamic shared memory of the cross-cell join: the walk's, plus, per query line:
-/// vector, norm term, threshold.
+/// vector, norm term, threshold, least threshold; and the queues.
 pub const fn cross_cell_join_shared_bytes(units: u32) -> u32 {
-    tile_walk_shared_bytes(units) + tile::SIDE * 12
+    tile_walk_shared_bytes(units) + tile::SIDE * 16 + tile::THREADS / 32 * QUEUE * 8
 }
 
 /// The cross-cell join.
@@ -75,6 +87,8 @@ pub struct CrossCellJoin<S> {
     /// tensor cores computed, less the norm of the vector that gets the proposal; it goes to
     /// [`two_slots`].
     pub proposals: GlobalMut<Key>,
+    /// In: with `known_bits`, the [`KnownSets`](super::KnownSets) of all vectors.
+    pub known: Global<u32>,
     /// Cells per vector.
     pub probes: u32,
     /// The first rank of the rows.
@@ -85,6 +99,10 @@ pub struct CrossCellJoin<S> {
     pub most: u32,
     /// Salt of the slots.
     pub draw: u32,
+    /// Base-2 logarithm of the words per known set; 0 without known sets.
+    pub known_bits: u32,
+    /// Salt of the known sets.
+    pub known_draw: u32,
     /// Unused.
     pub padding: u32,
 }
@@ -108,18 +126,28 @@ pub struct QueryTile {
 /// Words of a [`QueryTile`].
 pub const QUERY_TILE_WORDS: usize = size_of::<QueryTile>() / 4;
 
-/// Per line of the query tile, in shared memory: vector, norm term, threshold of nearness.
+/// Per line of the query tile, in shared memory: vector, norm term, threshold of nearness, and the
+/// least threshold of the half that the line is in.
 #[derive(Clone, Copy)]
 struct Lines<S> {
     vectors: Shared<u32>,
     terms: Shared<S>,
     thresholds: Shared<S>,
+    leasts: Shared<S>,
+}
+
+/// A warp's queue of marked pairs: sum, and `column * 128 + line`.
+#[derive(Clone, Copy)]
+struct Queue<S> {
+    sums: Shared<S>,
+    pairs: Shared<u32>,
 }
 
 /// Writer of proposals.
 struct Proposals<'a, S> {
     p: &'a CrossCellJoin<S>,
     lines: Lines<S>,
+    queue: Queue<S>,
 }
 
 impl<S: TileSum> CrossCellJoin<S> {
@@ -129,8 +157,8 @@ impl<S: TileSum> CrossCellJoin<S> {
         let slots = self.proposals.offset(vector as usize * PROPOSALS as usize);
         let key = key::pack(value.to_f32(), other);
         let (first, second) = two_slots(other, self.draw, PROPOSAL_BITS);
-        slots.fetch_min(first as usize, key, Scope::Device);
-        slots.fetch_min(second as usize, key, Scope::Device);
+        slots.reduce_min(first as usize, key);
+        slots.reduce_min(second as usize, key);
     }
 }
 
@@ -139,33 +167,43 @@ impl<S: TileSum> Proposals<'_, S> {
     /// of line `r` of the half and column `c`.
     #[inline(always)]
     fn marks<const HALF: usize>(&self, sums: &tile::Sums<S>, part: LanePart<S>) -> u32 {
-        let LanePart { line, column, columns } = part;
-        let thresholds_of = self.lines.thresholds;
-        let mut least = thresholds_of.get((line + 32 * HALF as u32) as usize);
-        unroll!(4, R => {
-            least = S::smaller(least, thresholds_of.get((line + 8 * (4 * HALF + R) as u32) as usize));
-        });
-        let mut thresholds = [least; 8];
-        unroll!(8, C => {
-            let of_column = columns.thresholds.get((column + column_of(C)) as usize);
-            thresholds[C] = S::smaller(least, of_column);
-        });
+        let mut thresholds = [S::default(); 8];
+        if !S::EXACT {
+            thresholds = self.joint_thresholds::<HALF>(part);
+        }
         // Two words halve the chain of dependent shifts.
         let mut words = [0u32; 2];
         unroll!(8, C => {
             unroll!(2, H => {
                 unroll!(2, R => {
-                    let near = nearness::of(sums, 4 * HALF + 2 * H + R, C);
-                    words[H] = S::push_below(words[H], thresholds[C], near);
+                    let sum = nearness::of(sums, 4 * HALF + 2 * H + R, C);
+                    words[H] = if S::EXACT {
+                        S::push_below(words[H], sum, S::default())
+                    } else {
+                        S::push_below(words[H], thresholds[C], sum)
+                    };
                 });
             });
         });
-        words[0] << 16 | words[1]
+        let word = words[0] << 16 | words[1];
+        if S::EXACT { !word } else { word }
     }
 
-    /// The nearness of mark `bit` of half `HALF`, selected by halves.
+    /// The joint threshold of half `HALF` of a lane's lines and each of its columns.
     #[inline(always)]
-    fn nearness_of_mark<const HALF: usize>(&self, sums: &tile::Sums<S>, bit: u32) -> S {
+    fn joint_thresholds<const HALF: usize>(&self, part: LanePart<S>) -> [S; 8] {
+        let least = self.lines.leasts.get((part.line + 32 * HALF as u32) as usize);
+        let mut thresholds = [least; 8];
+        unroll!(8, C => {
+            let of_column = part.columns.thresholds.get((part.column + column_of(C)) as usize);
+            thresholds[C] = S::smaller(least, of_column);
+        });
+        thresholds
+    }
+
+    /// The sum of mark `bit` of half `HALF`, selected by halves.
+    #[inline(always)]
+    fn sum_of_mark<const HALF: usize>(&self, sums: &tile::Sums<S>, bit: u32) -> S {
         let either = |second: u32, a: S, b: S| if bit & second != 0 { b } else { a };
         let mut of = [S::default(); 8];
         unroll!(8, C => {
@@ -177,17 +215,80 @@ impl<S: TileSum> Proposals<'_, S> {
         either(2, of[0], of[1])
     }
 
+    /// Appends the nearest mark of half `HALF` of each lane that has one to the queue of `count`
+    /// pairs. The whole warp calls this.
+    #[inline(always)]
+    fn append<const HALF: usize>(
+        &self,
+        sums: &tile::Sums<S>,
+        part: LanePart<S>,
+        marks: &mut u32,
+        count: &mut u32,
+    ) {
+        let is_marked = *marks != 0;
+        let lanes = warp::ballot(is_marked);
+        if is_marked {
+            let bit = marks.leading_zeros();
+            *marks &= !(0x8000_0000 >> bit);
+            let line = part.line + 8 * (4 * HALF as u32 + bit / 16 * 2 + bit % 2);
+            let column = part.column + 8 * (bit % 16 / 4) + bit / 2 % 2;
+            let place = (*count + (lanes & ((1 << warp::lane_id()) - 1)).count_ones()) as usize;
+            self.queue.sums.set(place, self.sum_of_mark::<HALF>(sums, bit));
+            self.queue.pairs.set(place, column * tile::SIDE + line);
+        }
+        *count += lanes.count_ones();
+    }
+
+    /// Proposes the `count` pairs of the queue, each only if above its own threshold. The whole
+    /// warp calls this.
+    #[inline(always)]
+    fn propose_queued(&self, count: u32, columns: Columns<S>) {
+        warp::sync();
+        let mut i = warp::lane_id();
+        while i < count {
+            keep_rolled();
+            let (sum, pair) = (self.queue.sums.get(i as usize), self.queue.pairs.get(i as usize));
+            self.propose_pair(sum, (pair % tile::SIDE) as usize, ((pair / tile::SIDE) as usize, columns));
+            i += 32;
+        }
+        warp::sync();
+    }
+
+    /// Clears `asks` of a vector that knows the other.
+    #[inline(always)]
+    fn drop_known(&self, asks: &mut [bool; 2], [a, b]: [u32; 2]) {
+        let p = self.p;
+        let hash = |id: u32| known_hash(id, p.known_draw, p.known_bits);
+        let hashes = [hash(b), hash(a)];
+        // Both loads are under way before either is used.
+        let mut words = [0; 2];
+        if asks[0] {
+            words[0] = p.known.get(((a as usize) << p.known_bits) + (hashes[0] >> 8) as usize);
+        }
+        if asks[1] {
+            words[1] = p.known.get(((b as usize) << p.known_bits) + (hashes[1] >> 8) as usize);
+        }
+        unroll!(2, I => asks[I] &= !word_holds(words[I], hashes[I]));
+    }
+
     /// Proposes a line and a column to each other, each only if above its own threshold.
     #[inline(always)]
-    fn propose_pair(&self, near: S, line: usize, (column, part): (usize, LanePart<S>)) {
-        let (lines, columns) = (self.lines, part.columns);
+    fn propose_pair(&self, sum: S, line: usize, (column, columns): (usize, Columns<S>)) {
+        let lines = self.lines;
         let (a, b) = (lines.vectors.get(line), columns.vectors.get(column));
         if a != b {
             let terms = (lines.terms.get(line), columns.biases.get(column));
-            if near > lines.thresholds.get(line) {
+            let thresholds = (lines.thresholds.get(line), columns.thresholds.get(column));
+            let joint = || S::smaller(lines.leasts.get(line), thresholds.1);
+            let near = if S::EXACT { S::from_excess(sum, joint()) } else { sum };
+            let mut asks = [near > thresholds.0, near > thresholds.1];
+            if self.p.known_bits != 0 {
+                self.drop_known(&mut asks, [a, b]);
+            }
+            if asks[0] {
                 self.p.propose(a, S::from_nearness(near, terms.0, terms.1), b);
             }
-            if near > columns.thresholds.get(column) {
+            if asks[1] {
                 self.p.propose(b, S::from_nearness(near, terms.1, terms.0), a);
             }
         }
@@ -214,22 +315,33 @@ impl<S: TileSum> Epilogue<S> for Proposals<'_, S> {
 
     #[inline(always)]
     fn begin(&self, part: LanePart<S>) -> tile::Sums<S> {
-        nearness::begin(self.lines.terms, part)
+        if !S::EXACT {
+            return nearness::begin(self.lines.terms, part);
+        }
+        let mut thresholds = [[S::default(); 8]; 2];
+        unroll!(2, HALF => thresholds[HALF] = self.joint_thresholds::<HALF>(part));
+        nearness::begin_with(self.lines.terms, part, |half, c, of_column| {
+            S::excess(of_column, thresholds[half][c])
+        })
     }
 
     #[inline(always)]
     fn tile(&mut self, sums: &tile::Sums<S>, _: &[S; 8], part: LanePart<S>) {
-        unroll!(2, HALF => {
-            let mut bits = self.marks::<HALF>(sums, part);
-            while bits != 0 {
-                let bit = bits.leading_zeros();
-                bits &= !(0x8000_0000 >> bit);
-                let near = self.nearness_of_mark::<HALF>(sums, bit);
-                let line = (part.line + 8 * (4 * HALF as u32 + bit / 16 * 2 + bit % 2)) as usize;
-                let column = (part.column + 8 * (bit % 16 / 4) + bit / 2 % 2) as usize;
-                self.propose_pair(near, line, (column, part));
+        let mut marks = [0; 2];
+        unroll!(2, HALF => marks[HALF] = self.marks::<HALF>(sums, part));
+        let mut count = 0;
+        loop {
+            keep_rolled();
+            let is_done = !warp::any(marks[0] | marks[1] != 0);
+            if is_done || count > QUEUE - 64 {
+                self.propose_queued(count, part.columns);
+                count = 0;
             }
-        });
+            if is_done {
+                break;
+            }
+            unroll!(2, HALF => self.append::<HALF>(sums, part, &mut marks[HALF], &mut count));
+        }
     }
 }
 
@@ -293,6 +405,14 @@ fn sort_lines<S: TileSum>(p: &CrossCellJoin<S>, lines: Lines<S>, first: u32, cou
         lines.thresholds.set(line, threshold);
     }
     sync_threads();
+    if half == 0 {
+        // A half is four lines, 8 apart.
+        let mut least = S::UNBOUNDED;
+        let first = member as usize & !0x18;
+        unroll!(4, R => least = S::smaller(least, lines.thresholds.get(first + 8 * R)));
+        lines.leasts.set(member as usize, least);
+    }
+    sync_threads();
 }
 
 #[inline(always)]
@@ -303,14 +423,17 @@ fn cross_cell_join<E: TileElement>(p: &CrossCellJoin<E::Sum>) {
     let vectors: Shared<u32> = shared::dynamic(tile_walk_shared_bytes(p.tiles.units) as usize);
     let side = tile::SIDE as usize;
     let terms: Shared<E::Sum> = vectors.offset(side).cast();
-    let lines = Lines { vectors, terms, thresholds: terms.offset(side) };
+    let (thresholds, leasts) = (terms.offset(side), terms.offset(2 * side));
+    let lines = Lines { vectors, terms, thresholds, leasts };
+    let sums = terms.offset(3 * side + 2 * (thread::warp_idx() * QUEUE) as usize);
+    let queue = Queue { sums, pairs: sums.offset(QUEUE as usize).cast() };
     sort_lines(p, lines, first, count);
     let lookups = Lookups {
         query_vector: |line: u32| vectors.get(line as usize),
         row_vector: |member: u32| p.members.get(member as usize),
         bound: |_| E::Sum::CLOSED,
     };
-    walk_tiles::<E, _>(&p.tiles, walk, lookups, &mut Proposals { p, lines });
+    walk_tiles::<E, _>(&p.tiles, walk, lookups, &mut Proposals { p, lines, queue });
 }
 
 macro_rules! cross_cell_join_kernels {

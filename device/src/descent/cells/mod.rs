@@ -9,7 +9,7 @@
 //! merge candidates into the lists; tighten the bounds
 //! for each pass over ranks of probed cells:
 //!     for each query tile (up to 128 assigned vectors of a cell):  cross-cell join
-//!         propose each pair to both vectors, if below the bound of either
+//!         propose each pair to both vectors, if below the bound of either and not known
 //!     merge proposals into the lists; tighten the bounds
 //! ```
 //!
@@ -19,6 +19,7 @@ mod candidates;
 mod cross_cell;
 mod finish;
 mod intra_cell;
+mod known;
 mod nearness;
 mod proposals;
 
@@ -26,4 +27,5 @@ pub use candidates::*;
 pub use cross_cell::*;
 pub use finish::*;
 pub use intra_cell::*;
+pub use known::*;
 pub use proposals::*;

@@ -20,11 +20,12 @@ use std::ops::Range;
 use tagore_device::block::tile;
 use tagore_device::block::tile_walk::Tiles;
 use tagore_device::descent::cells::{
-    CrossCellJoin, IntraCellJoin, JOB_WORDS, Job, MergeCandidates, MergeProposals, QUERY_TILE_WORDS,
-    cells_cross_join_f16, cells_cross_join_i8, cells_cross_join_u8, cells_intra_join_f16,
-    cells_intra_join_i8, cells_intra_join_u8, cells_merge_candidates, cells_merge_proposals,
+    COUNTED, CrossCellJoin, IntraCellJoin, JOB_WORDS, Job, KnownSets, MergeCandidates, MergeProposals,
+    QUERY_TILE_WORDS, cells_cross_join_f16, cells_cross_join_i8, cells_cross_join_u8, cells_intra_join_f16,
+    cells_intra_join_i8, cells_intra_join_u8, cells_known_sets, cells_merge_candidates,
+    cells_merge_proposals, known_bits,
 };
-use tagore_device::descent::merge::{MERGE_NODES, MERGE_THREADS};
+use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS};
 use tagore_device::key::Key;
 use tagore_device::random::{Draws, Stage};
 use tagore_device::search::exact::SETTLE_THREADS;
@@ -57,6 +58,9 @@ impl<T: JoinKernels + ClusterKernels> CellKernels for T {}
 
 /// Buffers of the joins of one clustering.
 struct JoinBuffers {
+    /// Candidates of the intra-cell join; later proposals.
+    keys: Buffer<Key>,
+    known: Buffer<u32>,
     jobs: Buffer<u32>,
     query_tiles: Buffer<u32>,
     starts: Buffer<u32>,
@@ -66,23 +70,34 @@ struct JoinBuffers {
 /// Buffers that stay from one clustering to the next.
 struct KeptBuffers {
     bounds: Buffer<f32>,
-    /// Candidates of the intra-cell join; later proposals.
-    keys: Buffer<Key>,
+    /// Keys that a clustering added to the lists of some nodes.
+    changes: Buffer<u32>,
+}
+
+impl KeptBuffers {
+    /// The share of all entries that the last clustering added, to lists of `k` keys of `n` nodes.
+    fn share_added(&self, n: usize, k: usize) -> Result<f64> {
+        let mut sums = [0; COUNTERS as usize];
+        self.changes.download(&mut sums)?;
+        let added: u64 = sums.iter().map(|&sum| u64::from(sum)).sum();
+        Ok(added as f64 / (n.div_ceil(COUNTED as usize) * k) as f64)
+    }
 }
 
 impl Build<'_> {
-    /// Fills the lists by the joins of all clusterings; `cells` is the first clustering.
+    /// Fills the lists by the joins of all clusterings; `cells` is the first clustering. Returns the
+    /// share of all entries that the last clustering added.
     pub(super) fn cells<T: CellKernels>(
         &self,
         nodes: &mut Nodes<T>,
         cells: Cells<T>,
         stats: &mut DescentStats,
-    ) -> Result<()> {
+    ) -> Result<f64> {
         let (n, dim) = (self.space.len(), self.space.dim());
         let clusterings = self.settings.clusterings(n, dim);
         let memory = self.join_sizes(&cells).kept_plan().reserve(self.gpu)?;
         let mut kept =
-            KeptBuffers { bounds: memory.buffer("list bounds")?, keys: memory.buffer("proposals")? };
+            KeptBuffers { bounds: memory.buffer("list bounds")?, changes: memory.buffer("changes")? };
         // The float of these bytes is 3.4e38: no bound yet.
         kept.bounds.fill(0x7f)?;
         let stage = self.progress.stage("cells", clusterings as u64);
@@ -99,13 +114,15 @@ impl Build<'_> {
             self.join_cells(nodes, &mut kept, &cells, clustering, stats)?;
             stage.advance(1)?;
         }
-        Ok(())
+        let added = kept.share_added(n, self.k)?;
+        tracing::debug!(added, "share of entries that the last clustering added");
+        Ok(added)
     }
 
     fn join_sizes<T: CellKernels>(&self, cells: &Cells<T>) -> JoinSizes {
         let (nodes, dim) = (self.space.len(), self.space.dim());
         let assignments = CellSettings::assignments(nodes, dim).min(cells.probes);
-        JoinSizes { nodes, cells: cells.centres.count, probes: cells.probes, assignments }
+        JoinSizes { nodes, cells: cells.centres.count, probes: cells.probes, assignments, k: self.k }
     }
 
     /// Runs the joins of one clustering; only the first has an intra-cell join.
@@ -117,12 +134,15 @@ impl Build<'_> {
         clustering: usize,
         stats: &mut DescentStats,
     ) -> Result<()> {
+        kept.changes.fill(0)?;
         let sizes = self.join_sizes(cells);
         let (is_first, most) = (clustering == 0, sizes.most_members());
         let ranks = Ranks { starts: &cells.starts, probes: cells.probes };
         let slabs = if is_first { ranks.slabs(sizes.slab_tiles(), most) } else { Vec::new() };
         let memory = sizes.plan().reserve(self.gpu)?;
         let mut buffers = JoinBuffers {
+            keys: memory.buffer("proposals")?,
+            known: memory.buffer("known sets")?,
             jobs: memory.buffer("jobs")?,
             query_tiles: memory.buffer("query tiles")?,
             starts: memory.buffer("cell starts")?,
@@ -131,7 +151,7 @@ impl Build<'_> {
         let words = |job: &Job| [job.first_query, job.query_count, job.first_row, job.row_count];
         buffers.jobs.upload(&slabs.iter().flatten().flat_map(words).collect::<Vec<u32>>())?;
         buffers.starts.upload(&cells.starts.iter().map(|&start| start as u32).collect::<Vec<u32>>())?;
-        let mut join = Join { build: self, nodes, kept, buffers, cells };
+        let mut join = Join { build: self, nodes, kept, buffers, cells, known_draw: None };
         let mut first_job = 0;
         for slab in &slabs {
             join.intra_cell(first_job..first_job + slab.len())?;
@@ -140,9 +160,10 @@ impl Build<'_> {
         // The host computes these while the device joins.
         let query_tiles = ranks.query_tiles(sizes.assignments, most);
         join.buffers.query_tiles.upload(&query_tiles)?;
-        if is_first {
-            // Empty slots are all ones, as merges leave them.
-            join.kept.keys.fill(0xff)?;
+        // Empty slots are all ones, as merges leave them.
+        join.buffers.keys.fill(0xff)?;
+        if !is_first {
+            join.know(self.draw((1 + clustering) as u32))?;
         }
         let passes = passes(cells.probes, is_first);
         for (pass, ranks) in passes.iter().enumerate() {
@@ -170,24 +191,26 @@ struct Join<'a, 'b, T: CellKernels> {
     kept: &'a mut KeptBuffers,
     buffers: JoinBuffers,
     cells: &'a Cells<T>,
+    /// Salt of the known sets, once they are made.
+    known_draw: Option<u32>,
 }
 
 impl<T: CellKernels> Join<'_, '_, T> {
     /// Runs the intra-cell join of `jobs` and merges its candidates.
     fn intra_cell(&mut self, jobs: Range<usize>) -> Result<()> {
-        let Self { build, nodes, kept, buffers, cells } = self;
+        let Self { build, nodes, kept, buffers, cells, .. } = self;
         let join = IntraCellJoin::<T::Sum> {
             tiles: nodes.both_sides(),
             bounds: kept.bounds.view(),
             members: cells.members.view(),
             jobs: buffers.jobs.view().offset(jobs.start * JOB_WORDS),
             counts: buffers.counts.view_mut(),
-            candidates: kept.keys.view_mut(),
+            candidates: buffers.keys.view_mut(),
             capacity: ROUND as u32,
             padding: 0,
         };
         let merge = MergeCandidates {
-            candidates: kept.keys.view(),
+            candidates: buffers.keys.view(),
             counts: buffers.counts.view(),
             members: cells.members.view(),
             jobs: buffers.jobs.view().offset(jobs.start * JOB_WORDS),
@@ -205,29 +228,53 @@ impl<T: CellKernels> Join<'_, '_, T> {
         }
     }
 
+    /// Makes the known sets of all lists, for the passes that follow: they do not propose a known
+    /// pair again.
+    fn know(&mut self, draw: u32) -> Result<()> {
+        let Self { build, nodes, buffers, .. } = self;
+        let (n, k) = (build.space.len() as u32, build.k as u32);
+        let sets = KnownSets {
+            lists: nodes.lists.view(),
+            sets: buffers.known.view_mut(),
+            nodes: n,
+            k,
+            bits: known_bits(k),
+            draw,
+        };
+        let grid = [n.div_ceil(MERGE_NODES), 1, 1];
+        // SAFETY: there is a set for each list; the memory outlives the work.
+        unsafe { build.gpu.launch::<cells_known_sets>(grid, MERGE_THREADS, (sets,))? };
+        self.known_draw = Some(draw);
+        Ok(())
+    }
+
     /// Runs the cross-cell join of all query tiles with the vectors that probe their cells at
     /// `ranks`, at most `most` per rank, and merges its proposals.
     fn cross_cell(&mut self, query_tiles: usize, ranks: Range<usize>, most: usize, draw: u32) -> Result<()> {
-        let Self { build, nodes, kept, buffers, cells } = self;
+        let Self { build, nodes, kept, buffers, cells, known_draw } = self;
         let join = CrossCellJoin::<T::Sum> {
             tiles: nodes.both_sides(),
             bounds: kept.bounds.view(),
             members: cells.members.view(),
             starts: buffers.starts.view(),
             query_tiles: buffers.query_tiles.view(),
-            proposals: kept.keys.view_mut(),
+            proposals: buffers.keys.view_mut(),
+            known: buffers.known.view(),
             probes: cells.probes as u32,
             first_rank: ranks.start as u32,
             end_rank: ranks.end as u32,
             most: (most * ranks.len()) as u32,
             draw,
+            known_bits: known_draw.map_or(0, |_| known_bits(build.k as u32)),
+            known_draw: known_draw.unwrap_or(0),
             padding: 0,
         };
         let n = build.space.len() as u32;
         let merge = MergeProposals {
             lists: nodes.lists.view_mut(),
-            proposals: kept.keys.view_mut(),
+            proposals: buffers.keys.view_mut(),
             bounds: kept.bounds.view_mut(),
+            changes: kept.changes.view_mut(),
             nodes: n,
             k: build.k as u32,
             draw,

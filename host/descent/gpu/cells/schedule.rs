@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use tagore_device::block::tile;
-use tagore_device::descent::cells::{JOB_WORDS, Job, PROPOSALS, QUERY_TILE_WORDS};
+use tagore_device::descent::cells::{JOB_WORDS, Job, PROPOSALS, QUERY_TILE_WORDS, known_bits};
+use tagore_device::descent::merge::COUNTERS;
 use tagore_device::key::Key;
 
 use crate::gpu::MemoryPlan;
@@ -28,9 +29,9 @@ const CANDIDATES: (usize, usize) = (1 << 25, 1 << 27);
 /// when many vectors follow, and few proposals to a node are pending at once.
 const PASSES: [usize; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
 
-/// As [`PASSES`], from the second clustering on: most near neighbours are known by then. There is
-/// no intra-cell join, so the first pass includes rank 0.
-const LATER_PASSES: [usize; 7] = [0, 1, 3, 6, 11, 20, 32];
+/// As [`PASSES`], from the second clustering on: most near neighbours are known by then and are not
+/// proposed again. There is no intra-cell join, so the first pass includes rank 0.
+const LATER_PASSES: [usize; 4] = [0, 2, 8, 32];
 
 /// Most members compared per rank, in multiples of the average cell. It prevents quadratic work in
 /// bad clusters, such as those of equal vectors.
@@ -49,6 +50,8 @@ pub(in crate::descent::gpu) struct JoinSizes {
     pub probes: usize,
     /// Nearest of these cells, to which the node is assigned.
     pub assignments: usize,
+    /// Length of the lists.
+    pub k: usize,
 }
 
 impl JoinSizes {
@@ -76,8 +79,7 @@ impl JoinSizes {
 
     /// Device memory that stays from one clustering to the next.
     pub(in crate::descent::gpu) fn kept_plan(self) -> MemoryPlan {
-        let keys = (self.slab_lines() * ROUND).max(self.nodes * PROPOSALS as usize);
-        MemoryPlan::new().with::<f32>("list bounds", self.nodes).with::<Key>("proposals", keys)
+        MemoryPlan::new().with::<f32>("list bounds", self.nodes).with::<u32>("changes", COUNTERS as usize)
     }
 
     /// Device memory of one clustering.
@@ -85,7 +87,10 @@ impl JoinSizes {
         let tiles = self.most_tiles(self.nodes);
         let rounds = 1 + self.most_members().div_ceil(ROUND);
         let query_tiles = self.most_tiles(self.assignments * self.nodes);
+        let keys = (self.slab_lines() * ROUND).max(self.nodes * PROPOSALS as usize);
         MemoryPlan::new()
+            .with::<Key>("proposals", keys)
+            .with::<u32>("known sets", self.nodes << known_bits(self.k as u32))
             .with::<u32>("jobs", tiles * rounds * JOB_WORDS)
             .with::<u32>("query tiles", query_tiles * QUERY_TILE_WORDS)
             .with::<u32>("cell starts", self.cells * self.probes + 1)
@@ -249,7 +254,7 @@ mod tests {
             let words = Ranks { starts: &starts, probes: 2 }.query_tiles(assignments, 1000);
             let tile = |words: &[u32]| QueryTile { cell: words[0], first: words[1], count: words[2] };
             let tiles: Vec<QueryTile> = words.chunks_exact(QUERY_TILE_WORDS).map(tile).collect();
-            let sizes_of = JoinSizes { nodes: starts[10], cells: sizes.len(), probes: 2, assignments };
+            let sizes_of = JoinSizes { nodes: starts[10], cells: sizes.len(), probes: 2, assignments, k: 10 };
             assert!(tiles.len() <= sizes_of.most_tiles(starts[10]));
             let of = |tile: &QueryTile| tile.first as usize..(tile.first + tile.count) as usize;
             let mut all: Vec<usize> = tiles.iter().flat_map(of).collect();
