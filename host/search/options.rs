@@ -72,8 +72,9 @@ impl<'a> Search<'a> {
         Self { k, beam: None, radius: f32::INFINITY, filter: None }
     }
 
-    /// Sets the beam (L in the literature): the number of nodes that the search keeps. A wider beam
-    /// finds more of the true neighbours and computes more distances.
+    /// Sets the beam (L in the literature): about the number of nodes that a search expands, on
+    /// average over queries (`docs/search.md`). A wider beam finds more of the true neighbours and
+    /// computes more distances.
     #[must_use]
     pub fn beam(mut self, beam: usize) -> Self {
         self.beam = Some(beam);

@@ -185,7 +185,10 @@ impl OutOfCore {
         let counting = Instant::now();
         thread::scope(|scope| {
             // Large files take a while to be removed.
-            let removing = spawn(scope, || Ok::<(), Error>(work.remove()))?;
+            let removing = spawn(scope, || {
+                work.remove();
+                Ok::<(), Error>(())
+            })?;
             stats.unreachable = Index::open(output)?.unreachable(&builder.descent.progress)?;
             stats.reach = counting.elapsed().as_secs_f64();
             join(removing)?;
