@@ -2,19 +2,22 @@
 
 use tagore_device::search::beam::stop::Stop;
 
-use super::gpu::MAX_BEAM;
 use crate::Metric;
 
-/// Nodes that an adaptive search keeps, in beams: where the data is dense it expands more nodes
-/// than its beam, but at most twice as many.
+/// Nodes that an adaptive search keeps, in beams, at most: where the data is dense it expands more
+/// nodes than its beam.
 const ROOM: usize = 2;
+
+/// Nodes that the kernels of beam search hold. A search keeps no more than the kernel of its beam
+/// holds, since the next kernel takes longer for each distance.
+const HELD: [usize; 4] = [64, 128, 256, 512];
 
 /// The breadth of a search.
 ///
 /// A search that keeps L nodes expands the L nearest nodes it finds, for every query. One that
 /// stops at the distance that the L-th neighbour has on average expands L nodes on average: fewer
-/// for easy queries, more for hard ones. At as many distances it misses about half as many
-/// neighbours (docs/search.md).
+/// for easy queries, more for hard ones. At as many distances it misses fewer neighbours
+/// (docs/search.md).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Breadth {
     /// Nodes that the search expands, about, on average over queries.
@@ -51,7 +54,8 @@ impl Breadth {
 
     /// Nodes that an adaptive search with this beam keeps: as many on a CPU as on a GPU.
     pub(crate) fn kept(beam: usize) -> usize {
-        (ROOM * beam).min(MAX_BEAM.max(beam))
+        let held = HELD.into_iter().find(|&held| beam <= held);
+        (ROOM * beam).min(held.unwrap_or(beam))
     }
 }
 
@@ -66,7 +70,7 @@ mod tests {
     #[test]
     fn the_bound_is_the_average_distance_at_the_rank_of_the_beam() {
         let Breadth { beam, kept, stop } = adaptive(10, (100, 100), Metric::L2);
-        assert_eq!((beam, kept, stop.rank, stop.slack), (100, 200, 9, 0.0));
+        assert_eq!((beam, kept, stop.rank, stop.slack), (100, 128, 9, 0.0));
         assert!((stop.factor - 10f32.powf(0.125)).abs() < 1e-6, "{}", stop.factor);
         // A filter that passes a tenth moves the k-th passing node to rank 100.
         let filtered = adaptive(10, (100, 1000), Metric::Cosine).stop;
@@ -79,8 +83,8 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_keeps_as_many_nodes_as_a_cpu() {
-        for (beam, kept) in [(1, 2), (256, 512), (300, 512), (512, 512), (1000, 1000)] {
+    fn a_search_keeps_what_the_kernel_of_its_beam_holds() {
+        for (beam, kept) in [(1, 2), (32, 64), (50, 64), (64, 64), (100, 128), (257, 512), (600, 600)] {
             assert_eq!(adaptive(1, (beam, beam), Metric::L2).kept, kept);
         }
         assert_eq!(Breadth::adaptive(1, (64, 64), (Metric::L2, None)), Breadth::fixed(64));

@@ -146,7 +146,7 @@ search_kernels! {
     beam_search_128_f16 f16, 4 keys, 4 blocks, false, 4 loads;
     beam_search_128_u8 u8, 4 keys, 4 blocks, false, 2 loads;
     beam_search_128_i8 i8, 4 keys, 4 blocks, false, 2 loads;
-    beam_search_256_f32 f32, 8 keys, 3 blocks, false, 3 loads;
+    beam_search_256_f32 f32, 8 keys, 2 blocks, false, 4 loads;
     beam_search_256_f16 f16, 8 keys, 3 blocks, false, 4 loads;
     beam_search_256_u8 u8, 8 keys, 3 blocks, false, 2 loads;
     beam_search_256_i8 i8, 8 keys, 3 blocks, false, 2 loads;
