@@ -20,7 +20,7 @@ use crate::quantize::Compression;
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
 use crate::vectors::{Access, DeviceResults};
-use crate::{Device, Error, Progress, Result, Vectors};
+use crate::{Device, Error, Metric, Progress, Result, Vectors};
 
 /// Queries per batch on a GPU unless set.
 const BATCH: usize = 1 << 16;
@@ -167,12 +167,11 @@ impl<'a> Engine<'a> {
 
     /// The breadth of a search with a beam of this width, after a filter widened it.
     fn breadth(&self, search: &Search<'_>, beam: usize) -> Breadth {
-        let index = self.index();
-        Breadth::adaptive(
-            search.k,
-            (search.narrow_beam().min(beam), beam),
-            (index.metric(), index.start().growth),
-        )
+        let (metric, growth) = (self.index().metric(), self.index().start().growth);
+        // Products of codes have another scale than those of the vectors.
+        let tells = self.coded.is_none() || metric != Metric::InnerProduct;
+        let narrow = search.narrow_beam().min(beam);
+        Breadth::adaptive(search.k, (narrow, beam), (metric, growth.filter(|_| tells)))
     }
 
     /// The walk of a search on the CPU, with a beam of this width. Without codes nothing is
