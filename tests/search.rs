@@ -68,7 +68,8 @@ fn recall_allows_ties_and_counts_distances() {
     let found =
         evaluate(&index, &base, TestQueries::new(&queries, &truth, 1), &[40], &Progress::silent()).unwrap();
     assert_eq!(found[0].recall, 1.0);
-    assert!(found[0].distances >= 40.0 && found[0].qps > 0.0);
+    // A search stops beyond equal rows.
+    assert!(found[0].distances >= 2.0 && found[0].qps > 0.0);
 }
 
 #[test]

@@ -171,6 +171,10 @@ impl<'a> Engine<'a> {
         // Products of codes have another scale than those of the vectors.
         let tells = self.coded.is_none() || metric != Metric::InnerProduct;
         let narrow = search.narrow_beam().min(beam);
+        // A beam of all nodes is asked for to expand them.
+        if beam >= self.base().len() {
+            return Breadth::fixed(beam);
+        }
         Breadth::adaptive(search.k, (narrow, beam), (metric, growth.filter(|_| tells)))
     }
 

@@ -47,7 +47,8 @@ pub const COUNTERS: u32 = 32;
 
 /// Merges `len` ascending unflagged keys into a list of `k` keys that may be flagged. The list has
 /// none of the keys, and `out` holds the list. Leaves the first `k` in `out`, added keys as
-/// unvisited; returns the number of keys that this thread added. The `threads` threads call this, after a barrier; none follows.
+/// unvisited; returns the number of keys that this thread added. The `threads` threads call this,
+/// after a barrier; none follows.
 #[inline(always)]
 pub fn merge_flagged(
     (list, k): (Shared<Key>, u32),

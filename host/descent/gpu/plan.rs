@@ -80,8 +80,8 @@ impl DescentShape {
         self.stored == ElementType::B1
     }
 
-    /// Whether the keys of vectors of type `T` hold exact distances, but for the norm of their node:
-    /// products of bytes are exact. Random neighbours have no distance before a join.
+    /// Whether the keys of vectors of type `T` hold exact distances, but for the norm of their
+    /// node: products of bytes are exact. Random neighbours have no distance before a join.
     pub(super) fn has_exact_keys<T: OnDevice>(&self) -> bool {
         let (joins, _) = CellSettings::iterations(self.iterations, self.choose_start());
         let is_computed = joins > 0 || self.choose_start() == Start::Cells;

@@ -85,8 +85,8 @@ impl KeptBuffers {
 }
 
 impl Build<'_> {
-    /// Fills the lists by the joins of all clusterings; `cells` is the first clustering. Returns the
-    /// share of all entries that the last clustering added.
+    /// Fills the lists by the joins of all clusterings; `cells` is the first clustering. Returns
+    /// the share of all entries that the last clustering added.
     pub(super) fn cells<T: CellKernels>(
         &self,
         nodes: &mut Nodes<T>,
