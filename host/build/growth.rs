@@ -46,6 +46,7 @@ pub(super) fn growth<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
     /// The norm of a node.
     fn norm(node: usize) -> f32 {
         (node + 2) as f32

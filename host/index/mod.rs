@@ -218,8 +218,8 @@ impl Index {
         &self.layers
     }
 
-    /// Adds layers, of which the highest must hold the entry points, and the growth of list
-    /// distances.
+    /// Adds layers and the growth of list distances. The entry points must be nodes of the highest
+    /// layer.
     pub(crate) fn with_layers(self, layers: Vec<Layer>, growth: Option<f32>) -> Self {
         let index = Self { layers, growth, ..self };
         debug_assert!(index.check_entries().is_ok());

@@ -35,7 +35,8 @@ pub struct OutOfCoreStats {
     pub write: f64,
     /// Seconds of testing for layers and building them.
     pub layers: f64,
-    /// Seconds of removing the work files after nodes were counted; most of it is done meanwhile.
+    /// Seconds of removing the work files, from the end of the count of reachable nodes on. The
+    /// count and the removal begin together.
     pub remove: f64,
     /// Seconds of counting the nodes that cannot be reached.
     pub reach: f64,

@@ -50,7 +50,7 @@ pub(crate) fn kernel<T: BeamKernels>(kept: usize) -> &'static str {
     }
 }
 
-/// The kernels of searches that keep so many nodes, of an index with layers or without.
+/// The kernels of searches that keep these numbers of nodes, of an index with layers or without.
 pub(crate) fn kernels<T: BeamKernels>(kept: &[usize], has_layers: bool) -> Vec<&'static str> {
     let layer = has_layers.then_some(T::BeamLayer::NAME);
     kept.iter().map(|&kept| kernel::<T>(kept)).chain(layer).collect()
