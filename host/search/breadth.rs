@@ -2,15 +2,33 @@
 
 use tagore_device::search::beam::stop::Stop;
 
-use crate::Metric;
+use crate::{Index, Metric};
 
 /// Nodes that an adaptive search keeps, in beams, at most: where the data is dense it expands more
 /// nodes than its beam.
 const ROOM: usize = 2;
 
-/// Nodes that the kernels of beam search hold. A search keeps no more than the kernel of its beam
-/// holds, since the next kernel takes longer for each distance.
-const HELD: [usize; 4] = [64, 128, 256, 512];
+/// The kernels of beam search, by the nodes that they hold.
+#[derive(Clone, Copy)]
+#[repr(usize)]
+pub(super) enum Held {
+    Nodes64 = 64,
+    Nodes128 = 128,
+    Nodes256 = 256,
+    Nodes512 = 512,
+}
+
+impl Held {
+    /// The first kernel that holds `kept` nodes; the last where none does.
+    pub(super) const fn of(kept: usize) -> Self {
+        match kept {
+            0..=64 => Self::Nodes64,
+            65..=128 => Self::Nodes128,
+            129..=256 => Self::Nodes256,
+            _ => Self::Nodes512,
+        }
+    }
+}
 
 /// The breadth of a search.
 ///
@@ -52,10 +70,17 @@ impl Breadth {
         Self { beam, kept: Self::kept(beam), stop }
     }
 
-    /// Nodes that an adaptive search with this beam keeps: as many on a CPU as on a GPU.
+    /// Nodes that an adaptive search with this beam keeps: as many on a CPU as on a GPU. No more
+    /// than the kernel of its beam holds, since the next kernel takes longer for each distance.
     pub(crate) fn kept(beam: usize) -> usize {
-        let held = HELD.into_iter().find(|&held| beam <= held);
-        (ROOM * beam).min(held.unwrap_or(beam))
+        (ROOM * beam).min(Held::of(beam) as usize).max(beam)
+    }
+
+    /// The growth by which searches of `index` stop; none if they are fixed, as those on codes of
+    /// inner products are: products of codes have another scale than those of the vectors.
+    pub(super) fn growth(index: &Index, on_codes: bool) -> Option<f32> {
+        let tells = !on_codes || index.metric() != Metric::InnerProduct;
+        index.start().growth.filter(|_| tells)
     }
 }
 

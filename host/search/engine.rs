@@ -20,7 +20,7 @@ use crate::quantize::Compression;
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
 use crate::vectors::{Access, DeviceResults};
-use crate::{Device, Error, Metric, Progress, Result, Vectors};
+use crate::{Device, Error, Progress, Result, Vectors};
 
 /// Queries per batch on a GPU unless set.
 const BATCH: usize = 1 << 16;
@@ -167,15 +167,13 @@ impl<'a> Engine<'a> {
 
     /// The breadth of a search with a beam of this width, after a filter widened it.
     fn breadth(&self, search: &Search<'_>, beam: usize) -> Breadth {
-        let (metric, growth) = (self.index().metric(), self.index().start().growth);
-        // Products of codes have another scale than those of the vectors.
-        let tells = self.coded.is_none() || metric != Metric::InnerProduct;
+        let growth = Breadth::growth(self.index(), self.coded.is_some());
         let narrow = search.narrow_beam().min(beam);
         // A beam of all nodes is asked for to expand them.
         if beam >= self.base().len() {
             return Breadth::fixed(beam);
         }
-        Breadth::adaptive(search.k, (narrow, beam), (metric, growth.filter(|_| tells)))
+        Breadth::adaptive(search.k, (narrow, beam), (self.index().metric(), growth))
     }
 
     /// The walk of a search on the CPU, with a beam of this width. Without codes nothing is

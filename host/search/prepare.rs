@@ -4,7 +4,7 @@ use super::breadth::Breadth;
 use super::gpu::{kernels, rerank_kernel};
 use crate::index::Start;
 use crate::vectors::shape::{device_type, own_type, with_device_type};
-use crate::{Compression, DataShape, Device, Index, Metric, Preparation, Vectors, quantize};
+use crate::{Compression, DataShape, Device, Index, Preparation, Vectors, quantize};
 
 /// Opens `devices` for searches of `index` over `base`, or over its codes, with these beams, on a
 /// thread of its own, and compiles the kernels that they will launch. Returns at once;
@@ -23,8 +23,8 @@ pub fn prepare_search(
     if nodes == 0 || !devices.iter().any(fits) {
         return Preparation::none();
     }
-    let Start { layers, growth, .. } = index.start();
-    let growth = growth.filter(|_| compression.is_none() || index.metric() != Metric::InnerProduct);
+    let Start { layers, .. } = index.start();
+    let growth = Breadth::growth(index, compression.is_some());
     let keeps = |&beam: &usize| if growth.is_some() { Breadth::kept(beam) } else { beam };
     let (kept, has_layers) = (beams.iter().map(keeps).collect::<Vec<_>>(), !layers.is_empty());
     let (data, metric) = (DataShape::guess(base), index.metric());

@@ -247,8 +247,8 @@ class Index:
         Args:
             q: queries, shape (m, dim), or one query, shape (dim,).
             k: neighbours per query, 1 to n.
-            beam: nodes that the search keeps, at least k: more find more and take longer. 64 unless
-                given, or 2 k if that is more.
+            beam: nodes that the search expands, on average over queries, at least k: more find more
+                and take longer. 64 unless given, or 2 k if that is more.
             filter: rows that may be found: an array of n bools, or ids.
             radius: only rows at this distance or nearer; still at most k.
             device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, or several that share the queries, as

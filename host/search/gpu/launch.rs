@@ -19,6 +19,7 @@ use super::rerank::Reranking;
 use super::{BatchLimits, BeamShape, KeysTo, LayerOnGpu, OnGpu, Resident};
 use crate::gpu::{Buffer, Gpu, KernelTime, Measurement, MemoryPlan};
 use crate::progress::StageProgress;
+use crate::search::breadth::Held;
 use crate::vectors::gpu::{
     Base, DeviceResults, OnDevice, Origin, Pick, metric_number, stage_kernels, stride,
 };
@@ -42,11 +43,11 @@ stage_kernels! {
 
 /// The kernel of searches that keep `kept` nodes.
 pub(crate) fn kernel<T: BeamKernels>(kept: usize) -> &'static str {
-    match kept {
-        0..=64 => T::Beam64::NAME,
-        65..=128 => T::Beam128::NAME,
-        129..=256 => T::Beam256::NAME,
-        _ => T::Beam512::NAME,
+    match Held::of(kept) {
+        Held::Nodes64 => T::Beam64::NAME,
+        Held::Nodes128 => T::Beam128::NAME,
+        Held::Nodes256 => T::Beam256::NAME,
+        Held::Nodes512 => T::Beam512::NAME,
     }
 }
 
@@ -317,11 +318,11 @@ impl Task<'_> {
         queries: &QueryBuffers<'_, T>,
         output: Output<'_>,
     ) -> Result<()> {
-        match self.limits.breadth.kept {
-            0..=64 => self.launch_stage::<T, T::Beam64>(base, stage, queries, output),
-            65..=128 => self.launch_stage::<T, T::Beam128>(base, stage, queries, output),
-            129..=256 => self.launch_stage::<T, T::Beam256>(base, stage, queries, output),
-            _ => self.launch_stage::<T, T::Beam512>(base, stage, queries, output),
+        match Held::of(self.limits.breadth.kept) {
+            Held::Nodes64 => self.launch_stage::<T, T::Beam64>(base, stage, queries, output),
+            Held::Nodes128 => self.launch_stage::<T, T::Beam128>(base, stage, queries, output),
+            Held::Nodes256 => self.launch_stage::<T, T::Beam256>(base, stage, queries, output),
+            Held::Nodes512 => self.launch_stage::<T, T::Beam512>(base, stage, queries, output),
         }
     }
 
@@ -329,11 +330,11 @@ impl Task<'_> {
     /// is not known.
     fn count_rows<T: BeamKernels>(&self, rows: u64) {
         let (gpu, bytes) = (&self.on_gpu.gpu, rows * (stride::<T>(self.dim) * size_of::<T>()) as u64);
-        match self.limits.breadth.kept {
-            0..=64 => gpu.count_work::<T::Beam64>(bytes, 0),
-            65..=128 => gpu.count_work::<T::Beam128>(bytes, 0),
-            129..=256 => gpu.count_work::<T::Beam256>(bytes, 0),
-            _ => gpu.count_work::<T::Beam512>(bytes, 0),
+        match Held::of(self.limits.breadth.kept) {
+            Held::Nodes64 => gpu.count_work::<T::Beam64>(bytes, 0),
+            Held::Nodes128 => gpu.count_work::<T::Beam128>(bytes, 0),
+            Held::Nodes256 => gpu.count_work::<T::Beam256>(bytes, 0),
+            Held::Nodes512 => gpu.count_work::<T::Beam512>(bytes, 0),
         }
     }
 

@@ -25,7 +25,7 @@ pub(super) use shared::OnGpus;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::{Index, Layer};
 use crate::progress::StageProgress;
-use crate::search::breadth::Breadth;
+use crate::search::breadth::{Breadth, Held};
 use crate::search::coded::Coded;
 use crate::vectors::gpu::{AnyOrigin, Base, DeviceResults, OnDevice, Origin, narrowed};
 use crate::vectors::queries::Queries;
@@ -33,7 +33,7 @@ use crate::vectors::space::Space;
 use crate::{ElementType, Error, Progress, Result};
 
 /// The widest beam: it lies in the registers of a warp.
-pub(crate) const MAX_BEAM: usize = 512;
+pub(crate) const MAX_BEAM: usize = Held::Nodes512 as usize;
 
 /// Parameters of a batch of searches.
 #[derive(Clone, Copy)]
