@@ -8,6 +8,7 @@ use tagore_device::random::{Draws, Stage};
 
 use super::Builder;
 use super::growth::growth;
+use super::monotonic;
 use super::plan::BuildPlan;
 use super::target::Target;
 use crate::descent::{DescentStats, KnnGraph, sampled};
@@ -40,9 +41,9 @@ const LAYER_BEAMS: [usize; 11] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64];
 /// One test search in a thousand.
 const FEW_MORE: usize = SAMPLE / 1000;
 
-/// Degree of layers, and neighbours per node of the k-NN graphs they are pruned from. A step of a
-/// larger degree and a narrower beam takes fewer distances where the nodes are hard to search, as
-/// one node of each of thousands of clusters is.
+/// Degree of layers that are not monotonic graphs, and neighbours per node of the k-NN graphs they are
+/// pruned from. A step of a larger degree and a narrower beam takes fewer distances where the nodes
+/// are hard to search, as one node of each of thousands of clusters is.
 const DEGREE: usize = 40;
 const KNN: usize = 64;
 
@@ -295,7 +296,7 @@ fn nodes_above(
 }
 
 /// The strategy of a layer of `nodes` nodes.
-fn strategy(nodes: usize) -> Strategy {
+pub(super) fn strategy(nodes: usize) -> Strategy {
     Strategy::cagra().degree(DEGREE.min(nodes - 1))
 }
 
@@ -353,10 +354,15 @@ impl Builder {
         Ok(Some((layers, highest)))
     }
 
-    /// Builds the index of a layer from exact lists, so it is the same on any device.
+    /// Builds the index of a layer: a monotonic graph if it is small enough, for searches with a
+    /// narrow beam, else one from exact lists. Both are the same on any device.
     fn layer_over(&self, base: &Vectors) -> Result<Index> {
         let n = base.len();
         let k = KNN.min(n - 1);
+        // Inner products have no triangle inequality, on which the rule rests.
+        if n <= monotonic::MOST && self.descent.metric != Metric::InnerProduct {
+            return self.monotonic_over(base, k);
+        }
         // Exact search takes hours on the emulator.
         let device = if self.descent.device.is_emulated() { Device::Cpu } else { self.descent.device };
         let descent = self.descent.clone().knn(k).device(device);
@@ -397,8 +403,10 @@ impl Builder {
 
     /// Bytes of all layers in a file, if the lowest has `nodes` nodes.
     pub(crate) fn layer_file_bytes(nodes: usize) -> usize {
+        let monotonic = nodes.min(monotonic::MOST) * monotonic::DEGREE;
+        let edges = monotonic.max(nodes * DEGREE);
         // Each is at most a sixth of the one below.
-        4 * (nodes * (DEGREE + 1) + 64) * LEAST_STEP / (LEAST_STEP - 1)
+        4 * (edges + nodes + 64) * LEAST_STEP / (LEAST_STEP - 1)
     }
 
     fn layer_plan(&self, data: &DataShape, nodes: usize, target: Target) -> BuildPlan {

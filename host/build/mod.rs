@@ -8,6 +8,7 @@ mod growth;
 mod knn;
 mod layers;
 mod memory;
+mod monotonic;
 mod plan;
 mod plan_json;
 mod prepare;

@@ -27,6 +27,11 @@ impl GraphRows {
         self.degrees.len()
     }
 
+    /// Slots per row.
+    pub(crate) fn stride(&self) -> usize {
+        self.stride
+    }
+
     #[inline]
     pub(crate) fn row(&self, node: u32) -> &[u32] {
         &self.ids[node as usize * self.stride..][..self.degrees[node as usize] as usize]

@@ -1,0 +1,169 @@
+//! Monotonic graphs: from every node, an edge leads nearer to every other node.
+
+use rayon::prelude::*;
+
+use super::Builder;
+use super::layers::{Below, strategy};
+use crate::index::{Fingerprint, Layered, PaddedRows, random_entries};
+use crate::prune::GraphRows;
+use crate::vectors::Repeated;
+use crate::vectors::space::Space;
+use crate::{Index, Progress, Result, Vectors};
+
+/// Most edges of a node. Few nodes need more: those that are near to many others.
+pub(super) const DEGREE: usize = 128;
+
+/// Most nodes of such a graph: its edges take all pairs of nodes, on a CPU. 16,384 x 64 take a third
+/// of a second on 16 cores.
+pub(super) const MOST: usize = 1 << 14;
+
+/// Buffers of one thread.
+#[derive(Default)]
+struct Scratch {
+    left: Vec<u32>,
+    from_node: Vec<f32>,
+    from_near: Vec<f32>,
+}
+
+/// The monotonic relative neighbourhood graph of all rows (Fu et al. 2019, *NSG*, section 3.3): an
+/// edge from p to q stays unless a shorter edge of p leads to a node nearer to q. Greedy search for
+/// any node then never stops before it, as long as no node has more than [`DEGREE`] edges. NSG
+/// takes its candidates from lists of neighbours; here they are all nodes.
+///
+/// Distances are rule distances, and equal ones are ordered by id.
+pub(super) fn monotonic(space: &Space<'_>, progress: &Progress) -> Result<GraphRows> {
+    let nodes = 0..space.len() as u32;
+    let edges = nodes.into_par_iter().map_init(Scratch::default, |scratch, node| {
+        progress.check()?;
+        Ok(edges(space, node, scratch))
+    });
+    let edges: Vec<Vec<u32>> = edges.collect::<Result<_>>()?;
+    let stride = edges.iter().map(Vec::len).max().unwrap_or(0).max(1);
+    let mut ids = vec![u32::MAX; edges.len() * stride];
+    for (row, edges) in ids.chunks_exact_mut(stride).zip(edges) {
+        row[..edges.len()].copy_from_slice(&edges);
+    }
+    Ok(GraphRows::from_padded(ids, stride))
+}
+
+/// The edges of `node`, nearest first. Each takes away the nodes that are nearer to its end than to
+/// `node`, so the distances left to compute halve, about, with every edge.
+fn edges(space: &Space<'_>, node: u32, scratch: &mut Scratch) -> Vec<u32> {
+    let Scratch { left, from_node, from_near } = scratch;
+    let mut edges = Vec::new();
+    left.clear();
+    left.extend((0..space.len() as u32).filter(|&other| other != node));
+    space.rule_distances(node, left, from_node);
+    while edges.len() < DEGREE
+        && let Some(place) =
+            (0..left.len()).min_by(|&a, &b| from_node[a].total_cmp(&from_node[b]).then(left[a].cmp(&left[b])))
+    {
+        let near = left.swap_remove(place);
+        from_node.swap_remove(place);
+        edges.push(near);
+        space.rule_distances(near, left, from_near);
+        let mut kept = 0;
+        for place in 0..left.len() {
+            if from_near[place] >= from_node[place] {
+                (left[kept], from_node[kept]) = (left[place], from_node[place]);
+                kept += 1;
+            }
+        }
+        left.truncate(kept);
+        from_node.truncate(kept);
+    }
+    edges
+}
+
+impl Builder {
+    /// Builds the monotonic graph of a layer, and the layers above it.
+    pub(super) fn monotonic_over(&self, base: &Vectors, k: usize) -> Result<Index> {
+        let (n, progress) = (base.len(), &self.descent.progress);
+        let space = Space::new(base, self.descent.metric, progress)?;
+        let rows = monotonic(&space, progress)?;
+        let repeated = &Repeated::default();
+        let below = Below { base, space: &space, graph: &rows, repeated, most: n, on_device: None };
+        let builder = Self { stacked: true, ..Self::new(strategy(n)).descent(self.descent.clone()) };
+        let layered = builder.layers_over(&below, random_entries(n, self.descent.seed))?;
+        let Layered { entries, layers, growth } = layered;
+        let max_degree = rows.stride();
+        let (degrees, neighbors) = rows.into_parts();
+        let rows = PaddedRows { max_degree, degrees, neighbors };
+        let index = Index::new(builder.description(k), Fingerprint::of(base)?, rows, entries);
+        Ok(index.with_layers(layers, growth))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Metric, Synth};
+
+    fn distance(space: &Space<'_>, a: u32, b: u32) -> f32 {
+        let mut out = Vec::new();
+        space.rule_distances(a, &[b], &mut out);
+        out[0]
+    }
+
+    /// The rule by its definition: all nodes, nearest first.
+    fn reference(space: &Space<'_>, node: u32) -> Vec<u32> {
+        let mut others: Vec<u32> = (0..space.len() as u32).filter(|&other| other != node).collect();
+        others
+            .sort_by(|&a, &b| distance(space, node, a).total_cmp(&distance(space, node, b)).then(a.cmp(&b)));
+        let mut edges: Vec<u32> = Vec::new();
+        for other in others {
+            if edges.iter().all(|&edge| distance(space, edge, other) >= distance(space, node, other)) {
+                edges.push(other);
+            }
+        }
+        edges.truncate(DEGREE);
+        edges
+    }
+
+    #[test]
+    fn rows_are_those_of_the_definition() {
+        for (n, dim, metric) in
+            [(1, 3, Metric::L2), (2, 3, Metric::L2), (301, 17, Metric::L2), (200, 24, Metric::Cosine)]
+        {
+            let base = Synth::new(n, dim, 7).unwrap().base();
+            let space = Space::new(&base, metric, &Progress::silent()).unwrap();
+            let rows = monotonic(&space, &Progress::silent()).unwrap();
+            for node in 0..n as u32 {
+                assert_eq!(rows.row(node), reference(&space, node), "{n} {metric} {node}");
+            }
+        }
+    }
+
+    #[test]
+    fn greedy_search_reaches_every_node_from_every_node() {
+        let base = Synth::new(400, 12, 3).unwrap().base();
+        let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
+        let rows = monotonic(&space, &Progress::silent()).unwrap();
+        for (start, goal) in (0..400).flat_map(|start| (0..400).map(move |goal| (start, goal))) {
+            let mut at = start;
+            while at != goal {
+                let next =
+                    |&a: &u32, &b: &u32| distance(&space, a, goal).total_cmp(&distance(&space, b, goal));
+                let nearest = *rows.row(at).iter().min_by(|a, b| next(a, b)).unwrap();
+                assert!(distance(&space, nearest, goal) < distance(&space, at, goal), "{start} to {goal}");
+                at = nearest;
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_amid_many_has_no_more_edges_than_the_degree() {
+        // The centre of a ball has an edge to every direction.
+        let dim = 2 * DEGREE;
+        let ends = (0..dim).flat_map(|axis| [(axis, 1.0), (axis, -1.0)]);
+        let point = |(axis, value)| {
+            let mut point = vec![0f32; dim];
+            point[axis] = value;
+            point
+        };
+        let base = Vectors::from_rows([(0, 0.0)].into_iter().chain(ends).map(point)).unwrap();
+        let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
+        let rows = monotonic(&space, &Progress::silent()).unwrap();
+        assert_eq!(rows.row(0), (1..=DEGREE as u32).collect::<Vec<_>>());
+    }
+}
