@@ -41,9 +41,9 @@ const LAYER_BEAMS: [usize; 11] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64];
 /// One test search in a thousand.
 const FEW_MORE: usize = SAMPLE / 1000;
 
-/// Degree of layers that are not monotonic graphs, and neighbours per node of the k-NN graphs they are
-/// pruned from. A step of a larger degree and a narrower beam takes fewer distances where the nodes
-/// are hard to search, as one node of each of thousands of clusters is.
+/// Degree of layers that are not monotonic graphs, and neighbours per node of the k-NN graphs they
+/// are pruned from. A step of a larger degree and a narrower beam takes fewer distances where the
+/// nodes are hard to search, as one node of each of thousands of clusters is.
 const DEGREE: usize = 40;
 const KNN: usize = 64;
 

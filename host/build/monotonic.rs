@@ -13,8 +13,8 @@ use crate::{Index, Progress, Result, Vectors};
 /// Most edges of a node. Few nodes need more: those that are near to many others.
 pub(super) const DEGREE: usize = 128;
 
-/// Most nodes of such a graph: its edges take all pairs of nodes, on a CPU. 15,500 x 64 take a second
-/// on 16 cores.
+/// Most nodes of such a graph: its edges take all pairs of nodes, on a CPU. 15,500 x 64 take a
+/// second on 16 cores.
 pub(super) const MOST: usize = 1 << 14;
 
 /// Buffers of one thread.
