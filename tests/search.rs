@@ -68,7 +68,8 @@ fn recall_allows_ties_and_counts_distances() {
     let found =
         evaluate(&index, &base, TestQueries::new(&queries, &truth, 1), &[40], &Progress::silent()).unwrap();
     assert_eq!(found[0].recall, 1.0);
-    // A search stops beyond equal rows.
+    let computed = search(index, &base, &queries, (1, 40)).unwrap().computed();
+    assert_eq!(found[0].distances, computed as f64 / queries.len() as f64);
     assert!(found[0].distances >= 2.0 && found[0].qps > 0.0);
 }
 

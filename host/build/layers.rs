@@ -9,17 +9,14 @@ use tagore_device::random::{Draws, Stage};
 use super::Builder;
 use super::growth::growth;
 use super::monotonic;
-use super::plan::BuildPlan;
-use super::target::Target;
 use crate::descent::{DescentStats, KnnGraph, sampled};
 use crate::index::{Graph, Layer, Layered, Start};
 use crate::search::beam::{BeamLimits, BeamSearch, BeamTask};
 use crate::search::exact::ExactSearch;
 use crate::search::gpu::NodeSearch;
-use crate::search::visited::Visited;
 use crate::vectors::Repeated;
 use crate::vectors::space::Space;
-use crate::{DataShape, Device, Index, Metric, Progress, Result, Strategy, Vectors};
+use crate::{Device, Metric, Progress, Result, Strategy, Vectors};
 
 /// Nodes of the test: a search for each shows whether searches reach the right part of the graph.
 const SAMPLE: usize = 1024;
@@ -36,7 +33,7 @@ pub(super) const BEAM: usize = 32;
 
 /// Beams tried for a layer. The layer takes the smallest that loses at most [`FEW_MORE`] searches
 /// more than the best. A search that goes astray in a layer does so with any beam below.
-const LAYER_BEAMS: [usize; 11] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64];
+pub(super) const LAYER_BEAMS: [usize; 11] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64];
 
 /// One test search in a thousand.
 const FEW_MORE: usize = SAMPLE / 1000;
@@ -44,19 +41,15 @@ const FEW_MORE: usize = SAMPLE / 1000;
 /// Degree of layers that are not monotonic graphs, and neighbours per node of the k-NN graphs they
 /// are pruned from. A step of a larger degree and a narrower beam takes fewer distances where the
 /// nodes are hard to search, as one node of each of thousands of clusters is.
-const DEGREE: usize = 40;
-const KNN: usize = 64;
+pub(super) const DEGREE: usize = 40;
+pub(super) const KNN: usize = 64;
 
 /// A layer has at most a sixth of the nodes below it. Under inner product few edges are mutual, and
 /// without a limit a layer would be nearly as large as the graph.
-const LEAST_STEP: usize = 6;
+pub(super) const LEAST_STEP: usize = 6;
 
 /// Fewest nodes of a graph with layers: the entry points alone cover a smaller one.
 pub(super) const LEAST: usize = 64;
-
-/// Most nodes of a layer above an out-of-core index: the exact search for their lists takes
-/// quadratic time.
-const MOST: usize = 1 << 20;
 
 /// The graph below a new layer.
 pub(crate) struct Below<'a, G> {
@@ -347,22 +340,23 @@ impl Builder {
         let vectors = below.base.select(&nodes)?;
         // The base has passed the check of values, so its rows need none.
         vectors.validated(0.0);
-        let above = self.layer_over(&vectors)?;
-        let mut layers = vec![Layer::over(&above, &nodes, LAYER_BEAMS[0])?];
-        layers.extend(above.layers().iter().map(|layer| layer.clone().renamed(&nodes)));
-        let highest = above.entries().iter().map(|&entry| nodes[entry as usize]).collect();
+        let Layered { entries, layers, .. } = self.layer_over(&vectors)?;
+        let layers = layers.into_iter().map(|layer| layer.renamed(&nodes)).collect();
+        let highest = entries.into_iter().map(|entry| nodes[entry as usize]).collect();
         Ok(Some((layers, highest)))
     }
 
-    /// Builds the index of a layer: a monotonic graph if it is small enough, for searches with a
-    /// narrow beam, else one from exact lists. Both are the same on any device.
-    fn layer_over(&self, base: &Vectors) -> Result<Index> {
+    /// Builds a layer of all rows, and the layers above it: a monotonic graph if it is small
+    /// enough, for searches with a narrow beam, else a graph pruned from exact lists. Both are the
+    /// same on any device.
+    fn layer_over(&self, base: &Vectors) -> Result<Layered> {
         let n = base.len();
-        let k = KNN.min(n - 1);
         // Inner products have no triangle inequality, on which the rule rests.
         if n <= monotonic::MOST && self.descent.metric != Metric::InnerProduct {
-            return self.monotonic_over(base, k);
+            return self.monotonic_over(base);
         }
+        let nodes: Vec<u32> = (0..n as u32).collect();
+        let k = KNN.min(n - 1);
         // Exact search takes hours on the emulator.
         let device = if self.descent.device.is_emulated() { Device::Cpu } else { self.descent.device };
         let descent = self.descent.clone().knn(k).device(device);
@@ -370,65 +364,13 @@ impl Builder {
         let (metric, progress) = (descent.metric, &descent.progress);
         let space = Space::new(base, metric, progress)?;
         let search = ExactSearch::new(k).metric(metric).device(device).progress(progress.clone());
-        let keys = search.neighbors_of(&space, &(0..n as u32).collect::<Vec<_>>())?;
+        let keys = search.neighbors_of(&space, &nodes)?;
         let graph = KnnGraph::from_keys(k, metric, n, &keys, DescentStats::default());
         let builder = Builder { stacked: true, ..Self::new(strategy(n)).descent(descent) };
-        builder.build_from(base, &graph)
-    }
-
-    /// Most nodes of the lowest layer whose build fits `device` and `host` bytes of memory, and the
-    /// host bytes of that build. None if not even 2 nodes fit.
-    pub(crate) fn largest_layer(
-        &self,
-        data: &DataShape,
-        target: Target,
-        (device, host): (u64, u64),
-    ) -> Option<(usize, u64)> {
-        let fits = |nodes: usize| {
-            let plan = self.layer_plan(data, nodes, target);
-            let bytes = self.layer_bytes(data, nodes, (&plan, target));
-            (plan.device_bytes() <= device && bytes <= host).then_some(bytes)
-        };
-        let (mut size, mut too_many) = (2, (data.rows / LEAST_STEP).min(MOST) + 1);
-        let mut bytes = fits(size).filter(|_| size < too_many)?;
-        while too_many - size > 1 {
-            let middle = size.midpoint(too_many);
-            match fits(middle) {
-                Some(more) => (size, bytes) = (middle, more),
-                None => too_many = middle,
-            }
-        }
-        Some((size, bytes))
-    }
-
-    /// Bytes of all layers in a file, if the lowest has `nodes` nodes.
-    pub(crate) fn layer_file_bytes(nodes: usize) -> usize {
-        let monotonic = nodes.min(monotonic::MOST) * monotonic::DEGREE;
-        let edges = monotonic.max(nodes * DEGREE);
-        // Each is at most a sixth of the one below.
-        4 * (edges + nodes + 64) * LEAST_STEP / (LEAST_STEP - 1)
-    }
-
-    fn layer_plan(&self, data: &DataShape, nodes: usize, target: Target) -> BuildPlan {
-        let k = KNN.min(nodes - 1);
-        let builder = Self::new(strategy(nodes)).descent(self.descent.clone().knn(k));
-        builder.plan_of(&data.part(nodes), k, target)
-    }
-
-    /// Host bytes of choosing the nodes of a layer and building it.
-    fn layer_bytes(&self, data: &DataShape, nodes: usize, (plan, target): (&BuildPlan, Target)) -> u64 {
-        let searches = Visited::plan(data.rows, target.threads).bytes();
-        // Exact lists as keys, and as ids and distances beside them.
-        let lists = Space::plan((nodes, data.dim), data.element, self.descent.metric)
-            .with::<[u64; 2]>("lists", nodes * KNN);
-        // The selection finds up to four times the nodes it keeps, and holds them twice while
-        // collecting.
-        let found = nodes as u64 * (4 * 2 * size_of::<(u64, u32)>() + data.row_bytes()) as u64;
-        let layers = Self::layer_file_bytes(nodes) as u64;
-        let parts = [plan.peak_of_stages().max(lists.bytes()), found, layers, plan.process.bytes()];
-        // This layer stays in memory while the layers above it are built.
-        let building = parts.into_iter().fold(0, u64::saturating_add);
-        building.saturating_add(building / LEAST_STEP as u64).saturating_add(searches)
+        let index = builder.build_from(base, &graph)?;
+        let layer = Layer::over(&index, &nodes, LAYER_BEAMS[0])?;
+        let layers = [&[layer], index.layers()].concat();
+        Ok(Layered { layers, ..Layered::at(index.entries().to_vec()) })
     }
 }
 

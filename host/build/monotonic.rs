@@ -3,14 +3,15 @@
 use rayon::prelude::*;
 
 use super::Builder;
-use super::layers::{Below, strategy};
-use crate::index::{Fingerprint, Layered, PaddedRows, random_entries};
+use super::layers::{Below, LAYER_BEAMS};
+use crate::index::{Layer, Layered, random_entries};
 use crate::prune::GraphRows;
 use crate::vectors::Repeated;
 use crate::vectors::space::Space;
-use crate::{Index, Progress, Result, Vectors};
+use crate::{Progress, Result, Vectors};
 
-/// Most edges of a node. Few nodes need more: those that are near to many others.
+/// The most edges that a node keeps. Without this limit, nodes in the middle of the data have over
+/// 200.
 pub(super) const DEGREE: usize = 128;
 
 /// Most nodes of such a graph: its edges take all pairs of nodes, on a CPU. 15,500 x 64 take a
@@ -76,21 +77,19 @@ fn edges(space: &Space<'_>, node: u32, scratch: &mut Scratch) -> Vec<u32> {
 }
 
 impl Builder {
-    /// Builds the monotonic graph of a layer, and the layers above it.
-    pub(super) fn monotonic_over(&self, base: &Vectors, k: usize) -> Result<Index> {
+    /// Builds the monotonic graph of a layer of all rows, and the layers above it.
+    pub(super) fn monotonic_over(&self, base: &Vectors) -> Result<Layered> {
         let (n, progress) = (base.len(), &self.descent.progress);
         let space = Space::new(base, self.descent.metric, progress)?;
         let rows = monotonic(&space, progress)?;
         let repeated = &Repeated::default();
         let below = Below { base, space: &space, graph: &rows, repeated, most: n, on_device: None };
-        let builder = Self { stacked: true, ..Self::new(strategy(n)).descent(self.descent.clone()) };
-        let layered = builder.layers_over(&below, random_entries(n, self.descent.seed))?;
-        let Layered { entries, layers, growth } = layered;
-        let max_degree = rows.stride();
-        let (degrees, neighbors) = rows.into_parts();
-        let rows = PaddedRows { max_degree, degrees, neighbors };
-        let index = Index::new(builder.description(k), Fingerprint::of(base)?, rows, entries);
-        Ok(index.with_layers(layers, growth))
+        let builder = Self { stacked: true, ..self.clone() };
+        let mut layered = builder.layers_over(&below, random_entries(n, self.descent.seed))?;
+        let (nodes, degree) = ((0..n as u32).collect(), rows.stride());
+        let (_, neighbors) = rows.into_parts();
+        layered.layers.insert(0, Layer::new(nodes, degree, neighbors, LAYER_BEAMS[0]));
+        Ok(layered)
     }
 }
 
