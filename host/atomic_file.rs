@@ -73,12 +73,14 @@ impl AtomicFile {
             .map_err(Error::io(&self.target))
     }
 
-    /// Empties the buffer, so that readers see the whole file. Returns its temporary path.
+    /// Empties the buffer, so that readers see the whole file, and starts to sync it. Returns its
+    /// temporary path.
     ///
     /// # Errors
-    /// If buffered bytes cannot be written.
+    /// If buffered bytes cannot be written, or an earlier sync failed.
     pub(crate) fn flushed(&mut self) -> Result<&Path> {
-        self.writer.flush().map_err(Error::io(&self.target))?;
+        let flushed = self.writer.flush().and_then(|()| self.flush.begin(self.writer.get_ref()));
+        flushed.map_err(Error::io(&self.target))?;
         Ok(&self.temporary.0)
     }
 

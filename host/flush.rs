@@ -25,6 +25,14 @@ impl Flush {
         if self.written < EVERY || self.running.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return Ok(());
         }
+        self.begin(file)
+    }
+
+    /// Starts to sync all that was written to `file`, after the running sync.
+    ///
+    /// # Errors
+    /// As [`wrote`](Self::wrote).
+    pub(crate) fn begin(&mut self, file: &File) -> io::Result<()> {
         self.written = 0;
         self.wait()?;
         let clone = file.try_clone()?;

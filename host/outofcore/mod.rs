@@ -34,7 +34,7 @@ mod store;
 mod tasks;
 
 pub use partition::OverlapStats;
-pub use plan::{CacheUse, ClusterGraph, ClusterPlan, Dispatch, Dispatcher, Limits, Order};
+pub use plan::{CacheUse, ClusterGraph, ClusterPlan, Dispatch, Dispatcher, Limits, Order, read_ahead};
 #[cfg(test)]
 pub(crate) use run::ListKernels;
 pub use run::{OutOfCore, OutOfCoreStats, Task, TaskKind};

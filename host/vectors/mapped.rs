@@ -9,14 +9,19 @@ use std::io;
 use std::ops::Deref;
 use std::path::Path;
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use memmap2::Mmap;
+
+use super::ahead::ReadAhead;
 
 /// A file mapped for reading.
 #[derive(Debug)]
 pub(crate) struct MappedFile {
     map: Mmap,
+    /// Threads that read the file ahead, if any.
+    ahead: OnceLock<ReadAhead>,
     /// Its entry in the registry, if one was free.
     place: Option<&'static Place>,
 }
@@ -51,7 +56,12 @@ impl MappedFile {
         // SAFETY: guaranteed by the caller.
         let map = unsafe { Mmap::map(file) }?;
         let place = PLACES.iter().find(|place| place.take(&map, path));
-        Ok(Self { map, place })
+        Ok(Self { map, ahead: OnceLock::new(), place })
+    }
+
+    /// Starts to read all of the file, at `path`, in the background. The first call counts.
+    pub(super) fn read_ahead(&self, path: &Path) {
+        self.ahead.get_or_init(|| ReadAhead::begin(path));
     }
 
     /// The map itself, for advice.

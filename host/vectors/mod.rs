@@ -1,6 +1,7 @@
 //! Data sets: element types, file formats, metrics and distances.
 
 mod advice;
+mod ahead;
 mod bits;
 mod construct;
 pub(crate) mod distance;
@@ -8,6 +9,7 @@ mod element;
 pub(crate) mod embedding;
 mod format;
 pub(crate) mod gpu;
+mod hashes;
 mod id_set;
 mod ids;
 mod lent;
@@ -190,6 +192,14 @@ impl Vectors {
     /// can.
     pub(crate) fn populate(&self, range: Range<usize>) {
         self.with_bytes(range, advice::populate);
+    }
+
+    /// Starts to read the whole file in the background, if rows are mapped from one: for a base that
+    /// stays in memory.
+    pub(crate) fn read_ahead(&self) {
+        if let (Some(map), Some(path)) = (self.storage.mapped(), &self.path) {
+            map.read_ahead(path);
+        }
     }
 
     /// Passes the bytes of a range of rows to `advise`, if rows are mapped from a file.

@@ -8,32 +8,21 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::gpu::Lent;
+use super::hashes::{Hashed, SAMPLED, hash, hash_rows, pairs_of, sample, shared};
 use super::norms::normalise;
 use super::space::Space;
 use super::{Access, TypedRows, with_matrix};
 use crate::{ElementType, Metric, Progress, Result, Vectors};
 
-/// Bytes of a row that the first hash covers; shorter rows are hashed whole.
-const SAMPLED: usize = 64;
-
-/// Number of places that a longer row is sampled at, including start and end.
-const PLACES: usize = 4;
-
 /// Most rows that are compared with each other where their sampled hashes are equal; more rows are
 /// hashed whole first.
 const COMPARED_AT_ONCE: usize = 4;
-
-/// Rows hashed between two checks for cancellation.
-const AT_A_TIME: usize = 1024;
 
 /// Bytes of rows that are hashed while the next ones are read ahead.
 const PART_BYTES: usize = 16 << 20;
 
 /// Bytes of rows that a device passes to the host at a time, except for long runs of equal rows.
 const FETCHED: usize = 64 << 20;
-
-/// Fewest rows of a run worth a thread.
-const COMPARED: usize = 1024;
 
 /// Peak memory in bytes per row of the base while repeated rows are found: three copies of the
 /// hashes while they are collected, or one and the pairs.
@@ -56,9 +45,6 @@ pub struct Repeated {
     /// Pairs of first row and repeated row, ascending.
     groups: Vec<[u32; 2]>,
 }
-
-/// A hash and its row.
-type Hashed = (u64, u32);
 
 impl Repeated {
     /// Finds the repeated rows of a base.
@@ -114,7 +100,9 @@ impl Repeated {
                 let place = if is_zero(row) { None } else { places.get(&row) };
                 Cow::Borrowed(place.map_or(&[][..], |place| &rows[place * row_bytes..][..row_bytes]))
             };
-            runs.chunk_by(|a, b| a.0 == b.0).for_each(|run| pairs.extend(pairs_of(run, bytes)));
+            for run in runs.chunk_by(|a, b| a.0 == b.0) {
+                pairs.extend(pairs_of(run, bytes, progress)?);
+            }
             first = least + more;
         }
         Ok(Self::from_pairs(pairs))
@@ -186,8 +174,8 @@ impl Repeated {
         long.par_sort_unstable();
         let long = shared(long);
         runs_of_rows.extend(runs(&long));
-        let pairs_of = |run: &&[Hashed]| progress.check().map(|()| pairs_of(run, &bytes));
-        let pairs = runs_of_rows.par_iter().map(pairs_of).collect::<Result<Vec<_>>>()?;
+        let pairs = runs_of_rows.par_iter().map(|run| pairs_of(run, &bytes, progress));
+        let pairs = pairs.collect::<Result<Vec<_>>>()?;
         Ok(Self::from_pairs(pairs.concat()))
     }
 
@@ -304,65 +292,6 @@ impl Repeated {
 
 fn bytes_of(rows: TypedRows<'_>, row: u32) -> &[u8] {
     with_matrix!(rows, m => bytemuck::cast_slice(m.row(row as usize)))
-}
-
-/// The bytes of a row that the first hash covers.
-fn sample(bytes: &[u8]) -> [u8; SAMPLED] {
-    let mut sampled = [0; SAMPLED];
-    if bytes.len() <= SAMPLED {
-        sampled[..bytes.len()].copy_from_slice(bytes);
-        return sampled;
-    }
-    const PIECE: usize = SAMPLED / PLACES;
-    for (place, piece) in sampled.chunks_exact_mut(PIECE).enumerate() {
-        piece.copy_from_slice(&bytes[place * (bytes.len() - PIECE) / (PLACES - 1)..][..PIECE]);
-    }
-    sampled
-}
-
-/// A 64-bit hash.
-fn hash(bytes: &[u8]) -> u64 {
-    let mix = |hash: u64, word: u64| {
-        let product = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        product ^ (product >> 32)
-    };
-    let (words, rest) = bytes.as_chunks::<8>();
-    let hash = words.iter().fold(bytes.len() as u64, |hash, &word| mix(hash, u64::from_le_bytes(word)));
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    // A second round spreads the last words over all bits.
-    mix(mix(hash, u64::from_le_bytes(last)), 0)
-}
-
-/// Hashes every row.
-fn hash_rows(hashed: &mut [Hashed], hash: impl Fn(u32) -> u64 + Sync, progress: &Progress) -> Result<()> {
-    hashed.par_chunks_mut(AT_A_TIME).try_for_each(|chunk| {
-        progress.check()?;
-        chunk.iter_mut().for_each(|(own, row)| *own = hash(*row));
-        Ok(())
-    })
-}
-
-/// Keeps the rows that share a hash with another row; hashes must ascend.
-fn shared(hashed: Vec<Hashed>) -> Vec<Hashed> {
-    let is_shared = |&at: &usize| {
-        let (own, _) = hashed[at];
-        (at > 0 && hashed[at - 1].0 == own) || hashed.get(at + 1).is_some_and(|next| next.0 == own)
-    };
-    (0..hashed.len()).into_par_iter().filter(is_shared).map(|at| hashed[at]).collect()
-}
-
-/// Pairs of repeated row and first row of its group, within a run of equal hashes.
-fn pairs_of<'a>(run: &[Hashed], bytes: impl Fn(u32) -> Cow<'a, [u8]> + Sync) -> Vec<[u32; 2]> {
-    let pairs = |rows: &[u32]| rows[1..].iter().map(|&row| [row, rows[0]]).collect::<Vec<_>>();
-    let mut rows: Vec<u32> = run.iter().map(|&(_, row)| row).collect();
-    let first = bytes(rows[0]);
-    if rows.par_iter().with_min_len(COMPARED).all(|&row| bytes(row) == first) {
-        return pairs(&rows);
-    }
-    // Different rows with the same hash.
-    rows.par_sort_unstable_by(|&a, &b| bytes(a).cmp(&bytes(b)).then(a.cmp(&b)));
-    rows.chunk_by(|&a, &b| bytes(a) == bytes(b)).flat_map(pairs).collect()
 }
 
 #[cfg(test)]

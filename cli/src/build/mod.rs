@@ -7,7 +7,7 @@ mod options;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use tagore::outofcore::{ClusterPlan, Order};
+use tagore::outofcore::{ClusterPlan, Order, read_ahead};
 use tagore::{Builder, DataShape, Index, Measure, Report, Strategy, Vectors, with_suffix};
 
 use crate::error::Result;
@@ -103,6 +103,8 @@ impl Args {
             if self.graph.is_none() && !self.limits.are_given() {
                 builder.find_repeated(&base, output.progress())?;
             }
+        } else {
+            read_ahead(&base);
         }
         laps.end("read");
         drop(preparation);

@@ -15,6 +15,9 @@ use crate::vectors::Access;
 /// Maximum rounds of splitting clusters that the sample predicts too large.
 const SPLITS: u32 = 4;
 
+/// Sampled rows that are read at a time.
+const READ_AT_ONCE: usize = 1 << 14;
+
 /// Cluster centres of a base.
 pub(crate) struct Found {
     pub centres: Centres,
@@ -36,7 +39,12 @@ pub(crate) fn find_centres(input: &PartitionInput<'_>, chunk_rows: usize) -> Res
     base.advise(Access::AtRandom);
     let row_of = |i: u32| repeated.other(drawn(draws(0, i), i, count as u32, n as u32)) as usize;
     let rows: Vec<usize> = (0..count as u32).into_par_iter().map(row_of).collect();
-    base.validate_rows(rows.par_iter().copied(), embedding.metric())?;
+    for rows in rows.chunks(READ_AT_ONCE) {
+        progress.check()?;
+        // All before the first is needed: a disk is faster with many requests.
+        rows.iter().for_each(|&row| base.prefetch(row..row + 1));
+        base.validate_rows(rows.par_iter().copied(), embedding.metric())?;
+    }
     let sample = embedding.rows(base, count, |i| rows[i]);
     let unwatched = progress.unwatched();
     let stage = unwatched.stage("partition", 0);

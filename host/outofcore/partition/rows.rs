@@ -66,15 +66,17 @@ impl RowLists {
                 let (nearest, sums) = (assigner.with(&centres)?, BlockSums::new(dim));
                 let assigning = Assigning { base, repeated, embedding, nearest, stage, sums, largest: 0.0 };
                 let done = (assigning.range(rows.clone(), piece)?, Checksums::of_blocks(base, rows));
-                // The receiver lives as long as this thread.
-                let _ = to.send((number, done));
+                // A closed channel means that the rows cannot be placed.
+                if to.send((number, done)).is_err() {
+                    return Ok(());
+                }
             }
         };
         base.advise(Access::InOrder);
         let mut filling = Filling::new(clusters, plan.cluster_size);
         let mut members: Vec<Vec<[u32; 2]>> = vec![Vec::new(); clusters];
         let (mut mean, mut largest, mut checksums) = (vec![0f64; dim], 0f32, Checksums::default());
-        let mut place = |rows: Range<usize>, (assigned, blocks): AssignedBlocks| {
+        let mut place = |rows: Range<usize>, (assigned, blocks): AssignedBlocks| -> Result<()> {
             checksums.add(&blocks);
             largest = largest.max(assigned.largest);
             add_blocks(&mut mean, &assigned.sums);
@@ -82,6 +84,8 @@ impl RowLists {
             let mut pairs = assigned.nearest;
             if !filling.put_all(assigned.pairs.iter().map(|(&pair, &rows)| (pair, rows.into()))) {
                 for (&id, pair) in ids.iter().zip(&mut pairs) {
+                    // A row whose nearest clusters are full is compared with all.
+                    progress.check()?;
                     let row = || embedding.rows(base, 1, |_| id as usize);
                     *pair = filling.put(*pair, || centres.distances(&row().row(0)));
                 }
@@ -90,6 +94,7 @@ impl RowLists {
                 members[a as usize].push([id, b]);
                 members[b as usize].push([id, a]);
             }
+            Ok(())
         };
         thread::scope(|scope| {
             let (send, results) = channel();
@@ -101,14 +106,15 @@ impl RowLists {
             drop(send);
             // Ranges are placed in their order, whichever is assigned first.
             let (mut waiting, mut next) = (BTreeMap::new(), 0);
-            for (number, done) in results {
+            let placed = results.into_iter().try_for_each(|(number, done)| {
                 waiting.insert(number, done);
                 while let Some(done) = waiting.remove(&next) {
-                    place(ranges[next].clone(), done);
+                    place(ranges[next].clone(), done)?;
                     next += 1;
                 }
-            }
-            threads.into_iter().try_for_each(join)
+                Ok(())
+            });
+            threads.into_iter().try_for_each(join).and(placed)
         })?;
         check_smallest(base, largest, embedding.metric())?;
         base.validated(largest);

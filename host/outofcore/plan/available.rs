@@ -42,6 +42,16 @@ pub(super) fn stays_in_memory(base: &Vectors, bytes: u64) -> bool {
     !base.is_mapped() && base.lent().is_none() || host_memory().is_some_and(fits)
 }
 
+/// Starts to read the file of a base in the background, if it fits free memory: the pages then stay
+/// there for the build. To be called before the devices are opened; a build [out of
+/// core](super::super::OutOfCore) that keeps its base in memory calls it otherwise. Values and
+/// results do not change.
+pub fn read_ahead(base: &Vectors) {
+    if stays_in_memory(base, 0) {
+        base.read_ahead();
+    }
+}
+
 /// Free bytes of host memory for this process; `None` if unknown.
 fn host_memory() -> Option<u64> {
     let read = |path: &Path| fs::read_to_string(path).ok();

@@ -12,6 +12,7 @@ mod order;
 mod sizes;
 mod spread;
 
+pub use self::available::read_ahead;
 pub use self::cache::CacheUse;
 pub use self::clusters::ClusterPlan;
 pub(crate) use self::clusters::RowBins;

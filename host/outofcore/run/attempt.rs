@@ -54,7 +54,7 @@ struct Begun {
 impl Run<'_> {
     /// Goes on from the work that is there. In the `first` attempt this is of an earlier run.
     pub(super) fn attempt(&self, work: &mut Medium, first: bool, stats: &mut OutOfCoreStats) -> Attempt<()> {
-        let Self { settings: OutOfCore { builder, .. }, base, trace, .. } = *self;
+        let Self { settings: OutOfCore { builder, .. }, base, .. } = *self;
         let began = Instant::now();
         let embedding = Embedding::new(base, builder.descent.metric, &self.progress.partition)?;
         let partition = self.partition(work, &embedding, first)?;
@@ -67,19 +67,39 @@ impl Run<'_> {
         let (mut merged, mut checkpoints) = self.merge(work, &partition, &embedding, stats)?;
         stats.build += began.elapsed().as_secs_f64();
         (stats.cache, stats.spilled_bytes) = (merged.cache, merged.spilled_bytes);
+        thread::scope(|scope| {
+            // No list waits, so their file is removed while the index is written: large files take a
+            // while.
+            let cutting = spawn(scope, || {
+                checkpoints.wait()?;
+                work.log(LISTS, 0).map(drop)
+            })?;
+            self.finish(&mut merged, &partition, &embedding, stats)?;
+            Ok(join(cutting)?)
+        })
+    }
 
+    /// Writes the index of the finished rows.
+    fn finish(
+        &self,
+        merged: &mut Merged,
+        partition: &Partition,
+        embedding: &Embedding,
+        stats: &mut OutOfCoreStats,
+    ) -> Attempt<()> {
+        let Self { settings: OutOfCore { builder, .. }, base, trace, .. } = *self;
         let began = Instant::now();
         let task = trace.start(TaskKind::Write, "writer", None);
         let repeated = partition.repeated()?;
         stats.repeated = repeated.len() as u64;
-        self.copy_rows(&mut merged, &repeated)?;
-        let Merged { entries: clusters, central, .. } = &merged;
+        self.copy_rows(merged, &repeated)?;
+        let Merged { entries: clusters, central, .. } = merged;
         let nodes = Reached { clusters, central: *central };
-        let entries = entry_points(builder, base, &embedding, &repeated, nodes);
-        stats.layers = self.write(&merged, &repeated, entries)?;
+        let entries = entry_points(builder, base, embedding, &repeated, nodes);
+        stats.layers = self.write(merged, &repeated, entries)?;
         task.end(merged.rows.bytes());
         stats.write += began.elapsed().as_secs_f64();
-        Ok(checkpoints.wait()?)
+        Ok(())
     }
 
     /// Removes the state of damaged content, so that the next attempt makes the content again.
@@ -171,6 +191,7 @@ impl Run<'_> {
     fn row_lists(&self, input: PartitionInput<'_>, logs: [Log; 2]) -> Result<Partition> {
         let Self { settings: OutOfCore { builder, .. }, base, plan, devices, .. } = *self;
         let unwatched = input.progress.unwatched();
+        base.read_ahead();
         let (repeated, lists) = thread::scope(|scope| {
             let finding = spawn(scope, || find_repeated(builder, base, plan, &unwatched))?;
             let lists = RowLists::find(&input, devices);

@@ -195,8 +195,10 @@ impl Merger {
     ) -> Result<(Checkpoint, impl FnOnce() -> Result<()> + Send + 'static)> {
         self.done.waiting = self.parcels.iter().map(|(&pair, parcel)| (pair, parcel.piece)).collect();
         self.done.rows = self.rows.pieces()?.to_vec();
-        (self.done.list_bytes, self.done.row_bytes) = (self.spill.bytes(), self.rows.bytes());
         let waits = self.done.waiting.values().any(Option::is_some);
+        // Without a waiting parcel, nothing of the file of lists is needed.
+        self.done.list_bytes = if waits { self.spill.bytes() } else { 0 };
+        self.done.row_bytes = self.rows.bytes();
         let lists = if waits { Some(self.spill.flushing()?) } else { None };
         let rows = self.rows.flushing()?;
         let sync = move || {

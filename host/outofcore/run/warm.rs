@@ -11,6 +11,10 @@ use crate::{Builder, DataShape, Result, Target, Vectors};
 /// Rows of the throw-away build: with fewer rows, builds use other kernels.
 const ROWS: usize = 16_384;
 
+/// Adjacent rows of the sample: a disk that is busy with the partition reads few runs sooner than
+/// many rows.
+const RUN: usize = 256;
+
 /// Builds and drops the index of a sample of `base`, as clusters of `size` vectors are built on
 /// `devices` devices. The driver compiles each kernel on its first launch: 1 to 2 s in all.
 pub(super) fn warm(
@@ -30,12 +34,13 @@ pub(super) fn warm(
         pin(&gpu, Crew::of_gpus(devices))?;
     }
     let builder = builder.clone().descent(descent).start(start);
-    let sample: Vec<u32> = (0..rows).map(|row| (row * (base.len() / rows)) as u32).collect();
+    let step = base.len() / rows.div_ceil(RUN);
+    let sample: Vec<u32> = (0..rows).map(|row| (row / RUN * step + row % RUN) as u32).collect();
     let cluster = Cluster {
         number: 0,
         ids: (0..rows as u32).collect(),
         others: vec![1; rows],
-        vectors: base.far_apart(|| base.select(&sample))?,
+        vectors: base.select(&sample)?,
     };
     let mean = vec![0.0; embedding.dim(base.dim())];
     let mut lists = LocalIndex::build(&builder, cluster, embedding, &mean, |_| true)?.lists;
