@@ -59,7 +59,8 @@ fn read(path: &Path, next: &AtomicU64, stop: &AtomicBool) {
         let begin = next.fetch_add(PIECE, Ordering::Relaxed);
         content.clear();
         let read = file.seek(SeekFrom::Start(begin));
-        if !read.and_then(|_| (&mut file).take(PIECE).read_to_end(&mut content)).is_ok_and(|bytes| bytes > 0) {
+        if !read.and_then(|_| (&mut file).take(PIECE).read_to_end(&mut content)).is_ok_and(|bytes| bytes > 0)
+        {
             return;
         }
     }

@@ -50,7 +50,11 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
 }
 
 /// Hashes every row.
-pub(super) fn hash_rows(hashed: &mut [Hashed], hash: impl Fn(u32) -> u64 + Sync, progress: &Progress) -> Result<()> {
+pub(super) fn hash_rows(
+    hashed: &mut [Hashed],
+    hash: impl Fn(u32) -> u64 + Sync,
+    progress: &Progress,
+) -> Result<()> {
     hashed.par_chunks_mut(AT_A_TIME).try_for_each(|chunk| {
         progress.check()?;
         chunk.iter_mut().for_each(|(own, row)| *own = hash(*row));

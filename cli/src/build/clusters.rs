@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tagore::gpu::KernelTime;
 use tagore::outofcore::{ClusterPlan, OutOfCore, OutOfCoreStats, Task, TaskKind};
 use tagore::{
     BuildCost, Builder, DataShape, Device, Index, KnnSample, Measure, Metric, Progress, Report, StageCost,
@@ -164,6 +165,19 @@ fn parts(stats: &OutOfCoreStats) -> [(&'static str, f64); 6] {
     ]
 }
 
+/// The share of building in which kernels ran, for each GPU.
+fn busy(stats: &OutOfCoreStats) -> impl Iterator<Item = f64> {
+    stats.busy.iter().map(|seconds| seconds / stats.build)
+}
+
+/// Seconds of each kernel, for each GPU.
+fn kernels(stats: &OutOfCoreStats) -> Value {
+    let of_gpu = |times: &Vec<KernelTime>| -> Value {
+        times.iter().map(|time| (time.kernel.to_owned(), Value::from(time.seconds))).collect()
+    };
+    stats.kernels.iter().map(of_gpu).collect()
+}
+
 /// The tasks of a build that began `before` seconds after the command, by the command's clock. What
 /// the command did before is a task too.
 fn since_start(tasks: &[Task], before: f64) -> Vec<Task> {
@@ -187,6 +201,9 @@ impl Done {
             stats.layers,
             stats.cache.hit_ratio()
         ));
+        for (gpu, share) in busy(stats).enumerate() {
+            output.say(format_args!("kernels ran {:.1} % of building on GPU {gpu}", 100.0 * share));
+        }
         output.say(format_args!(
             "mean degree {:.2}, {} of {} nodes cannot be reached",
             index.mean_degree(),
@@ -210,6 +227,7 @@ impl Done {
                 "layers": stats.layers, "total": total,
             },
             "built": stats.built, "repaired": stats.repaired, "peak_gpu_bytes": stats.peak_gpu_bytes,
+            "gpu_busy": busy(stats).collect::<Vec<_>>(), "kernels": kernels(stats),
             "peak_host_bytes": peak_host_bytes(), "mean_degree": index.mean_degree(),
         })
     }
