@@ -26,6 +26,8 @@ impl Fingerprint {
     /// If they lie on a device that fails.
     pub fn of(vectors: &Vectors) -> Result<Self> {
         let (some, rows) = vectors.spread()?;
+        // All before the first is needed: a busy disk takes long for each.
+        rows.iter().for_each(|&row| some.prefetch(row..row + 1));
         let hash_row =
             |hash, row| with_matrix!(some.rows(), m => fnv1a(hash, bytemuck::cast_slice(m.row(row))));
         let hash = vectors.far_apart(|| rows.into_iter().fold(0xcbf2_9ce4_8422_2325, hash_row));

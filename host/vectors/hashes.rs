@@ -89,3 +89,26 @@ pub(super) fn pairs_of<'a>(
     rows.par_sort_unstable_by(|&a, &b| bytes(a).cmp(&bytes(b)).then(a.cmp(&b)));
     Ok(rows.chunk_by(|&a, &b| bytes(a) == bytes(b)).flat_map(pairs).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::Error;
+
+    #[test]
+    fn a_cancelled_comparison_reads_no_more_rows() {
+        let run: Vec<Hashed> = (0..10_000).map(|row| (7, row)).collect();
+        let (read, progress) = (AtomicUsize::new(0), Progress::silent());
+        let bytes = |_| {
+            read.fetch_add(1, Ordering::Relaxed);
+            Cow::Borrowed(&[1u8][..])
+        };
+        assert_eq!(pairs_of(&run, bytes, &progress).unwrap().len(), run.len() - 1);
+        progress.cancel();
+        read.store(0, Ordering::Relaxed);
+        assert!(matches!(pairs_of(&run, bytes, &progress), Err(Error::Cancelled)));
+        assert_eq!(read.into_inner(), 1);
+    }
+}

@@ -194,8 +194,8 @@ impl Vectors {
         self.with_bytes(range, advice::populate);
     }
 
-    /// Starts to read the whole file in the background, if rows are mapped from one: for a base that
-    /// stays in memory.
+    /// Starts to read the whole file in the background, if rows are mapped from one: for a base
+    /// that stays in memory.
     pub(crate) fn read_ahead(&self) {
         if let (Some(map), Some(path)) = (self.storage.mapped(), &self.path) {
             map.read_ahead(path);

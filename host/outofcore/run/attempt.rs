@@ -68,8 +68,8 @@ impl Run<'_> {
         stats.build += began.elapsed().as_secs_f64();
         (stats.cache, stats.spilled_bytes) = (merged.cache, merged.spilled_bytes);
         thread::scope(|scope| {
-            // No list waits, so their file is removed while the index is written: large files take a
-            // while.
+            // No list waits, so their file is emptied while the index is written: large files take
+            // a while.
             let cutting = spawn(scope, || {
                 checkpoints.wait()?;
                 work.log(LISTS, 0).map(drop)
