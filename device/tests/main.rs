@@ -10,6 +10,7 @@ mod device;
 mod exact;
 mod known;
 mod members;
+mod monotonic;
 mod path;
 mod prepare;
 mod prune;

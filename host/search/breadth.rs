@@ -71,9 +71,14 @@ impl Breadth {
     }
 
     /// Nodes that an adaptive search with this beam keeps: as many on a CPU as on a GPU. No more
-    /// than the kernel of its beam holds, since the next kernel takes longer for each distance.
+    /// than the kernel of its beam holds, since the next kernel takes longer for each distance. Two
+    /// more for each more of the beam, until the kernel is full: recall grows without steps.
     pub(crate) fn kept(beam: usize) -> usize {
-        (ROOM * beam).min(Held::of(beam) as usize).max(beam)
+        let (held, below) = match Held::of(beam) {
+            Held::Nodes64 => (Held::Nodes64 as usize, 0),
+            held => (held as usize, held as usize / 2),
+        };
+        (ROOM * beam - below).min(held).max(beam)
     }
 
     /// The growth by which searches of `index` stop; none if they are fixed, as those on codes of
@@ -109,8 +114,14 @@ mod tests {
 
     #[test]
     fn a_search_keeps_what_the_kernel_of_its_beam_holds() {
-        for (beam, kept) in [(1, 2), (32, 64), (50, 64), (64, 64), (100, 128), (257, 512), (600, 600)] {
+        let of_beams = [(1, 2), (32, 64), (50, 64), (64, 64), (70, 76), (100, 128), (257, 258), (600, 600)];
+        for (beam, kept) in of_beams {
             assert_eq!(adaptive(1, (beam, beam), Metric::L2).kept, kept);
+        }
+        // No beam more makes a search much wider.
+        for beam in 1..512 {
+            let more = adaptive(1, (beam + 1, beam + 1), Metric::L2).kept - Breadth::kept(beam);
+            assert!(more <= ROOM, "{beam}: {more}");
         }
         assert_eq!(Breadth::adaptive(1, (64, 64), (Metric::L2, None)), Breadth::fixed(64));
     }
