@@ -10,7 +10,6 @@ mod device;
 mod exact;
 mod known;
 mod members;
-mod monotonic;
 mod path;
 mod prepare;
 mod prune;

@@ -6,9 +6,9 @@ use super::layers::{DEGREE, KNN, LEAST_STEP, strategy};
 use super::plan::BuildPlan;
 use super::target::Target;
 use super::{Builder, monotonic};
+use crate::DataShape;
 use crate::search::visited::Visited;
 use crate::vectors::space::Space;
-use crate::{DataShape, prune};
 
 /// Most nodes of a layer above an out-of-core index: the exact search for their lists takes
 /// quadratic time.
@@ -29,8 +29,7 @@ impl Builder {
         let fits = |nodes: usize| {
             let plan = self.layer_plan(data, nodes, target);
             let bytes = self.layer_bytes(data, nodes, (&plan, target));
-            let on_device = plan.device_bytes().max(Self::monotonic_bytes(data, nodes));
-            (on_device <= device && bytes <= host).then_some(bytes)
+            (plan.device_bytes() <= device && bytes <= host).then_some(bytes)
         };
         let (mut size, mut too_many) = (2, (data.rows / LEAST_STEP).min(MOST) + 1);
         let mut bytes = fits(size).filter(|_| size < too_many)?;
@@ -50,14 +49,6 @@ impl Builder {
         let sizes = successors(Some(nodes), |nodes| Some(nodes / LEAST_STEP)).take_while(|&nodes| nodes > 0);
         let edges = |nodes: usize| (nodes.min(monotonic::MOST) * monotonic::DEGREE).max(nodes * DEGREE);
         4 * sizes.map(|nodes| edges(nodes) + nodes + LAYER_WORDS).sum::<usize>()
-    }
-
-    /// Device bytes of the monotonic graph of `nodes` nodes, or of the largest that may lie above
-    /// them.
-    fn monotonic_bytes(data: &DataShape, nodes: usize) -> u64 {
-        // Values under cosine are f32.
-        let row_bytes = data.row_bytes().max(data.dim * size_of::<f32>());
-        prune::gpu::monotonic_bytes(nodes.min(monotonic::MOST), monotonic::DEGREE, row_bytes)
     }
 
     fn layer_plan(&self, data: &DataShape, nodes: usize, target: Target) -> BuildPlan {
@@ -92,10 +83,10 @@ mod tests {
         let words = |nodes: usize, degree: usize| nodes * (degree + 1) + LAYER_WORDS;
         for (lowest, sizes) in [
             (2, vec![(2, 1)]),
-            (65_536, vec![(65_536, 128), (10_922, 128), (1_820, 128)]),
-            (200_000, vec![(200_000, 40), (33_333, 128), (5_555, 128)]),
-            (900_000, vec![(900_000, 40), (65_536, 128), (10_922, 128)]),
-            (200_000, vec![(65_536, 128), (10_922, 128)]),
+            (16_384, vec![(16_384, 128), (2_730, 128), (455, 128)]),
+            (60_000, vec![(60_000, 40), (10_000, 128), (1_666, 128)]),
+            (200_000, vec![(200_000, 40), (16_384, 128), (2_730, 128)]),
+            (60_000, vec![(16_384, 128), (2_730, 128)]),
         ] {
             let used: usize = sizes.into_iter().map(|(nodes, degree)| words(nodes, degree)).sum();
             assert!(4 * used <= Builder::layer_file_bytes(lowest), "{lowest}");

@@ -4,10 +4,8 @@ use rayon::prelude::*;
 
 use super::Builder;
 use super::layers::{Below, LAYER_BEAMS};
-use crate::gpu::Gpu;
 use crate::index::{Layer, Layered, random_entries};
-use crate::prune::gpu::monotonic_bytes;
-use crate::prune::{self, GraphRows};
+use crate::prune::GraphRows;
 use crate::vectors::Repeated;
 use crate::vectors::space::Space;
 use crate::{Progress, Result, Vectors};
@@ -16,12 +14,9 @@ use crate::{Progress, Result, Vectors};
 /// 200.
 pub(super) const DEGREE: usize = 128;
 
-/// Most nodes of such a graph: its edges take all pairs of nodes. 15,500 x 64 take a second on 16
-/// cores.
-pub(super) const MOST: usize = 1 << 16;
-
-/// Fewest nodes for which a GPU is used, if there is one: fewer take a CPU as long as the launch.
-const WORTH_A_GPU: usize = 1 << 11;
+/// Most nodes of such a graph: its edges take all pairs of nodes, on a CPU. 15,500 x 64 take a
+/// second on 16 cores.
+pub(super) const MOST: usize = 1 << 14;
 
 /// Buffers of one thread.
 #[derive(Default)]
@@ -31,20 +26,17 @@ struct Scratch {
     from_near: Vec<f32>,
 }
 
-/// The monotonic relative neighbourhood graph of all rows (Fu et al. 2019, *NSG*, section 3.3), on
-/// a CPU: an
+/// The monotonic relative neighbourhood graph of all rows (Fu et al. 2019, *NSG*, section 3.3): an
 /// edge from p to q stays unless a shorter edge of p leads to a node nearer to q. Greedy search for
 /// any node then never stops before it, as long as no node has more than [`DEGREE`] edges. NSG
 /// takes its candidates from lists of neighbours; here they are all nodes.
 ///
 /// Distances are rule distances, and equal ones are ordered by id.
 pub(super) fn monotonic(space: &Space<'_>, progress: &Progress) -> Result<GraphRows> {
-    let stage = progress.stage("layers", space.len() as u64);
     let nodes = 0..space.len() as u32;
     let edges = nodes.into_par_iter().map_init(Scratch::default, |scratch, node| {
-        let edges = edges(space, node, scratch);
-        stage.advance(1)?;
-        Ok(edges)
+        progress.check()?;
+        Ok(edges(space, node, scratch))
     });
     let edges: Vec<Vec<u32>> = edges.collect::<Result<_>>()?;
     let stride = edges.iter().map(Vec::len).max().unwrap_or(0).max(1);
@@ -52,15 +44,6 @@ pub(super) fn monotonic(space: &Space<'_>, progress: &Progress) -> Result<GraphR
     for (row, edges) in ids.chunks_exact_mut(stride).zip(edges) {
         row[..edges.len()].copy_from_slice(&edges);
     }
-    Ok(GraphRows::from_padded(ids, stride))
-}
-
-/// As [`monotonic`], on a GPU.
-fn monotonic_on(gpu: &Gpu, space: &Space<'_>, progress: &Progress) -> Result<GraphRows> {
-    let ids = prune::gpu::monotonic(gpu, space, DEGREE, progress)?;
-    let edges = |row: &[u32]| row.iter().take_while(|&&id| id != u32::MAX).count();
-    let stride = ids.chunks_exact(DEGREE).map(edges).max().unwrap_or(0).max(1);
-    let ids = ids.chunks_exact(DEGREE).flat_map(|row| &row[..stride]).copied().collect();
     Ok(GraphRows::from_padded(ids, stride))
 }
 
@@ -98,10 +81,7 @@ impl Builder {
     pub(super) fn monotonic_over(&self, base: &Vectors) -> Result<Layered> {
         let (n, progress) = (base.len(), &self.descent.progress);
         let space = Space::new(base, self.descent.metric, progress)?;
-        let rows = match self.gpu_for_monotonic(&space)? {
-            Some(gpu) => monotonic_on(&gpu, &space, progress)?,
-            None => monotonic(&space, progress)?,
-        };
+        let rows = monotonic(&space, progress)?;
         let repeated = &Repeated::default();
         let below = Below { base, space: &space, graph: &rows, repeated, most: n, on_device: None };
         let builder = Self { stacked: true, ..self.clone() };
@@ -111,24 +91,12 @@ impl Builder {
         layered.layers.insert(0, Layer::new(nodes, degree, neighbors, LAYER_BEAMS[0]));
         Ok(layered)
     }
-
-    /// The GPU of a monotonic graph; none for the CPU, which makes the same graph.
-    fn gpu_for_monotonic(&self, space: &Space<'_>) -> Result<Option<Gpu>> {
-        let device = self.descent.device;
-        // The emulator would take hours.
-        if space.len() < WORTH_A_GPU || device.is_emulated() {
-            return Ok(None);
-        }
-        let Some(gpu) = device.for_dim(space.dim())?.gpu()? else { return Ok(None) };
-        let needed = monotonic_bytes(space.len(), DEGREE, space.device_row_bytes());
-        Ok((needed <= gpu.free_memory()?).then_some(gpu))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ElementType, Metric, Synth};
+    use crate::{Metric, Synth};
 
     fn distance(space: &Space<'_>, a: u32, b: u32) -> f32 {
         let mut out = Vec::new();
@@ -161,35 +129,6 @@ mod tests {
             let rows = monotonic(&space, &Progress::silent()).unwrap();
             for node in 0..n as u32 {
                 assert_eq!(rows.row(node), reference(&space, node), "{n} {metric} {node}");
-            }
-        }
-    }
-
-    #[test]
-    fn rows_are_the_same_on_every_device() {
-        let synth = Synth::new(601, 17, 7).unwrap().base();
-        let byte = |i: i32| (i * i >> 3) as u8;
-        let bits = Vectors::from_bits((0..601 * 3).map(byte).collect(), 24).unwrap();
-        let bytes = Vectors::from_i8((0..601 * 5).map(|i| byte(i) as i8).collect(), 5).unwrap();
-        let silent = Progress::silent();
-        let cases = [
-            (synth.clone(), Metric::L2),
-            (synth.clone(), Metric::Cosine),
-            (synth.cast(ElementType::F16, &silent).unwrap().into_owned(), Metric::L2),
-            (bytes.clone(), Metric::L2),
-            (bytes, Metric::Cosine),
-            (bits, Metric::L2),
-        ];
-        for (base, metric) in cases {
-            let space = Space::new(&base, metric, &silent).unwrap();
-            let expected = monotonic(&space, &silent).unwrap();
-            for gpu in std::iter::once(Gpu::emulated(3)).chain(Gpu::cuda_for_tests()) {
-                let found = monotonic_on(&gpu, &space, &silent).unwrap();
-                let (base, name) = (base.element_type(), gpu.name());
-                for node in 0..601 {
-                    let (found, expected) = (found.row(node), expected.row(node));
-                    assert_eq!(found, expected, "{node} of {base} under {metric} on {name}");
-                }
             }
         }
     }

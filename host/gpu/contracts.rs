@@ -26,7 +26,6 @@ use tagore_device::prune::detours::{Detours, prune_detours, prune_detours_unbala
 use tagore_device::prune::filter;
 use tagore_device::prune::ids::prune_ids;
 use tagore_device::prune::kernels::{RuleElement, RuleKernels};
-use tagore_device::prune::monotonic::Monotonic;
 use tagore_device::prune::path::Paths;
 use tagore_device::prune::reverse::{prune_edge_sources, prune_edge_targets, prune_edges, prune_edges_count};
 use tagore_device::prune::rule::{AlphaConvergent, Angle, Distance, Spread, TauMonotonic};
@@ -55,7 +54,7 @@ use crate::descent::gpu::phases::MOST_EXPANDED;
 use crate::index::MAX_LAYER_BEAM;
 use crate::outofcore::ListKernels;
 use crate::prune::collect::{HOP, PATH};
-use crate::prune::gpu::{MonotonicKernels, PruneKernels, PruneShape};
+use crate::prune::gpu::{PruneKernels, PruneShape};
 use crate::search::breadth::Breadth;
 use crate::search::exact::gpu::{MAX_K, capacity};
 use crate::search::gpu::{BeamKernels, BeamShape, MAX_BEAM};
@@ -158,9 +157,7 @@ fn of_lists(launched: &mut Launched) {
 }
 
 /// Kernels with shared memory by vectors.
-fn of_vectors<T: DescentKernels + PruneKernels + MonotonicKernels + ListKernels + NormKernels>(
-    launched: &mut Launched,
-) {
+fn of_vectors<T: DescentKernels + PruneKernels + ListKernels + NormKernels>(launched: &mut Launched) {
     launched.constant::<T::Join>();
     launched.constant::<T::Pairs>();
     launched.constant::<T::Mean>();
@@ -178,7 +175,6 @@ fn of_vectors<T: DescentKernels + PruneKernels + MonotonicKernels + ListKernels 
             launched.kernel::<T::Assign>((Assign { units, probes, ..zeroed() },));
         }
         let rows = Rows { dim: dim as u32, ..zeroed() };
-        launched.kernel::<T::MonotonicRows>((Monotonic { rows, ..zeroed() },));
         for k in breakpoints(MAX_DESCENT_K as usize) {
             launched.kernel::<T::Finish>((Finish { dim: dim as u32, k: k as u32, ..zeroed() },));
             for expand in breakpoints(MOST_EXPANDED) {

@@ -6,7 +6,6 @@ pub mod filter;
 pub mod ids;
 pub mod kernels;
 pub mod medoid;
-pub mod monotonic;
 pub mod path;
 pub mod places;
 pub mod reverse;

@@ -5,7 +5,6 @@ mod filter;
 mod ids;
 mod kernels;
 mod medoid;
-mod monotonic;
 mod path;
 mod plan;
 mod pruning;
@@ -21,9 +20,6 @@ use collect::CollectKernels;
 use cuda_std::memory::Global;
 pub(crate) use kernels::kernels;
 use medoid::MedoidKernels;
-#[cfg(test)]
-pub(crate) use monotonic::MonotonicKernels;
-pub(crate) use monotonic::{monotonic, monotonic_bytes};
 use path::PathKernels;
 pub(crate) use plan::PruneShape;
 pub(crate) use pruning::Pruning;
