@@ -7,12 +7,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tagore_device::key::{Key, NONE};
 
 use super::local::{LocalIndex, ParcelPlaces};
+use super::pipeline::lock;
 use crate::Result;
+use crate::memory::zeros;
 use crate::outofcore::plan::{CacheUse, ClusterGraph};
 use crate::outofcore::store::{Attempt, Bins, Checkpoint, Damage, Fault, Log, Pair, Piece, Reader};
 
@@ -59,10 +61,12 @@ impl Waiting {
             return Ok(keys.clone());
         }
         let lost = || Fault::Damage(Damage::Lists(self.pair));
-        let content = spill.read(self.piece.ok_or_else(lost)?)?.ok_or_else(lost)?;
-        let all: Vec<Key> = bytemuck::pod_collect_to_vec(&content);
-        let is_known = |&key: &Key| key == NONE || (key as u32 as usize) < self.nodes;
-        if !all.iter().all(is_known) {
+        let piece = self.piece.ok_or_else(lost)?;
+        let mut all: Vec<Key> = zeros(piece.bytes() as usize / size_of::<Key>());
+        let sound = spill.read_to(piece, bytemuck::cast_slice_mut(&mut all))?;
+        let is_known = |key: Key| key == NONE || (key as u32 as usize) < self.nodes;
+        // Without an early end, so that the compiler takes several keys at a time.
+        if !sound || !all.iter().fold(true, |known, &key| known & is_known(key)) {
             return Err(lost());
         }
         Ok(Resident { part: 0..all.len(), all: Arc::new(all) })
@@ -78,7 +82,7 @@ pub(super) struct Merger {
     /// `rows` have the present ones.
     done: Checkpoint,
     parcels: BTreeMap<Pair, Parcel>,
-    spill: Log,
+    spill: Arc<Mutex<Log>>,
     rows: Bins,
 }
 
@@ -109,14 +113,14 @@ impl Merger {
             nodes_per_bin: nodes.div_ceil(rows.count()),
             parcels: parcels.collect(),
             done,
-            spill,
+            spill: Arc::new(Mutex::new(spill)),
             rows,
         }
     }
 
     /// A reader of written parcels.
     pub(super) fn spilled(&self) -> Result<Reader> {
-        self.spill.reader()
+        lock(&self.spill).reader()
     }
 
     fn is_merged(&self, (a, b): Pair) -> bool {
@@ -177,15 +181,30 @@ impl Merger {
         self.done.central = self.done.central.nearer(local.central);
     }
 
-    /// Writes the parcels of `cluster` that wait in memory. Returns the bytes.
-    pub(super) fn evict(&mut self, cluster: u32) -> Result<u64> {
-        let parcels = self.parcels.range_mut((cluster, 0)..=(cluster, u32::MAX));
-        write(&mut self.spill, parcels.map(|(_, parcel)| parcel).filter(|parcel| !parcel.taken))
+    /// The parcels of `cluster` that wait in memory, and the file to write them to. Until
+    /// [`left`](Self::left) they are in memory; nothing takes them meanwhile.
+    pub(super) fn leaving(&self, cluster: u32) -> (Arc<Mutex<Log>>, Vec<(Pair, Resident)>) {
+        let parcels = self.parcels.range((cluster, 0)..=(cluster, u32::MAX));
+        let parcels = parcels.filter(|(_, parcel)| !parcel.taken);
+        let leaving = parcels.filter_map(|(&pair, parcel)| Some((pair, parcel.keys.clone()?)));
+        (Arc::clone(&self.spill), leaving.collect())
+    }
+
+    /// Frees a parcel that is written to `piece`.
+    pub(super) fn left(&mut self, pair: Pair, piece: Piece) {
+        if let Some(parcel) = self.parcels.get_mut(&pair) {
+            (parcel.keys, parcel.piece) = (None, Some(piece));
+        }
     }
 
     /// Writes all parcels that wait in memory.
     pub(super) fn evict_all(&mut self) -> Result<()> {
-        write(&mut self.spill, self.parcels.values_mut()).map(drop)
+        for parcel in self.parcels.values_mut() {
+            if let Some(keys) = parcel.keys.take() {
+                parcel.piece = Some(lock(&self.spill).append(bytemuck::cast_slice(&keys))?);
+            }
+        }
+        Ok(())
     }
 
     /// Returns a checkpoint, and a function that waits until the files of the checkpoint are on
@@ -197,9 +216,10 @@ impl Merger {
         self.done.rows = self.rows.pieces()?.to_vec();
         let waits = self.done.waiting.values().any(Option::is_some);
         // Without a waiting parcel, nothing of the file of lists is needed.
-        self.done.list_bytes = if waits { self.spill.bytes() } else { 0 };
+        let mut spill = lock(&self.spill);
+        self.done.list_bytes = if waits { spill.bytes() } else { 0 };
         self.done.row_bytes = self.rows.bytes();
-        let lists = if waits { Some(self.spill.flushing()?) } else { None };
+        let lists = if waits { Some(spill.flushing()?) } else { None };
         let rows = self.rows.flushing()?;
         let sync = move || {
             lists.map_or(Ok(()), |sync| sync())?;
@@ -222,19 +242,7 @@ impl Merger {
             entries: entries.into_iter().flatten().collect(),
             central: central.node,
             cache: CacheUse { second_visits, hits },
-            spilled_bytes: self.spill.bytes(),
+            spilled_bytes: lock(&self.spill).bytes(),
         })
     }
-}
-
-/// Writes the parcels that are in memory. Returns the bytes.
-fn write<'a>(spill: &mut Log, parcels: impl Iterator<Item = &'a mut Parcel>) -> Result<u64> {
-    let mut bytes = 0;
-    for parcel in parcels {
-        if let Some(keys) = parcel.keys.take() {
-            bytes += size_of_val(&keys[..]) as u64;
-            parcel.piece = Some(spill.append(bytemuck::cast_slice(&keys))?);
-        }
-    }
-    Ok(bytes)
 }

@@ -6,6 +6,7 @@ mod entries;
 mod lists;
 mod local;
 mod merge;
+mod parcels;
 mod permits;
 mod pipeline;
 mod stats;

@@ -5,9 +5,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use super::lists::{ClusterLists, WaitingLists};
 use super::local::LocalIndex;
-use super::merge::{Merger, Waiting};
+use super::merge::Merger;
+use super::parcels::merge_parcels;
 use super::permits::Permits;
 use super::trace::{Task, TaskKind, Trace};
 use super::turns::Turns;
@@ -18,9 +18,6 @@ use crate::parallel::{join, spawn};
 use crate::progress::StageProgress;
 use crate::vectors::embedding::Embedding;
 use crate::{Builder, Device, Result};
-
-/// Minimum nodes of a merge.
-const GROUP: usize = 1 << 16;
 
 /// The inputs of all clusters.
 #[derive(Clone, Copy)]
@@ -169,7 +166,7 @@ impl Worker<'_> {
             drop(permit);
             let came = match local {
                 Some(local) => self.merge(step, local, &mut spilled)?,
-                None => turns.take(step.turn, || lock(merging).evict(step))?.is_some(),
+                None => turns.take(step.turn, || evict(merging, step))?.is_some(),
             };
             if !came {
                 return Ok(());
@@ -212,7 +209,7 @@ impl Worker<'_> {
     /// for later clusters. Returns false if its turn will not come: the build has failed.
     fn merge(&self, step: Step, mut local: LocalIndex, spilled: &mut Reader) -> Attempt<bool> {
         let Shared { turns, merging } = self.shared;
-        let Pipeline { trace, turns: turn_of, .. } = self.pipeline;
+        let Pipeline { trace, stage, turns: turn_of, .. } = self.pipeline;
         let (cluster, turn) = (local.cluster, step.turn);
         let start = |kind| trace.start(kind, &self.name, Some(cluster));
         let task = start(TaskKind::Lists);
@@ -223,8 +220,8 @@ impl Worker<'_> {
         task.end(0);
         let hand_over = || -> Result<_> {
             let task = start(TaskKind::Spill);
+            let bytes = evict(merging, step)?;
             let mut merging = lock(merging);
-            let bytes = merging.evict(step)?;
             merging.merger.add(cluster, to_come, first);
             let waiting = merging.merger.take(cluster, come);
             if bytes > 0 {
@@ -233,11 +230,8 @@ impl Worker<'_> {
             Ok(waiting)
         };
         let Some(waiting) = turns.take(turn, hand_over)? else { return Ok(false) };
-        let (task, mut bytes) = (start(TaskKind::Merge), 0);
-        for group in groups(waiting) {
-            bytes += merge_group(&mut *local.lists, group, merging, spilled)?;
-        }
-        task.end(bytes);
+        let task = start(TaskKind::Merge);
+        task.end(merge_parcels(&mut *local.lists, waiting, merging, spilled, stage)?);
         let mut merging = lock(merging);
         merging.merger.came(&local);
         let Merging { merger, checkpoints } = &mut *merging;
@@ -251,49 +245,22 @@ impl Worker<'_> {
     }
 }
 
-impl Merging<'_> {
-    /// Writes the parcels of the cluster that leaves the cache at this step. Returns the bytes.
-    fn evict(&mut self, step: Step) -> Result<u64> {
-        step.dispatch.evict.map_or(Ok(0), |cluster| self.merger.evict(cluster))
+/// Writes the parcels of the cluster that leaves the cache at this step. Returns the bytes.
+///
+/// One thread does so at a time: the one that has the turn. Other threads may add finished rows
+/// meanwhile.
+fn evict(merging: &Mutex<Merging<'_>>, step: Step) -> Result<u64> {
+    let Some(cluster) = step.dispatch.evict else { return Ok(0) };
+    let (spill, leaving) = lock(merging).merger.leaving(cluster);
+    let mut bytes = 0;
+    for (pair, keys) in leaving {
+        bytes += size_of_val(&keys[..]) as u64;
+        let piece = lock(&spill).append(bytemuck::cast_slice(&keys))?;
+        lock(merging).merger.left(pair, piece);
     }
+    Ok(bytes)
 }
 
-/// Divides parcels into groups of at least [`GROUP`] nodes.
-fn groups(mut waiting: Vec<Waiting>) -> impl Iterator<Item = Vec<Waiting>> {
-    std::iter::from_fn(move || {
-        let mut nodes = 0;
-        let count = waiting.iter().take_while(|next| {
-            let has_room = nodes < GROUP;
-            nodes += next.places.len();
-            has_room
-        });
-        let count = count.count();
-        (count > 0).then(|| waiting.drain(..count).collect())
-    })
-}
-
-/// Merges lists with a group of parcels. Returns the bytes of the finished rows.
-fn merge_group(
-    lists: &mut dyn ClusterLists,
-    group: Vec<Waiting>,
-    merging: &Mutex<Merging<'_>>,
-    spilled: &mut Reader,
-) -> Attempt<u64> {
-    let first = group.iter().map(|waiting| waiting.read(spilled)).collect::<Attempt<Vec<_>>>()?;
-    let with_places =
-        |(waiting, first): (&Waiting, _)| WaitingLists { places: waiting.places.clone(), lists: first };
-    let both: Vec<_> = group.iter().zip(first.iter().map(|first| &first[..])).map(with_places).collect();
-    let records = lists.merge(&both)?;
-    let nodes: usize = group.iter().map(|waiting| waiting.places.len()).sum();
-    let (mut merging, mut rest) = (lock(merging), &records[..]);
-    for waiting in group {
-        let (rows, after) = rest.split_at(records.len() / nodes * waiting.places.len());
-        merging.merger.finish(waiting, rows)?;
-        rest = after;
-    }
-    Ok(size_of_val(&records[..]) as u64)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -44,7 +44,7 @@ struct WorkFile {
 }
 
 /// Pieces in memory, by their offsets.
-type Pieces = Arc<RwLock<BTreeMap<u64, Vec<u8>>>>;
+type Pieces = Arc<RwLock<BTreeMap<u64, Arc<Vec<u8>>>>>;
 
 /// Place and CRC-32 of a piece of a [`Log`].
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -92,8 +92,9 @@ impl Log {
         match &mut self.place {
             Place::File(file) => file.append(self.end, content)?,
             Place::Memory(pieces) => {
-                let mut pieces = pieces.write().unwrap_or_else(PoisonError::into_inner);
-                pieces.insert(self.end, content.to_vec());
+                // Copied before the lock, which readers wait for.
+                let content = Arc::new(content.to_vec());
+                pieces.write().unwrap_or_else(PoisonError::into_inner).insert(self.end, content);
             }
         }
         self.end += content.len() as u64;
@@ -111,7 +112,7 @@ impl Log {
     }
 
     /// A function that waits, on any thread, until all appended pieces are on disk.
-    pub(crate) fn flushing(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + 'static> {
+    pub(crate) fn flushing(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + use<>> {
         let running = match &mut self.place {
             Place::File(WorkFile { file, path, flush, .. }) => {
                 let file = file.try_clone().map_err(Error::io(path))?;
@@ -162,22 +163,35 @@ impl Reader {
 
     /// Reads a piece; `None` if it is damaged.
     pub(crate) fn read(&mut self, piece: Piece) -> Result<Option<Vec<u8>>> {
+        let mut content = vec![0; piece.bytes];
+        Ok(self.read_to(piece, &mut content)?.then_some(content))
+    }
+
+    /// Reads a piece to `content`. Returns false if the piece is damaged, or has another length.
+    pub(crate) fn read_to(&mut self, piece: Piece, content: &mut [u8]) -> Result<bool> {
+        if content.len() != piece.bytes {
+            return Ok(false);
+        }
         let (file, path) = match self {
             Self::File { file, path } => (file, path),
             Self::Memory(pieces) => {
                 let pieces = pieces.read().unwrap_or_else(PoisonError::into_inner);
-                return Ok(pieces.get(&piece.offset).cloned());
+                let found = pieces.get(&piece.offset).map(Arc::clone);
+                drop(pieces);
+                return Ok(found.is_some_and(|found| {
+                    content.copy_from_slice(&found);
+                    true
+                }));
             }
         };
-        let mut content = vec![0; piece.bytes];
-        let read = file.seek(SeekFrom::Start(piece.offset)).and_then(|_| file.read_exact(&mut content));
+        let read = file.seek(SeekFrom::Start(piece.offset)).and_then(|_| file.read_exact(content));
         match read {
             Ok(()) => {
                 // Never read again: leave the page cache to other files.
                 self.will_read(piece, false);
-                Ok((crc32fast::hash(&content) == piece.crc).then_some(content))
+                Ok(crc32fast::hash(content) == piece.crc)
             }
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
             Err(error) => Err(Error::io(path)(error)),
         }
     }
@@ -287,7 +301,7 @@ impl Bins {
     }
 
     /// As [`Log::flushing`], without the buffers.
-    pub(crate) fn flushing(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + 'static> {
+    pub(crate) fn flushing(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + use<>> {
         self.log.flushing()
     }
 
