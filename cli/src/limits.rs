@@ -124,7 +124,8 @@ pub(crate) fn clusters_event(plan: &ClusterPlan) -> Value {
     json!({
         "clusters": plan.clusters, "cluster_size": plan.cluster_size, "cache": plan.cache,
         "host_bytes": plan.host_bytes, "device_bytes": plan.device_bytes, "disk_bytes": plan.disk_bytes,
-        "reads_base": plan.reads_base, "host": plan.host(), "layers": plan.layers(), "disk": plan.disk(),
+        "disk_bytes_reading_base": plan.reading_base(true).disk_bytes, "reads_base": plan.reads_base,
+        "host": plan.host(), "layers": plan.layers(), "disk": plan.disk(),
     })
 }
 

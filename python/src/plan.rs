@@ -55,7 +55,8 @@ pub(crate) fn plan(
             json!({
                 "clusters": clusters.clusters, "cluster_size": clusters.cluster_size,
                 "host_bytes": clusters.host_bytes, "device_bytes": clusters.device_bytes,
-                "disk_bytes": clusters.disk_bytes, "seconds": seconds,
+                "disk_bytes": clusters.disk_bytes,
+                "disk_bytes_reading_base": clusters.reading_base(true).disk_bytes, "seconds": seconds,
             })
         });
         Ok(planned.to_string())

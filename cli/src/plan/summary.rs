@@ -16,6 +16,8 @@ pub(super) struct Summary {
     /// Bytes of device memory; 0 on the CPU.
     device_bytes: u64,
     disk_bytes: u64,
+    /// Bytes of disk out of core, if clusters read their vectors from the data set.
+    disk_reading_base: Option<u64>,
 }
 
 /// The part of a plan on the CPU that builds the k-NN graph.
@@ -49,6 +51,7 @@ impl Summary {
             host_bytes: plan.peak_host_bytes(),
             device_bytes: if is_on_gpu { plan.device_bytes() } else { 0 },
             disk_bytes: plan.disk.bytes(),
+            disk_reading_base: None,
         }
     }
 
@@ -67,6 +70,7 @@ impl Summary {
             host_bytes: plan.host_bytes,
             device_bytes: plan.device_bytes,
             disk_bytes: plan.disk_bytes,
+            disk_reading_base: Some(plan.reading_base(true).disk_bytes),
         }
     }
 
@@ -83,6 +87,7 @@ impl Summary {
             host_bytes: plan.host_bytes(),
             device_bytes: plan.peak_bytes(),
             disk_bytes: graph_bytes(data, plan.k),
+            disk_reading_base: None,
         }
     }
 
@@ -95,6 +100,7 @@ impl Summary {
             host_bytes: plan.host_bytes,
             device_bytes: 0,
             disk_bytes: graph_bytes(data, plan.k),
+            disk_reading_base: None,
         }
     }
 
@@ -124,7 +130,10 @@ impl Summary {
             "memory    {}{on_device}, without the mapped data set",
             of(self.host_bytes, limits.host_memory)
         ));
-        output.say(format_args!("disk      {}", sized(self.disk_bytes)));
+        let smaller = self.disk_reading_base.map_or_else(String::new, |bytes| {
+            format!(", or {} if the data set fits free memory beside the build", sized(bytes))
+        });
+        output.say(format_args!("disk      {}{smaller}", sized(self.disk_bytes)));
     }
 }
 
