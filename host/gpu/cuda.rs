@@ -255,8 +255,10 @@ impl Drop for CudaMachine {
 }
 
 impl Machine for CudaMachine {
-    fn fork(&self) -> Result<Option<Arc<dyn Machine>>> {
-        let stream = self.check(Stream::new(&self.device.context, StreamFlags::NON_BLOCKING, None))?;
+    fn fork(&self, first: bool) -> Result<Option<Arc<dyn Machine>>> {
+        // The driver's numbers: 0 by default, lower ones come first.
+        let priority = first.then_some(-1);
+        let stream = self.check(Stream::new(&self.device.context, StreamFlags::NON_BLOCKING, priority))?;
         Ok(Some(Arc::new(Self::with(Arc::clone(&self.device), stream))))
     }
 

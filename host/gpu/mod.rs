@@ -136,7 +136,17 @@ impl Gpu {
     /// run kernels. To read data that the other has written, or to drop a [`Buffer`] that the other
     /// uses, wait for the other first.
     pub(crate) fn fork(&self) -> Result<Self> {
-        let machine = self.machine.fork()?.unwrap_or_else(|| Arc::clone(&self.machine));
+        self.stream(false)
+    }
+
+    /// A [`fork`](Self::fork) for short kernels that a thread waits for: their blocks start before
+    /// those that wait in other streams.
+    pub(crate) fn fork_first(&self) -> Result<Self> {
+        self.stream(true)
+    }
+
+    fn stream(&self, first: bool) -> Result<Self> {
+        let machine = self.machine.fork(first)?.unwrap_or_else(|| Arc::clone(&self.machine));
         Ok(Self { machine, ..self.clone() })
     }
 

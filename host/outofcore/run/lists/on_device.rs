@@ -31,6 +31,8 @@ stage_kernels! {
 /// The neighbour lists of a cluster's members on a device.
 pub(crate) struct DeviceLists<T: ListKernels> {
     gpu: Gpu,
+    /// Merging does not wait for the kernels of builds on other streams, which take long.
+    first: Gpu,
     degree: usize,
     members: Members,
     base: Base<T>,
@@ -84,6 +86,7 @@ impl<T: ListKernels> DeviceLists<T> {
         gpu.synchronize()?;
         Ok(Self {
             gpu: gpu.clone(),
+            first: gpu.fork_first()?,
             degree,
             members,
             base,
@@ -154,9 +157,11 @@ impl<T: ListKernels> DeviceLists<T> {
             padding: 0,
         };
         let grid = [count.div_ceil(MERGE_LISTS_NODES), 1, 1];
-        // SAFETY: each place has a waiting list and room for a record; all memory outlives the
-        // download.
-        unsafe { self.gpu.launch::<T::MergeLists>(grid, MERGE_LISTS_THREADS, (merge,))? };
+        self.gpu.synchronize()?;
+        // SAFETY: each place has a waiting list and room for a record. The copies to the device are
+        // done; all memory outlives the wait below.
+        unsafe { self.first.launch::<T::MergeLists>(grid, MERGE_LISTS_THREADS, (merge,))? };
+        self.first.synchronize()?;
         let list = self.degree * (size_of::<Key>() + self.base.row_bytes());
         self.gpu.count_work::<T::MergeLists>((places.len() * (2 * list + 4 * (1 + self.degree))) as u64, 0);
         self.merged.download(records)
