@@ -132,7 +132,7 @@ mod tests {
     /// Nodes of each parcel: two make a group.
     const NODES: usize = 40_000;
 
-    /// Lists of one neighbour. The row of the node at a place has the neighbour of the waiting list.
+    /// Lists of one neighbour. A row has the neighbour of the waiting list.
     struct OneEach {
         /// Merges before an error.
         left: usize,
