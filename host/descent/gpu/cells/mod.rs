@@ -157,14 +157,14 @@ impl Build<'_> {
             join.intra_cell(first_job..first_job + slab.len())?;
             first_job += slab.len();
         }
-        // The host computes these while the device joins.
-        let query_tiles = ranks.query_tiles(sizes.assignments, most);
-        join.buffers.query_tiles.upload(&query_tiles)?;
         // Empty slots are all ones, as merges leave them.
         join.buffers.keys.fill(0xff)?;
         if !is_first {
             join.know(self.draw((1 + clustering) as u32))?;
         }
+        // The host computes these while the device works.
+        let query_tiles = ranks.query_tiles(sizes.assignments, most);
+        join.buffers.query_tiles.upload(&query_tiles)?;
         let passes = passes(cells.probes, is_first);
         for (pass, ranks) in passes.iter().enumerate() {
             let draw = self.draw(((1 + clustering) << 16 | pass) as u32);
