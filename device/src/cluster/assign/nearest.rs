@@ -5,9 +5,17 @@
 //! the smallest key of a row: by shuffles among 4 lanes, then among 4 warps by shared memory
 //! ```
 //!
-//! Keys stay in registers while centres pass: no value goes through shared memory, and there is no
-//! selection ([`cluster_assign_u8()`](super::cluster_assign_u8()) and its siblings need both). A key
-//! holds a value above a number, so ties fall by number.
+//! | buffer | shape |
+//! | --- | --- |
+//! | keys | 8 rows x 256 threads |
+//! | smallest | 4 warps x 128 vectors, in the place of the chunks |
+//!
+//! Optimisations:
+//!
+//! 1. No value goes through shared memory, and there is no selection:
+//!    [`cluster_assign_u8()`](super::cluster_assign_u8()) and its siblings need both.
+//! 2. A key holds a value above a number, so ties fall by number. Between tiles a thread's keys lie
+//!    in shared memory, since the sums need the registers. No other thread touches them.
 //!
 //! Bound by the products and by two comparisons of words for each of them.
 
@@ -18,55 +26,63 @@ use cuda_std::thread::{sync_threads, thread_idx_x};
 use super::{Assign, Block, chunk_bytes};
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
+use crate::cluster::NOWHERE;
 
-/// The smallest keys of a lane's rows `16 m + 8 h + lane / 4` of the warp's part.
-type LaneKeys = [[u64; 2]; 4];
+/// Rows of a lane: `16 m + 8 h + lane / 4` of the warp's part, for 4 `m` and 2 `h`.
+const ROWS: u32 = 8;
 
 /// Bytes of dynamic shared memory for vectors of `units` units of 16 bytes.
 pub const fn nearest_shared_bytes(units: u32) -> u32 {
-    chunk_bytes(units)
+    chunk_bytes(units) + ROWS * tile::THREADS * 8
 }
 
-/// Keeps the smaller of the lane's keys and those of the sums of a tile.
+/// Keeps the smaller of the thread's keys and those of the sums of a tile.
 #[inline(always)]
 fn keep_smaller<S: TileSum>(
-    keys: &mut LaneKeys,
+    keys: Shared<u64>,
     block: &Block<'_, S>,
     sums: &tile::Sums<S>,
     first_centre: u32,
 ) {
+    // A fragment at a time: a thread has no registers for the biases of all columns.
     unroll!(4, N => {
-        unroll!(2, C => {
-            let centre = block.centre_of_lane(first_centre, N as u32) + C as u32;
-            let bias = block.bias(centre);
-            let number = if centre < block.p.centre_count { block.number(centre) } else { super::NOWHERE };
-            unroll!(4, M => {
-                unroll!(2, H => {
-                    let value = S::value(bias, block.p.weight, sums[4 * M + N][2 * H + C]);
-                    let key = (value.ordered() as u64) << 32 | number as u64;
-                    keys[M][H] = if key < keys[M][H] { key } else { keys[M][H] };
-                });
+        // No bias is read before the barrier.
+        warp::sync();
+        let (mut biases, mut numbers) = ([S::NEVER; 2], [NOWHERE; 2]);
+        unroll!(2, I => {
+            let centre = block.centre_of_lane(first_centre, N as u32) + I as u32;
+            if centre < block.p.centre_count {
+                biases[I] = block.biases.get(centre as usize);
+                numbers[I] = block.number(centre);
+            }
+        });
+        unroll!(8, ROW => {
+            let mut smallest = keys.get(ROW * tile::THREADS as usize);
+            unroll!(2, I => {
+                let sum = sums[4 * (ROW / 2) + N][2 * (ROW % 2) + I];
+                let value = S::value(biases[I], block.p.weight, sum);
+                let key = (value.ordered() as u64) << 32 | numbers[I] as u64;
+                smallest = if key < smallest { key } else { smallest };
             });
+            keys.set(ROW * tile::THREADS as usize, smallest);
         });
     });
 }
 
 /// Writes the smallest keys of all parts of the tile to the lines of `smallest`, part by part.
 #[inline(always)]
-fn put_smallest(keys: &LaneKeys, smallest: Shared<u64>) {
+fn put_smallest(keys: Shared<u64>, smallest: Shared<u64>) {
     let (part_row, part_column) = tile::part_of_warp();
     let to = smallest.offset((part_column / 32 * tile::SIDE + part_row + warp::lane_id() / 4) as usize);
-    unroll!(4, M => {
-        unroll!(2, H => {
-            let key = keys[M][H];
-            let other = warp::shuffle_xor(key, 1);
-            let key = if other < key { other } else { key };
-            let other = warp::shuffle_xor(key, 2);
-            let key = if other < key { other } else { key };
-            if warp::lane_id().is_multiple_of(4) {
-                to.set(16 * M + 8 * H, key);
-            }
-        });
+    unroll!(8, I => {
+        let key = keys.get(I * tile::THREADS as usize);
+        let other = warp::shuffle_xor(key, 1);
+        let key = if other < key { other } else { key };
+        let other = warp::shuffle_xor(key, 2);
+        let key = if other < key { other } else { key };
+        if warp::lane_id().is_multiple_of(4) {
+            to.set(8 * I, key);
+        }
     });
 }
 
@@ -75,16 +91,18 @@ fn nearest<E: TileElement>(p: &Assign<E::Sum>) {
     let Some(block) = Block::new(p) else { return };
     block.begin();
     let (mut stage, mut first_centre) = (0, 0);
-    let mut keys: LaneKeys = [[u64::MAX; 2]; 4];
+    let keys: Shared<u64> =
+        shared::dynamic::<u64>(chunk_bytes(p.units) as usize).offset(thread_idx_x() as usize);
+    unroll!(8, I => keys.set(I * tile::THREADS as usize, u64::MAX));
     while first_centre < p.centre_count {
         let sums = block.multiply::<E>(first_centre, &mut stage);
-        keep_smaller(&mut keys, &block, &sums, first_centre);
+        keep_smaller(keys, &block, &sums, first_centre);
         first_centre += tile::SIDE;
     }
     // All warps have left the chunks.
     sync_threads();
     let smallest: Shared<u64> = shared::dynamic(0);
-    put_smallest(&keys, smallest);
+    put_smallest(keys, smallest);
     sync_threads();
     let line = thread_idx_x();
     if line < block.here {
