@@ -212,6 +212,7 @@ impl DescentShape {
                 probes: request.probes,
                 assignments: CellSettings::assignments(self.n, self.dim),
                 k: self.k,
+                is_first: true,
             };
             let (kept, cells) = (sizes.kept_plan(), sizes.plan());
             stage("cells", &[&original, &nodes, &members, &centres, &kept, &cells]);
@@ -219,6 +220,7 @@ impl DescentShape {
                 let clusters = self.cluster::<T>(start, Some(request.cells));
                 stage("cluster again", &[&original, &nodes, &centres, &kept, &clusters]);
                 let centres = centres.and(&clusters.only(&CENTRES));
+                let cells = JoinSizes { is_first: false, ..sizes }.plan();
                 stage("cells again", &[&original, &nodes, &members, &centres, &kept, &cells]);
             }
         }
