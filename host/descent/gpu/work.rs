@@ -97,7 +97,7 @@ impl Build<'_> {
         self.gpu.count_work::<T::CrossCellJoin>(bytes(cross.vectors), operations(cross.pairs));
         let known = self.list_bytes() + (WORD << known_bits(self.k as u32));
         self.gpu.count_work::<cells_known_sets>(u64::from(!is_first) * n * known, 0);
-        let proposals = 2 * KEY << sizes.slot_bits();
+        let proposals = 2 * KEY << sizes.slot_bits;
         // Keys that keep their places are not written.
         let merged = proposals + self.list_bytes() + WORD;
         self.gpu.count_work::<cells_merge_proposals>(passes as u64 * n * merged, 0);

@@ -121,9 +121,10 @@ impl Build<'_> {
 
     fn join_sizes<T: CellKernels>(&self, cells: &Cells<T>, clustering: usize) -> JoinSizes {
         let (nodes, dim) = (self.space.len(), self.space.dim());
-        let (count, probes) = (cells.centres.count, cells.probes);
+        let (count, probes, is_first) = (cells.centres.count, cells.probes, clustering == 0);
         let assignments = CellSettings::assignments(nodes, dim).min(probes);
-        JoinSizes { nodes, cells: count, probes, assignments, k: self.k, is_first: clustering == 0 }
+        let slot_bits = CellSettings::slot_bits(nodes, dim, is_first);
+        JoinSizes { nodes, cells: count, probes, assignments, k: self.k, is_first, slot_bits }
     }
 
     /// Runs the joins of one clustering; only the first has an intra-cell join.
@@ -152,7 +153,7 @@ impl Build<'_> {
         let words = |job: &Job| [job.first_query, job.query_count, job.first_row, job.row_count];
         buffers.jobs.upload(&slabs.iter().flatten().flat_map(words).collect::<Vec<u32>>())?;
         buffers.starts.upload(&cells.starts.iter().map(|&start| start as u32).collect::<Vec<u32>>())?;
-        let slot_bits = sizes.slot_bits();
+        let slot_bits = sizes.slot_bits;
         let mut join = Join { build: self, nodes, kept, buffers, cells, slot_bits, known_draw: None };
         let mut first_job = 0;
         for slab in &slabs {
@@ -172,11 +173,7 @@ impl Build<'_> {
             let draw = self.draw(((1 + clustering) << 16 | pass) as u32);
             join.cross_cell(query_tiles.len() / QUERY_TILE_WORDS, ranks.clone(), most, draw)?;
         }
-        let work = JoinWork {
-            stride: join.nodes.tiles.stride,
-            sizes,
-            passes: passes.len(),
-        };
+        let work = JoinWork { stride: join.nodes.tiles.stride, sizes, passes: passes.len() };
         stats.distances += self.count_cells::<T>(ranks, work);
         // After this wait the memory of these cells serves the larger buffers of the next
         // clustering.

@@ -33,10 +33,6 @@ const PASSES: [usize; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
 /// proposed again. There is no intra-cell join, so the first pass includes rank 0.
 const LATER_PASSES: [usize; 4] = [0, 2, 8, 32];
 
-/// Base-2 logarithm of the slots of a node for proposals, from the second clustering on: few pairs
-/// are proposed then, and a merge reads all slots.
-const LATER_SLOT_BITS: u32 = 6;
-
 /// Most members compared per rank, in multiples of the average cell. It prevents quadratic work in
 /// bad clusters, such as those of equal vectors.
 const MOST_MEMBERS: usize = 8;
@@ -58,14 +54,11 @@ pub(in crate::descent::gpu) struct JoinSizes {
     pub k: usize,
     /// Whether this is the first clustering, which alone has an intra-cell join.
     pub is_first: bool,
+    /// Base-2 logarithm of the slots of a node for proposals.
+    pub slot_bits: u32,
 }
 
 impl JoinSizes {
-    /// Base-2 logarithm of the slots of a node for proposals.
-    pub(in crate::descent::gpu) fn slot_bits(self) -> u32 {
-        if self.is_first { PROPOSAL_BITS } else { LATER_SLOT_BITS }
-    }
-
     /// Most members compared per rank of a cell.
     pub(in crate::descent::gpu) fn most_members(self) -> usize {
         MOST_MEMBERS * (self.nodes / self.cells.max(1)).max(tile::SIDE as usize)
@@ -99,7 +92,7 @@ impl JoinSizes {
         let rounds = 1 + self.most_members().div_ceil(ROUND);
         let query_tiles = self.most_tiles(self.assignments * self.nodes);
         let candidates = if self.is_first { self.slab_lines() * ROUND } else { 0 };
-        let keys = candidates.max(self.nodes << self.slot_bits());
+        let keys = candidates.max(self.nodes << self.slot_bits);
         MemoryPlan::new()
             .with::<Key>("proposals", keys)
             .with::<u32>("known sets", self.nodes << known_bits(self.k as u32))
@@ -273,6 +266,7 @@ mod tests {
                 assignments,
                 k: 10,
                 is_first: true,
+                slot_bits: PROPOSAL_BITS,
             };
             assert!(tiles.len() <= sizes_of.most_tiles(starts[10]));
             let of = |tile: &QueryTile| tile.first as usize..(tile.first + tile.count) as usize;
