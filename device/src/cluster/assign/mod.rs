@@ -19,8 +19,8 @@
 //! 1. Vectors of up to 256 bytes stay in shared memory while centres pass.
 //! 2. Guide g gets its first block at `starts[g] / 128 + g`: enough blocks for its tiles and at
 //!    most one idle block, without sums over guides.
-//! 3. Fragment `n` of all warps together holds 32 centres in a row: the tile's line `32 w + 8 n + c`
-//!    is centre `32 n + 8 w + c`. So the nearest centres of a sorted list pass first.
+//! 3. Fragment `n` of all warps together holds 32 centres in a row: the tile's line
+//!    `32 w + 8 n + c` is centre `32 n + 8 w + c`. So the nearest centres of a sorted list pass first.
 
 mod nearest;
 mod several;
@@ -294,7 +294,7 @@ impl<'a, S: TileSum> Block<'a, S> {
         }
         sums
     }
-    /// The first of the two centres of fragment column `fragment` of a lane, from `first_centre` on.
+    /// The first of the two centres of fragment column `fragment` of a lane, after `first_centre`.
     #[inline(always)]
     fn centre_of_lane(&self, first_centre: u32, fragment: u32) -> u32 {
         let (_, part_column) = tile::part_of_warp();

@@ -133,8 +133,8 @@ pub unsafe fn cells_merge_proposals(p: MergeProposals) {
     }
 }
 
-/// Reads a node's slots, up to four per lane, copies them to `runs` and empties them. Returns None if all
-/// were empty.
+/// Reads a node's slots, up to four per lane, copies them to `runs` and empties them. Returns None
+/// if all were empty.
 #[inline(always)]
 fn take_proposals(p: &MergeProposals, node: u32, runs: Shared<Key>) -> Option<[Key; 4]> {
     let lane = warp::lane_id();
