@@ -84,19 +84,14 @@ fn orders<E: Value>(number: usize) -> impl Iterator<Item = u64> {
     SEEDS.into_iter().filter(move |&seed| all || number % SEEDS.len() == seed as usize)
 }
 
-fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
-    // Vectors, centres, dimension, probes, largest value. Few values make ties.
-    let cases = [
-        (1, 1, 1, 1, 9),
-        (130, 3, 97, 8, 9),
-        (257, 300, 12, 6, 2),
-        (130, 700, 24, 32, 100),
-        (33, 40, 8, 21, 3),
-        (70, 129, 300, 3, 9),
-        (128, 128, 64, 1, 1),
-    ];
+/// Vectors, centres, dimension, probes, largest value. Few values make ties.
+type Case = (usize, usize, usize, usize, i64);
+
+/// Compares vectors with all centres.
+fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>(cases: &[Case]) {
     let cases = cases
-        .into_iter()
+        .iter()
+        .copied()
         .enumerate()
         .flat_map(|(number, case)| orders::<E>(number).map(move |seed| (seed, case)));
     for (seed, (count, centre_count, dim, probes, most)) in cases {
@@ -153,22 +148,36 @@ fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
 
 #[test]
 fn vectors_find_their_nearest_centres() {
-    assign::<f16, cluster_assign_f16>();
-    assign::<u8, cluster_assign_u8>();
-    assign::<i8, cluster_assign_i8>();
+    let cases = [
+        (1, 1, 1, 1, 9),
+        (130, 3, 97, 8, 9),
+        (257, 300, 12, 6, 2),
+        (130, 700, 24, 32, 100),
+        (33, 40, 8, 21, 3),
+        (70, 129, 300, 3, 9),
+        (128, 128, 64, 1, 1),
+    ];
+    assign::<f16, cluster_assign_f16>(&cases);
+    assign::<u8, cluster_assign_u8>(&cases);
+    assign::<i8, cluster_assign_i8>(&cases);
 }
 
+#[test]
+fn vectors_find_their_nearest_centre() {
+    let cases = [(1, 1, 1, 1, 9), (257, 300, 12, 1, 2), (130, 129, 300, 1, 9), (128, 128, 64, 1, 1)];
+    assign::<f16, cluster_nearest_f16>(&cases);
+    assign::<u8, cluster_nearest_u8>(&cases);
+    assign::<i8, cluster_nearest_i8>(&cases);
+}
+
+/// Vectors of each guide, centres, length of a list, dimension, probes.
+type ListCase = (&'static [usize], usize, usize, usize, usize);
+
 /// Compares the vectors of each guide with the centres of its list.
-fn assign_by_lists<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
-    // Vectors of each guide, centres, length of a list, dimension, probes.
-    let cases: [(&[usize], usize, usize, usize, usize); 4] = [
-        (&[3, 0, 128, 1, 256, 129], 40, 13, 12, 8),
-        (&[0, 0, 127, 130], 300, 200, 97, 3),
-        (&[5], 9, 4, 300, 6),
-        (&[140, 3], 260, 200, 20, 31),
-    ];
+fn assign_by_lists<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>(cases: &[ListCase]) {
     let cases = cases
-        .into_iter()
+        .iter()
+        .copied()
         .enumerate()
         .flat_map(|(number, case)| orders::<E>(number).map(move |seed| (seed, case)));
     for (seed, (of_guides, centre_count, length, dim, probes)) in cases {
@@ -237,9 +246,27 @@ fn assign_by_lists<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>() {
 
 #[test]
 fn vectors_find_the_nearest_centres_of_their_lists() {
-    assign_by_lists::<f16, cluster_assign_f16>();
-    assign_by_lists::<u8, cluster_assign_u8>();
-    assign_by_lists::<i8, cluster_assign_i8>();
+    let cases: [ListCase; 4] = [
+        (&[3, 0, 128, 1, 256, 129], 40, 13, 12, 8),
+        (&[0, 0, 127, 130], 300, 200, 97, 3),
+        (&[5], 9, 4, 300, 6),
+        (&[140, 3], 260, 200, 20, 31),
+    ];
+    assign_by_lists::<f16, cluster_assign_f16>(&cases);
+    assign_by_lists::<u8, cluster_assign_u8>(&cases);
+    assign_by_lists::<i8, cluster_assign_i8>(&cases);
+}
+
+#[test]
+fn vectors_find_the_nearest_centre_of_their_list() {
+    let cases: [ListCase; 3] = [
+        (&[3, 0, 128, 1, 256, 129], 40, 13, 12, 1),
+        (&[0, 0, 127, 130], 300, 200, 97, 1),
+        (&[5], 9, 4, 300, 1),
+    ];
+    assign_by_lists::<f16, cluster_nearest_f16>(&cases);
+    assign_by_lists::<u8, cluster_nearest_u8>(&cases);
+    assign_by_lists::<i8, cluster_nearest_i8>(&cases);
 }
 
 fn pairs<E: Value, K: Kernel<Arguments = (Pairs<E::Sum>,)>>() {
@@ -287,10 +314,14 @@ fn pairs<E: Value, K: Kernel<Arguments = (Pairs<E::Sum>,)>>() {
             let mut expected: Vec<(i64, usize)> =
                 (0..centre_count).map(|c| (norm(c) - 2 * dot(vector, centre(c)), c)).collect();
             expected.sort_unstable();
-            // The head comes first; each part is in the order of numbers.
+            // The head comes first, by distance; the rest is in the order of numbers.
             expected.truncate(length);
             let end_of_head = expected[(HEAD as usize).min(length) - 1].0;
-            expected.sort_unstable_by_key(|&(value, c)| (value >= end_of_head, c));
+            expected.sort_unstable_by_key(
+                |&(value, c)| {
+                    if value < end_of_head { (false, value, c) } else { (true, 0, c) }
+                },
+            );
             let expected: Vec<usize> = expected.into_iter().map(|pair| pair.1).collect();
             let range = guide * length..(guide + 1) * length;
             assert!(

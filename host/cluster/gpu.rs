@@ -7,7 +7,8 @@ use tagore_device::cluster::{
     Assign, ID_BITS, Keys, MEAN_THREADS, Means, MemberKeys, Members, Pairs, RANK_BITS, VALUE_THREADS,
     assign_blocks, cluster_assign_f16, cluster_assign_i8, cluster_assign_u8, cluster_ids, cluster_keys,
     cluster_lists, cluster_mean_f16, cluster_mean_i8, cluster_mean_u8, cluster_member_keys, cluster_members,
-    cluster_pairs_f16, cluster_pairs_i8, cluster_pairs_u8, cluster_sample,
+    cluster_nearest_f16, cluster_nearest_i8, cluster_nearest_u8, cluster_pairs_f16, cluster_pairs_i8,
+    cluster_pairs_u8, cluster_sample,
 };
 use tagore_device::descent::renumber::{renumber_ids, renumber_values, renumber_vectors};
 
@@ -24,6 +25,8 @@ stage_kernels! {
     pub(crate) trait ClusterKernels {
         Assign (Assign<Self::Sum>,):
             cluster_assign_f16 cluster_assign_f16 cluster_assign_u8 cluster_assign_i8;
+        Nearest (Assign<Self::Sum>,):
+            cluster_nearest_f16 cluster_nearest_f16 cluster_nearest_u8 cluster_nearest_i8;
         Pairs (Pairs<Self::Sum>,): cluster_pairs_f16 cluster_pairs_f16 cluster_pairs_u8 cluster_pairs_i8;
         Mean (Means<Self::Sum>,): cluster_mean_f16 cluster_mean_f16 cluster_mean_u8 cluster_mean_i8;
     }
@@ -34,6 +37,7 @@ pub(crate) fn kernels<T: ClusterKernels>(n: usize, request: Clustering) -> Vec<&
     let mut kernels = vec![
         cluster_sample::NAME,
         T::Assign::NAME,
+        T::Nearest::NAME,
         T::Mean::NAME,
         cluster_keys::NAME,
         cluster_ids::NAME,
@@ -248,12 +252,20 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
             weight: T::weight(Metric::L2),
         };
         let blocks = [assign_blocks(count, guide_count), 1, 1];
-        // SAFETY: ids are vectors and lists hold centres; the buffers have the lengths of `sizes`
-        // and outlive the work.
-        unsafe { self.gpu.launch::<T::Assign>(blocks, tile::THREADS, (assign,))? };
         let (vectors, centres) = (queries.count as u64, centres.count as u64);
         let bytes = (vectors + centres) * (u64::from(stride) + 4);
-        self.gpu.count_work::<T::Assign>(bytes, vectors * compared as u64 * 2 * self.dim as u64);
+        let operations = vectors * compared as u64 * 2 * self.dim as u64;
+        // SAFETY: ids are vectors and lists hold centres; the buffers have the lengths of `sizes`
+        // and outlive the work.
+        unsafe {
+            if queries.probes == 1 {
+                self.gpu.launch::<T::Nearest>(blocks, tile::THREADS, (assign,))?;
+                self.gpu.count_work::<T::Nearest>(bytes, operations);
+            } else {
+                self.gpu.launch::<T::Assign>(blocks, tile::THREADS, (assign,))?;
+                self.gpu.count_work::<T::Assign>(bytes, operations);
+            }
+        }
         Ok(())
     }
 

@@ -171,6 +171,7 @@ fn of_vectors<T: DescentKernels + PruneKernels + ListKernels + NormKernels>(laun
         launched.kernel::<T::Filter>((ExactFilter { tiles, ..zeroed() },));
         launched.kernel::<T::IntraCellJoin>((IntraCellJoin { tiles, ..zeroed() },));
         launched.kernel::<T::CrossCellJoin>((CrossCellJoin { tiles, ..zeroed() },));
+        launched.kernel::<T::Nearest>((Assign { units, ..zeroed() },));
         for probes in 1..=MAX_PROBES {
             launched.kernel::<T::Assign>((Assign { units, probes, ..zeroed() },));
         }

@@ -284,8 +284,11 @@ impl Machine for CudaMachine {
 
     fn free_memory(&self) -> Result<u64> {
         let (free, _) = self.check(self.device.context.mem_get_info())?;
-        let unused = self.device.pool.as_ref().map_or(Ok(0), MemoryPool::unused);
-        Ok(free as u64 + self.check(unused)?)
+        Ok(free as u64 + self.unused_memory()?)
+    }
+
+    fn unused_memory(&self) -> Result<u64> {
+        self.check(self.device.pool.as_ref().map_or(Ok(0), MemoryPool::unused))
     }
 
     fn overhead(&self) -> Overhead {

@@ -98,6 +98,10 @@ impl Machine for EmulatedMachine {
         Ok(FREE)
     }
 
+    fn unused_memory(&self) -> Result<u64> {
+        Ok(0)
+    }
+
     fn overhead(&self) -> Overhead {
         Overhead::default()
     }

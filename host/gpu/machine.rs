@@ -89,6 +89,10 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// Free bytes of memory.
     fn free_memory(&self) -> Result<u64>;
 
+    /// Bytes of freed memory that wait for reuse. Tells faster than
+    /// [`free_memory`](Self::free_memory), which asks the device.
+    fn unused_memory(&self) -> Result<u64>;
+
     /// Memory beyond allocations.
     fn overhead(&self) -> Overhead;
 

@@ -64,8 +64,10 @@ impl MemoryPlan {
     /// # Errors
     /// If the plan does not fit; the error gives required and free bytes.
     pub(crate) fn reserve(self, gpu: &Gpu) -> Result<Reservation> {
-        // Asking takes longer than a search for one query. The driver refuses what does not fit.
-        let free = if self.bytes() <= SMALL { u64::MAX } else { gpu.free_memory()? };
+        // Asking the device takes longer than a search for one query. The driver refuses what does
+        // not fit.
+        let fits = self.bytes() <= SMALL || self.bytes() <= gpu.unused_memory()?;
+        let free = if fits { u64::MAX } else { gpu.free_memory()? };
         if self.bytes() > free {
             let (largest, bytes) = self.largest();
             return Err(gpu.error(format_args!(

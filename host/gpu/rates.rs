@@ -13,8 +13,14 @@ pub struct Rates {
 }
 
 /// Prefixes of the names of kernels that use tensor cores.
-const ON_TENSOR_CORES: [&str; 5] =
-    ["descent_join_", "cells_intra_join_", "cells_cross_join_", "cluster_assign_", "exact_filter_"];
+const ON_TENSOR_CORES: [&str; 6] = [
+    "descent_join_",
+    "cells_intra_join_",
+    "cells_cross_join_",
+    "cluster_assign_",
+    "cluster_nearest_",
+    "exact_filter_",
+];
 
 impl Rates {
     /// The rates of a device by its name, such as `NVIDIA H200`; none if unknown.

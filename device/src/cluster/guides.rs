@@ -6,20 +6,21 @@
 //! lists: block = guide
 //!     last = the value of rank `length`, by counts of one digit (8 bits) after another
 //!     end of head = the value of rank 128, in the same way
-//!     write the centres below the end of head, then the others up to `last`, each in order
+//!     write the centres below the end of head by distance, the others up to `last` by number
 //! ```
 //!
 //! | buffer | shape |
 //! | --- | --- |
 //! | `values` | guides x centres, integers that sort as distances |
 //! | `lists`, `list_biases` | guides x `length` |
-//! | shared memory | pairs: a chunk of each side; lists: 256 counts, room for sums, 2 numbers |
+//! | shared memory | pairs: a chunk of each side; lists: 256 keys and counts, sums, 2 numbers |
 //!
 //! Optimisations:
 //!
-//! 1. A selection by digits reads the values 8 times and sorts nothing.
-//! 2. The nearest 128 centres come first, in one tile. Vectors then know near centres early, and
-//!    few of the later ones pass the test of [`Assign`](super::Assign).
+//! 1. A selection by digits reads the values 8 times and sorts nothing but the head.
+//! 2. The nearest 128 centres come first, in one tile, and sorted: most of a vector's nearest are
+//!    among the first 32. Vectors then know near centres early, and few of the later ones pass the
+//!    test of [`Assign`](super::Assign).
 //! 3. Counts of head, rest and ties share one prefix sum, 10 bits each: a block has 256 threads.
 //!
 //! Bound by memory: guides x centres x 4 bytes, written once and read 9 times.
@@ -30,6 +31,7 @@ use cuda_std::{copy, shared};
 
 use crate::block::copied;
 use crate::block::scan::{WARPS, exclusive_sum};
+use crate::block::sort::sort_block;
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
 
@@ -139,9 +141,9 @@ pub const HEAD: u32 = 128;
 /// Bits of a digit.
 const DIGIT_BITS: u32 = 8;
 
-/// Bytes of dynamic shared memory of [`cluster_lists()`]: a count per digit, room for their sums,
-/// and two numbers.
-pub const LIST_SHARED_BYTES: u32 = (LIST_THREADS + WARPS + 2) * 4;
+/// Bytes of dynamic shared memory of [`cluster_lists()`]: keys of the head and as many spare, a
+/// count per digit, room for their sums, and two numbers.
+pub const LIST_SHARED_BYTES: u32 = 2 * HEAD * 8 + (LIST_THREADS + WARPS + 2) * 4;
 
 /// The centre lists of guides.
 #[derive(Clone, Copy)]
@@ -152,7 +154,7 @@ pub struct CentreLists {
     /// In: the bits of one value per centre.
     pub biases: Global<u32>,
     /// Out: per guide its `length` nearest centres, ties by their number: first centres nearer than
-    /// number [`HEAD`], then the others, each part in the order of numbers.
+    /// number [`HEAD`], the nearest first, then the others in the order of numbers.
     pub lists: GlobalMut<u32>,
     /// Out: the bits of the values of the listed centres.
     pub list_biases: GlobalMut<u32>,
@@ -172,6 +174,7 @@ struct Cut {
 /// Shared memory of [`cluster_lists()`].
 #[derive(Clone, Copy)]
 struct ListRoom {
+    head: Shared<u64>,
     counts: Shared<u32>,
     sums: Shared<u32>,
     chosen: Shared<u32>,
@@ -218,22 +221,28 @@ fn cut(values: Global<u32>, count: u32, length: u32, room: ListRoom) -> Cut {
 /// - The views have the shapes of [`CentreLists`].
 #[kernel(block = LIST_THREADS, shared = LIST_SHARED_BYTES)]
 pub unsafe fn cluster_lists(p: CentreLists) {
-    let counts: Shared<u32> = shared::dynamic(0);
+    let head: Shared<u64> = shared::dynamic(0);
+    let counts: Shared<u32> = head.offset(2 * HEAD as usize).cast();
     let sums = counts.offset(LIST_THREADS as usize);
-    let room = ListRoom { counts, sums, chosen: sums.offset(WARPS as usize) };
+    let room = ListRoom { head, counts, sums, chosen: sums.offset(WARPS as usize) };
     let values = p.values.offset(block_idx_x() as usize * p.centre_count as usize);
     let all = cut(values, p.centre_count, p.length, room);
     let head_length = if p.length < HEAD { p.length } else { HEAD };
     let head = cut(values, p.centre_count, head_length, room);
-    write_list(&p, values, (all, head, head_length - head.ties), sums);
+    write_list(&p, values, (all, head, head_length - head.ties), room);
 }
 
-/// Writes the list of the block's guide: `head_count` centres below the cut of the head, then the
-/// rest of the whole, each part in order.
+/// Writes the list of the block's guide: `head_count` centres below the cut of the head, sorted,
+/// then the rest of the whole by number.
 #[inline(always)]
-fn write_list(p: &CentreLists, values: Global<u32>, cuts: (Cut, Cut, u32), room: Shared<u32>) {
+fn write_list(p: &CentreLists, values: Global<u32>, cuts: (Cut, Cut, u32), room: ListRoom) {
     let (thread, guide) = (thread_idx_x(), block_idx_x() as usize);
     let (all, head, head_count) = cuts;
+    let put = |place: u32, centre: u32| {
+        let to = guide * p.length as usize + place as usize;
+        p.lists.set(to, centre);
+        p.list_biases.set(to, p.biases.get(centre as usize));
+    };
     // Optimisation 3.
     const BITS: u32 = 10;
     let part = |sums: u32, number: u32| sums >> (number * BITS) & ((1 << BITS) - 1);
@@ -247,24 +256,24 @@ fn write_list(p: &CentreLists, values: Global<u32>, cuts: (Cut, Cut, u32), room:
         let is_below = there && !is_head && value < all.last;
         let is_equal = there && value == all.last;
         let flags = (is_head as u32) << (2 * BITS) | (is_below as u32) << BITS | is_equal as u32;
-        let (before, total) = exclusive_sum(flags, room);
+        let (before, total) = exclusive_sum(flags, room.sums);
         let equal_before = equal + part(before, 0);
-        if is_head || is_below || is_equal && equal_before < all.ties {
+        if is_head {
+            let place = of_head + part(before, 2);
+            room.head.set(place as usize, (value as u64) << 32 | centre as u64);
+        } else if is_below || is_equal && equal_before < all.ties {
             let taken = if equal_before < all.ties { equal_before } else { all.ties };
-            let place = if is_head {
-                of_head + part(before, 2)
-            } else {
-                head_count + below + part(before, 1) + taken
-            };
-            let to = guide * p.length as usize + place as usize;
-            p.lists.set(to, centre);
-            p.list_biases.set(to, p.biases.get(centre as usize));
+            put(head_count + below + part(before, 1) + taken, centre);
         }
         of_head += part(total, 2);
         (below, equal) = (below + part(total, 1), equal + part(total, 0));
         first += LIST_THREADS;
         // The next sum reuses the room.
         sync_threads();
+    }
+    let sorted = sort_block(room.head, room.head.offset(HEAD as usize), head_count);
+    if thread < head_count {
+        put(thread, sorted.get(thread as usize) as u32);
     }
 }
 
