@@ -225,7 +225,7 @@ pub fn exact_distance<T: Value>(metric: Metric, a: &[T], b: &[T]) -> f32 {
         let (x, y) = (x.exactly() as f32, y.exactly() as f32);
         let term = if metric == Metric::InnerProduct { x * y } else { (x - y) * (x - y) };
         sums[i % 16] += term;
-        whole += term as i64;
+        whole += if integers { term as i64 } else { 0 };
     }
     for width in [8, 4, 2, 1] {
         for lane in 0..width {

@@ -5,6 +5,7 @@ use tagore_device::block::exact::Metric;
 use tagore_device::block::rows::Rows;
 use tagore_device::key::{self, Key, NONE};
 use tagore_device::prune::filter::PruneFilter;
+use tagore_device::prune::gram::{GRAM_THREADS, prune_gram_spread};
 use tagore_device::prune::kernels::{RuleElement, RuleKernels};
 use tagore_device::prune::rule::{
     AlphaConvergent, Angle, Distance, Form, Rule, Spread, TauMonotonic, survives,
@@ -59,21 +60,25 @@ impl<T: Value> Base<T> {
 
     /// Seed 0: no lifts. Seed 1: any lifts. Seed 2: those of inner products.
     fn new(dim: usize, seed: u64) -> Self {
-        let stride = padded::<T>(dim);
-        let mut values = padded_rows::<T>(Self::ROWS, dim, seed);
-        // Duplicates of each other, and of nodes.
-        for (copy, of) in [(1, 0), (2, 0), (30, 29), (31, 3)] {
-            values.copy_within(of * stride..(of + 1) * stride, copy * stride);
+        let mut base = Self::without_lifts(Self::ROWS, dim, seed);
+        if seed > 0 {
+            let lifts = integers(Self::ROWS, -1, 3, seed);
+            base.lifts = lifts.into_iter().map(|lift| lift as f32).collect();
         }
-        let lifts: Vec<f32> = match seed {
-            0 => Vec::new(),
-            _ => integers(Self::ROWS, -1, 3, seed).into_iter().map(|lift| lift as f32).collect(),
-        };
-        let mut base = Self { values, lifts, square: -1.0, dim };
         if seed == 2 {
             base.lift();
         }
         base
+    }
+
+    fn without_lifts(rows: usize, dim: usize, seed: u64) -> Self {
+        let stride = padded::<T>(dim);
+        let mut values = padded_rows::<T>(rows, dim, seed);
+        // Duplicates of each other, and of nodes.
+        for (copy, of) in [(1, 0), (2, 0), (30, 29), (31, 3)] {
+            values.copy_within(of * stride..(of + 1) * stride, copy * stride);
+        }
+        Self { values, lifts: Vec::new(), square: -1.0, dim }
     }
 
     /// Uploads the rows.
@@ -179,45 +184,48 @@ fn filters<T: Value, R: Rule + Copy, K: Kernel<Arguments = (PruneFilter<T>, R)>>
     block: u32,
 ) {
     for (seed, (dim, count, most)) in SEEDS.into_iter().zip([(1, 70, 8), (97, 45, 20), (33, 9, 512)]) {
-        let base = Base::<T>::new(dim, seed);
-        let nodes = [0u32, 29, 3, 49];
-        let candidates: Vec<Vec<Key>> = nodes
-            .iter()
-            .zip([count, count, 5, 0])
-            .map(|(&node, count)| base.candidates(node, count))
-            .collect();
-        let padded_candidates: Vec<Key> = (candidates.iter())
-            .flat_map(|keys| keys.iter().copied().chain(std::iter::repeat(NONE)).take(count))
-            .collect();
-        let device = TestDevice::new(seed);
-        for pass_short in [0, 1] {
-            let forward = device.room::<Key>(Base::<T>::ROWS * most);
-            let filter = PruneFilter {
-                rows: base.rows(&device),
-                nodes: device.input(&nodes),
-                candidates: device.input(&padded_candidates),
-                forward: forward.view(),
-                stride: count as u32,
-                most: most as u32,
-                threshold: rule.prepare(threshold),
-                pass_short,
+        compare::<T, R, K>(&Base::new(dim, seed), (rule, threshold), (count, most), (block, seed));
+    }
+}
+
+/// Launches `K` for some nodes of `base`, with up to `count` candidates and `most` edges, and
+/// compares with the definition.
+fn compare<T: Value, R: Rule + Copy, K: Kernel<Arguments = (PruneFilter<T>, R)>>(
+    base: &Base<T>,
+    (rule, threshold): (R, f32),
+    (count, most): (usize, usize),
+    (block, seed): (u32, u64),
+) {
+    let nodes = [0u32, 29, 3, 49];
+    let candidates: Vec<Vec<Key>> =
+        nodes.iter().zip([count, count, 5, 0]).map(|(&node, count)| base.candidates(node, count)).collect();
+    let padded_candidates: Vec<Key> = (candidates.iter())
+        .flat_map(|keys| keys.iter().copied().chain(std::iter::repeat(NONE)).take(count))
+        .collect();
+    let device = TestDevice::new(seed);
+    for pass_short in [0, 1] {
+        let forward = device.room::<Key>(Base::<T>::ROWS * most);
+        let filter = PruneFilter {
+            rows: base.rows(&device),
+            nodes: device.input(&nodes),
+            candidates: device.input(&padded_candidates),
+            forward: forward.view(),
+            stride: count as u32,
+            most: most as u32,
+            threshold: rule.prepare(threshold),
+            pass_short,
+        };
+        device.launch::<K>(nodes.len() as u32, block, (filter, rule));
+        for (&node, candidates) in nodes.iter().zip(&candidates) {
+            let mut expected = if pass_short == 1 && candidates.len() <= most {
+                candidates.clone()
+            } else {
+                base.accepted((&rule, rule.prepare(threshold)), node, candidates, most)
             };
-            device.launch::<K>(nodes.len() as u32, block, (filter, rule));
-            for (&node, candidates) in nodes.iter().zip(&candidates) {
-                let mut expected = if pass_short == 1 && candidates.len() <= most {
-                    candidates.clone()
-                } else {
-                    base.accepted((&rule, rule.prepare(threshold)), node, candidates, most)
-                };
-                expected.resize(most, NONE);
-                let found = part::<Key>(&forward, node as usize * most, most);
-                assert_eq!(
-                    found,
-                    expected,
-                    "{} of node {node}, seed {seed}, pass_short {pass_short}",
-                    K::NAME
-                );
-            }
+            expected.resize(most, NONE);
+            let found = part::<Key>(&forward, node as usize * most, most);
+            let (name, dim) = (K::NAME, base.dim);
+            assert_eq!(found, expected, "{name}, node {node} of {dim}, seed {seed}, pass_short {pass_short}");
         }
     }
 }
@@ -236,6 +244,35 @@ fn the_wavefront_accepts_the_candidates_of_the_definition() {
     on_all_types(Spread, 0.0);
     on_all_types(TauMonotonic, 0.3);
     on_all_types(AlphaConvergent { alpha: 1.2 }, 0.2);
+}
+
+/// Factors of all components: few bits decide; differences whose halves must be scaled much; and
+/// squares near the ends of the range of f32.
+const FACTORS: [f32; 4] = [1.0, 1e-6, 3e-19, 1e15];
+
+#[test]
+fn products_accept_the_candidates_of_the_definition() {
+    let sizes =
+        [(1, 40, 8), (97, 45, 20), (33, 9, 512), (301, 48, 31), (31, 16, 3), (64, 60, 31), (130, 33, 40)];
+    for (i, (dim, count, most)) in sizes.into_iter().chain([(65, 17, 12), (961, 48, 24)]).enumerate() {
+        let seed = SEEDS[i % SEEDS.len()];
+        let mut base = Base::<f32>::without_lifts(150, dim, seed);
+        if i % 2 == 1 {
+            // No ties: a fraction that each component has of its own.
+            for (i, value) in base.values.iter_mut().enumerate() {
+                *value *= 1.0 + (i * 7919 % 1013) as f32 / 4096.0;
+            }
+        }
+        for value in &mut base.values {
+            *value *= FACTORS[i % FACTORS.len()];
+        }
+        if i % 3 == 2 {
+            // Under cosine, the lifts of zero vectors.
+            base.lifts = (0..150).map(|row| if row % 37 == 7 { -1.0 } else { 0.0 }).collect();
+        }
+        let block = (GRAM_THREADS, seed);
+        compare::<f32, _, prune_gram_spread>(&base, (Spread, 0.0), (count, most), block);
+    }
 }
 
 #[test]

@@ -24,6 +24,7 @@ use tagore_device::lists::merge::MergeLists;
 use tagore_device::prune::collect::Collect;
 use tagore_device::prune::detours::{Detours, prune_detours, prune_detours_unbalanced};
 use tagore_device::prune::filter;
+use tagore_device::prune::gram::prune_gram_spread;
 use tagore_device::prune::ids::prune_ids;
 use tagore_device::prune::kernels::{RuleElement, RuleKernels};
 use tagore_device::prune::path::Paths;
@@ -277,7 +278,12 @@ fn of_pruning<T: PruneKernels>(
             }
             crate::Filter::Distance => of_rule(launched, Distance, (candidates, dim)),
             crate::Filter::Angle => of_rule(launched, Angle, (candidates, dim)),
-            crate::Filter::Spread => of_rule(launched, Spread, (candidates, dim)),
+            crate::Filter::Spread => {
+                of_rule(launched, Spread, (candidates, dim));
+                let rows = Rows { dim, ..zeroed() };
+                let filter = filter::PruneFilter { rows, stride: candidates, ..zeroed() };
+                launched.kernel::<prune_gram_spread>((filter, Spread));
+            }
             crate::Filter::TauMonotonic => of_rule(launched, TauMonotonic, (candidates, dim)),
             crate::Filter::AlphaConvergent(rule) => {
                 of_rule::<AlphaConvergent>(launched, rule, (candidates, dim))

@@ -89,7 +89,7 @@ impl<R: RuleKernels> AnyRule for R {
 ///
 /// # Safety
 /// - As [`Gpu::launch`].
-unsafe fn launch<T, K, R>(
+pub(super) unsafe fn launch<T, K, R>(
     gpu: &Gpu,
     arguments: (filter::PruneFilter<T>, R),
     nodes: u32,

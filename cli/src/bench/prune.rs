@@ -190,7 +190,9 @@ fn seconds_of<'a>(times: impl IntoIterator<Item = &'a KernelTime>) -> f64 {
 
 /// Whether a kernel filters candidates.
 fn is_filter(time: &KernelTime) -> bool {
-    ["prune_filter", "prune_serial", "prune_detours"].iter().any(|name| time.kernel.starts_with(name))
+    ["prune_filter", "prune_gram", "prune_serial", "prune_detours"]
+        .iter()
+        .any(|name| time.kernel.starts_with(name))
 }
 
 fn say_header(on_gpu: bool, output: &Output) {

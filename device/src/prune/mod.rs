@@ -3,6 +3,7 @@
 pub mod collect;
 pub mod detours;
 pub mod filter;
+pub mod gram;
 pub mod ids;
 pub mod kernels;
 pub mod medoid;

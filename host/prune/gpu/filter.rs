@@ -1,15 +1,21 @@
 //! Filter on a GPU: the launch of a rule's kernel.
 
 use tagore_device::prune::filter;
-use tagore_device::prune::kernels::RuleElement;
-use tagore_device::prune::rule::Distance;
+use tagore_device::prune::gram::{GRAM_THREADS, LINES, prune_gram_spread};
+use tagore_device::prune::kernels::{AnyFilter, RuleElement};
+use tagore_device::prune::rule::{Distance, Spread};
 
 use super::{Candidates, Forward};
-use crate::Result;
 use crate::gpu::Gpu;
 use crate::prune::Strategy;
+use crate::prune::rule::launch;
 use crate::prune::strategy::Filter;
 use crate::vectors::gpu::{Base, OnDevice};
+use crate::vectors::space::Space;
+use crate::{ElementType, Metric, Result};
+
+/// Least components of rows whose products pay: measured at 288 and 960.
+const LEAST_DIM: usize = 256;
 
 /// Filters candidates by the strategy's rule into forward edges.
 ///
@@ -17,7 +23,7 @@ use crate::vectors::gpu::{Base, OnDevice};
 /// If the device has no kernel for the filter ([`Strategy::filters_on`]).
 pub(super) fn filter<T: OnDevice + RuleElement>(
     gpu: &Gpu,
-    base: &Base<T>,
+    (space, base): (&Space<'_>, &Base<T>),
     strategy: &Strategy,
     candidates: Candidates<'_>,
     forward: &mut Forward,
@@ -31,9 +37,25 @@ pub(super) fn filter<T: OnDevice + RuleElement>(
     };
     let nodes = candidates.chunk.len() as u32;
     let threshold = rule.prepare(strategy.threshold.unwrap_or(0.0));
-    let arguments = arguments(base, threshold, candidates, forward);
+    let arguments = T::any(arguments(base, threshold, candidates, forward));
     // SAFETY: the buffers hold candidates of each node and edges of each row, and outlive the work.
-    unsafe { rule.launch(&gpu, T::any(arguments), nodes, threads(base.row_bytes())) }
+    unsafe {
+        match arguments {
+            AnyFilter::F32(filter) if by_products::<T>(strategy, space.metric(), space.dim()) => {
+                launch::<_, prune_gram_spread, _>(&gpu, (filter, Spread), nodes, GRAM_THREADS)
+            }
+            _ => rule.launch(&gpu, arguments, nodes, threads(base.row_bytes())),
+        }
+    }
+}
+
+/// Whether candidates are compared by products of their rows, of type `T` on the device.
+pub(super) fn by_products<T: OnDevice>(strategy: &Strategy, metric: Metric, dim: usize) -> bool {
+    matches!(strategy.filter, Filter::Spread)
+        && T::TYPE == ElementType::F32
+        && metric != Metric::InnerProduct
+        && strategy.candidates <= LINES as usize
+        && dim >= LEAST_DIM
 }
 
 /// Filters candidates by distance with the published baseline kernel: one warp per node tests one
@@ -159,7 +181,7 @@ mod tests {
         for pass_short in [false, true] {
             let chunk = Chunk { order: &rows_of, range: 0..nodes.len() };
             let from = Candidates { pass_short, ..Candidates::by_place(&chunk, &uploaded, stride) };
-            filter(gpu, &on_device, strategy, from, &mut forward).unwrap();
+            filter(gpu, (space, &on_device), strategy, from, &mut forward).unwrap();
             let mut found = vec![0; space.len() * most];
             forward.keys.download(&mut found).unwrap();
             if matches!(strategy.filter, Filter::Distance) {
@@ -198,7 +220,7 @@ mod tests {
         ];
         let types = [ElementType::F32, ElementType::U8, ElementType::F16, ElementType::I8];
         for gpu in std::iter::once(Gpu::emulated(1)).chain(Gpu::cuda_for_tests()) {
-            for (element, dim) in types.into_iter().zip([97, 33, 1, 4]) {
+            for (element, dim) in types.into_iter().zip([261, 33, 1, 4]) {
                 let base = base(60, dim, element);
                 for metric in [Metric::L2, Metric::Cosine, Metric::InnerProduct] {
                     let space = Space::new(&base, metric, &Progress::silent()).unwrap();
@@ -225,7 +247,7 @@ mod tests {
         with_wide_matrix!(space.rows(), rows => {
             let base = Base::upload(&gpu, &space, &Origin::Host(rows)).unwrap();
             let from = Candidates::by_place(&chunk, &keys, 4);
-            let error = filter(&gpu, &base, &Strategy::cagra(), from, &mut forward).unwrap_err();
+            let error = filter(&gpu, (&space, &base), &Strategy::cagra(), from, &mut forward).unwrap_err();
             assert!(error.to_string().contains("rank"), "{error}");
         });
     }

@@ -2,10 +2,12 @@
 
 use cuda_std::launch::Kernel;
 use tagore_device::prune::detours::{prune_detours, prune_detours_unbalanced};
+use tagore_device::prune::gram::prune_gram_spread;
 use tagore_device::prune::ids::prune_ids;
 use tagore_device::prune::reverse::{prune_edge_sources, prune_edge_targets, prune_edges, prune_edges_count};
 use tagore_device::prune::store::{prune_merge, prune_store};
 
+use super::filter::by_products;
 use super::{PruneKernels, path};
 use crate::Metric;
 use crate::gpu::sort;
@@ -40,6 +42,7 @@ pub(crate) fn kernels<T: PruneKernels>(
         }
         (Filter::Distance, true) => kernels.push(T::Serial::NAME),
         (Filter::Custom(custom), _) if custom.ptx.is_some() => (),
+        _ if by_products::<T>(strategy, metric, dim) => kernels.push(prune_gram_spread::NAME),
         (filter, _) => kernels.extend(filter.rule().map(|rule| rule.kernel(<T as Element>::TYPE))),
     }
     if !(ranks && strategy.store == Store::Interleave) {

@@ -5,6 +5,7 @@ use tagore_device::key::Key;
 use tagore_device::prune::collect::collect_shared_bytes;
 use tagore_device::prune::detours::detour_shared_bytes;
 use tagore_device::prune::filter::filter_shared_bytes;
+use tagore_device::prune::gram::gram_shared_bytes;
 use tagore_device::prune::path::path_shared_bytes;
 use tagore_device::prune::rule::Form;
 use tagore_device::prune::store::MERGED;
@@ -68,7 +69,9 @@ impl PruneShape {
         let again = if self.store == Store::Refilter { MERGED } else { 0 };
         let candidates = again.max(self.limit() as u32);
         let filter = match self.form {
-            Some(form) => filter_shared_bytes(candidates, dim, form),
+            // No less than the wavefront.
+            Some(Form::Score) => gram_shared_bytes(candidates, dim),
+            Some(Form::Keep) => filter_shared_bytes(candidates, dim, Form::Keep),
             None => detour_shared_bytes(candidates),
         };
         collect.max(filter)

@@ -140,7 +140,7 @@ impl Pruning<'_> {
         {
             return filter_serially(self.gpu, base, alpha, candidates, forward);
         }
-        filter(self.gpu, base, self.strategy, candidates, forward)
+        filter(self.gpu, (self.space, base), self.strategy, candidates, forward)
     }
 
     fn rank(&self, lists: &RankedLists, candidates: Candidates<'_>, forward: &mut Forward) -> Result<()> {
