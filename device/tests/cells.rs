@@ -185,9 +185,9 @@ fn candidates_are_merged_once() {
     }
 }
 
-/// Puts a key in both of its slots, of a power of two.
+/// Puts a key in both of its slots.
 fn propose(slots: &mut [Key], key: Key, draw: u32) {
-    let (first, second) = two_slots(key::id(key), draw, slots.len().ilog2());
+    let (first, second) = two_slots(key::id(key), draw, PROPOSAL_BITS);
     for slot in [first, second] {
         slots[slot as usize] = slots[slot as usize].min(key);
     }
@@ -198,9 +198,8 @@ fn propose(slots: &mut [Key], key: Key, draw: u32) {
 fn cross_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CrossCellJoin<E::Sum>,)>>(
     of: impl Fn(i64) -> E,
 ) {
-    for (seed, (units, slot_bits)) in SEEDS.into_iter().zip([(1usize, 7), (9, 6), (17, 5)]) {
+    for (seed, units) in SEEDS.into_iter().zip([1usize, 9, 17]) {
         let (count, dim, m, draw) = (300usize, units * 16 / size_of::<E>(), 3usize, 99);
-        let slots = 1 << slot_bits;
         let vectors = integers(count * dim, 0, 7, seed + 50);
         let biases = integers(count, 0, 50, seed);
         // A vector may be a query and a row of the same tile. It is not compared with itself.
@@ -224,7 +223,7 @@ fn cross_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CrossCellJoi
         let bounds_there = emulator.upload(&bounds.iter().map(|&x| x as f32).collect::<Vec<f32>>());
         let (members_there, starts_there) = (emulator.upload(&members), emulator.upload(&starts));
         let query_tiles_there = emulator.upload(&query_tiles.map(|p| [p.cell, p.first, p.count]).concat());
-        let proposals = emulator.upload(&vec![NONE; count * slots]);
+        let proposals = emulator.upload(&vec![NONE; count * PROPOSALS as usize]);
         // Every vector knows some others, in the last range of ranks.
         let bits = known_bits(40);
         let known: Vec<u32> = integers(count << bits, 0, i64::from(u32::MAX), seed + 70)
@@ -252,10 +251,10 @@ fn cross_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CrossCellJoi
                 draw,
                 known_bits: if ranks.start == 2 { bits } else { 0 },
                 known_draw: 3,
-                slot_bits,
+                padding: 0,
             };
             emulator.launch::<K>([query_tiles.len() as u32, 1, 1], tile::THREADS, (arguments,)).unwrap();
-            let mut expected = vec![NONE; count * slots];
+            let mut expected = vec![NONE; count * PROPOSALS as usize];
             let mut proposed = 0;
             for query_tile in query_tiles {
                 let of_cell = &starts[query_tile.cell as usize * m..];
@@ -268,7 +267,8 @@ fn cross_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CrossCellJoi
                             let is_known = ranks.start == 2 && knows(to, other);
                             let asks = E::Sum::asks(value(to, other), norm(to), norm(other), bound);
                             if to != other && asks && !is_known {
-                                let slots = &mut expected[to as usize * slots..][..slots];
+                                let slots =
+                                    &mut expected[to as usize * PROPOSALS as usize..][..PROPOSALS as usize];
                                 propose(slots, key::pack(value(to, other) as f32, other), draw);
                                 proposed += 1;
                             }
@@ -293,9 +293,9 @@ fn the_cross_cell_join_proposes_to_both_vectors() {
 
 #[test]
 fn proposals_are_merged_once() {
-    for (seed, (k, slot_bits)) in SEEDS.into_iter().zip([(1usize, 7), (40, 6), (97, 7)]) {
+    for (seed, k) in SEEDS.into_iter().zip([1usize, 40, 97]) {
         let (nodes, draw) = (35usize, 5);
-        let slots = 1 << slot_bits;
+        let slots = PROPOSALS as usize;
         // None, a few, a run, as many as slots, many more.
         let counts = [0, 3, 32, 128, 1000];
         let full = |node: usize| [k, k / 2, 0][node % 3];
@@ -331,7 +331,7 @@ fn proposals_are_merged_once() {
             nodes: nodes as u32,
             k: k as u32,
             draw,
-            slot_bits,
+            padding: 0,
         };
         let grid = [(nodes as u32).div_ceil(MERGE_NODES), 1, 1];
         emulator.launch::<cells_merge_proposals>(grid, MERGE_THREADS, (arguments,)).unwrap();

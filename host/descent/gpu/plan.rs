@@ -212,8 +212,6 @@ impl DescentShape {
                 probes: request.probes,
                 assignments: CellSettings::assignments(self.n, self.dim),
                 k: self.k,
-                is_first: true,
-                slot_bits: CellSettings::slot_bits(self.n, self.dim, true),
             };
             let (kept, cells) = (sizes.kept_plan(), sizes.plan());
             stage("cells", &[&original, &nodes, &members, &centres, &kept, &cells]);
@@ -221,8 +219,6 @@ impl DescentShape {
                 let clusters = self.cluster::<T>(start, Some(request.cells));
                 stage("cluster again", &[&original, &nodes, &centres, &kept, &clusters]);
                 let centres = centres.and(&clusters.only(&CENTRES));
-                let slot_bits = CellSettings::slot_bits(self.n, self.dim, false);
-                let cells = JoinSizes { is_first: false, slot_bits, ..sizes }.plan();
                 stage("cells again", &[&original, &nodes, &members, &centres, &kept, &cells]);
             }
         }

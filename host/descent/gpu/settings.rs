@@ -1,7 +1,6 @@
 //! Defaults of a descent on a GPU, by measurement (docs/descent.md).
 
 use tagore_device::cluster::MAX_PROBES;
-use tagore_device::descent::cells::PROPOSAL_BITS;
 
 use crate::cluster::{Clustering, ListLengths};
 use crate::descent::{Iterations, Start};
@@ -29,30 +28,16 @@ struct TunedCells {
     probes: usize,
     /// Nearest of these cells, to which the node is assigned.
     assignments: usize,
-    /// Base-2 logarithm of the slots of a node for proposals, from the second clustering on: a
-    /// merge reads all slots, and fewer are wanted than in the first.
-    later_slot_bits: u32,
 }
 
 /// Settings for vectors of up to [`SHORT`] components, for [`MANY`] of these, and for longer
 /// vectors. Many vectors lie closer, so a clustering separates more neighbours. Longer vectors cost
 /// more to compare, and a clustering separates fewer neighbours.
 const FEW_AND_SHORT: TunedCells =
-    TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 15, assignments: 2, later_slot_bits: 6 };
-const MANY_AND_SHORT: TunedCells = TunedCells {
-    nodes_per_cell: 550,
-    clusterings: 4,
-    probes: 12,
-    assignments: 2,
-    later_slot_bits: PROPOSAL_BITS,
-};
-const LONG: TunedCells = TunedCells {
-    nodes_per_cell: 500,
-    clusterings: 3,
-    probes: 8,
-    assignments: 1,
-    later_slot_bits: PROPOSAL_BITS,
-};
+    TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 16, assignments: 2 };
+const MANY_AND_SHORT: TunedCells =
+    TunedCells { nodes_per_cell: 550, clusterings: 4, probes: 12, assignments: 2 };
+const LONG: TunedCells = TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 8, assignments: 1 };
 
 /// From this number on, vectors count as many.
 const MANY: usize = 4_000_000;
@@ -142,11 +127,6 @@ impl CellSettings {
     /// Nearest cells that each node is assigned to.
     pub(super) fn assignments(n: usize, dim: usize) -> usize {
         tuned(n, dim).assignments
-    }
-
-    /// Base-2 logarithm of the slots of a node for proposals.
-    pub(super) fn slot_bits(n: usize, dim: usize, is_first_clustering: bool) -> u32 {
-        if is_first_clustering { PROPOSAL_BITS } else { tuned(n, dim).later_slot_bits }
     }
 
     /// Most iterations of each phase.

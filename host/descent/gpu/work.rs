@@ -4,7 +4,8 @@
 use cuda_std::launch::Kernel;
 use tagore_device::block::tile;
 use tagore_device::descent::cells::{
-    cells_finish_exact, cells_known_sets, cells_merge_candidates, cells_merge_proposals, known_bits,
+    PROPOSALS, cells_finish_exact, cells_known_sets, cells_merge_candidates, cells_merge_proposals,
+    known_bits,
 };
 use tagore_device::descent::merge::{JOIN_PROPOSALS, descent_merge};
 use tagore_device::descent::renumber::renumber_vectors;
@@ -12,7 +13,7 @@ use tagore_device::descent::sample::{GATHER, ROW, SAMPLE, descent_gather, descen
 use tagore_device::key::Key;
 
 use super::Build;
-use super::cells::{CellKernels, JoinSizes, Ranks};
+use super::cells::{CellKernels, Ranks};
 use super::finish::FinishKernels;
 use super::phases::PhaseKernels;
 use crate::descent::{DescentStats, Start};
@@ -30,7 +31,11 @@ const KEY: u64 = size_of::<Key>() as u64;
 pub(super) struct JoinWork {
     /// Bytes of a tile vector.
     pub stride: u32,
-    pub sizes: JoinSizes,
+    pub assignments: usize,
+    /// Most members compared per rank.
+    pub most: usize,
+    /// Whether there was an intra-cell join.
+    pub is_first: bool,
     pub passes: usize,
 }
 
@@ -71,8 +76,7 @@ impl Build<'_> {
     /// Counts the work of both joins and of their merges; returns the pairs compared. Candidates
     /// are not counted, nor lists without any.
     pub(super) fn count_cells<T: CellKernels>(&self, ranks: Ranks<'_>, work: JoinWork) -> u64 {
-        let JoinWork { stride, sizes, passes } = work;
-        let (most, is_first) = (sizes.most_members(), sizes.is_first);
+        let JoinWork { stride, assignments, most, is_first, passes } = work;
         let side = tile::SIDE as usize;
         let (mut intra, mut cross) = (Compared::default(), Compared::default());
         for cell in 0..ranks.cells() {
@@ -81,7 +85,7 @@ impl Build<'_> {
                 let rows = own.len().min(most);
                 intra.add(own.len().div_ceil(side) * rows + own.len(), own.len() * rows);
             }
-            let assigned = ranks.members(cell, 0..sizes.assignments);
+            let assigned = ranks.members(cell, 0..assignments);
             let probing = ranks.members(cell, usize::from(is_first)..ranks.probes);
             for first in assigned.clone().step_by(side) {
                 let members = side.min(assigned.end - first);
@@ -97,7 +101,7 @@ impl Build<'_> {
         self.gpu.count_work::<T::CrossCellJoin>(bytes(cross.vectors), operations(cross.pairs));
         let known = self.list_bytes() + (WORD << known_bits(self.k as u32));
         self.gpu.count_work::<cells_known_sets>(u64::from(!is_first) * n * known, 0);
-        let proposals = 2 * KEY << sizes.slot_bits;
+        let proposals = 2 * u64::from(PROPOSALS) * KEY;
         // Keys that keep their places are not written.
         let merged = proposals + self.list_bytes() + WORD;
         self.gpu.count_work::<cells_merge_proposals>(passes as u64 * n * merged, 0);

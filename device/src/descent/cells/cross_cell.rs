@@ -15,7 +15,7 @@
 //! | buffer | shape |
 //! | --- | --- |
 //! | `query_tiles` | 3 words per block ([`QueryTile`]) |
-//! | `proposals` | `2^slot_bits` keys per vector |
+//! | `proposals` | [`PROPOSALS`] keys per vector |
 //! | `starts` | cells x `probes` + 1 |
 //! | shared memory | that of the walk, then per line: vector, term, threshold, least threshold |
 //! | queue | [`QUEUE`] pairs per warp: sum, line and column; in shared memory |
@@ -49,7 +49,7 @@ use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
 
-use super::{known_hash, nearness, word_holds};
+use super::{PROPOSAL_BITS, PROPOSALS, known_hash, nearness, word_holds};
 use crate::block::copied;
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
@@ -83,7 +83,7 @@ pub struct CrossCellJoin<S> {
     pub starts: Global<u32>,
     /// In: a [`QueryTile`] per block.
     pub query_tiles: Global<u32>,
-    /// In and out: `2^slot_bits` slots per vector. A key is a vector at the distance that the
+    /// In and out: [`PROPOSALS`] slots per vector. A key is a vector at the distance that the
     /// tensor cores computed, less the norm of the vector that gets the proposal; it goes to
     /// [`two_slots`].
     pub proposals: GlobalMut<Key>,
@@ -103,8 +103,8 @@ pub struct CrossCellJoin<S> {
     pub known_bits: u32,
     /// Salt of the known sets.
     pub known_draw: u32,
-    /// Base-2 logarithm of the slots per vector, 5 to [`PROPOSAL_BITS`](super::PROPOSAL_BITS).
-    pub slot_bits: u32,
+    /// Unused.
+    pub padding: u32,
 }
 
 copied! {
@@ -154,9 +154,9 @@ impl<S: TileSum> CrossCellJoin<S> {
     /// Proposes `other`, at this distance, to `vector`.
     #[inline(always)]
     fn propose(&self, vector: u32, value: S, other: u32) {
-        let slots = self.proposals.offset((vector as usize) << self.slot_bits);
+        let slots = self.proposals.offset(vector as usize * PROPOSALS as usize);
         let key = key::pack(value.to_f32(), other);
-        let (first, second) = two_slots(other, self.draw, self.slot_bits);
+        let (first, second) = two_slots(other, self.draw, PROPOSAL_BITS);
         slots.reduce_min(first as usize, key);
         slots.reduce_min(second as usize, key);
     }

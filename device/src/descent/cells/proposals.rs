@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! warp = node
-//! keys = the node's slots (emptied), up to four per lane; return if all are empty
+//! keys = the node's slots (emptied), four per lane; return if all are empty
 //! drop the second copy of a key, and keys not below the last of the list; close the gaps
 //! drop known keys, and close the gaps; return if none is left
 //! sort each run of 32 by shuffles
@@ -11,7 +11,7 @@
 //!
 //! | buffer | shape |
 //! | --- | --- |
-//! | `proposals` | nodes x `2^slot_bits` keys |
+//! | `proposals` | nodes x [`PROPOSALS`] keys |
 //! | `lists` | nodes x `k` keys, ascending |
 //! | shared memory, per node | `k` list, [`PROPOSALS`] runs, [`PROPOSALS`] sorted |
 //!
@@ -26,8 +26,8 @@
 //! 5. Added keys are counted for one node in [`COUNTED`]: a share is wanted, and additions to the
 //!    same counters take their turns.
 //!
-//! Bound by memory and by instruction issue: slots read and emptied, lists read; 31 GB in 13 passes
-//! for a million nodes at `k` = 96, 9 ms at the rate of an H100.
+//! Bound by memory and by instruction issue: slots read and emptied, lists read; 36 GB in 13 passes
+//! for a million nodes at `k` = 96, 8 ms at the rate of an H200.
 
 use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
@@ -40,7 +40,7 @@ use crate::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS, merge_flagged}
 use crate::descent::slots::two_slots;
 use crate::key::{self, Key, NONE};
 
-/// Most slots per node for proposals.
+/// Slots per node for proposals.
 pub const PROPOSALS: u32 = 1 << PROPOSAL_BITS;
 
 /// Base-2 logarithm of [`PROPOSALS`].
@@ -52,7 +52,7 @@ pub const PROPOSAL_BITS: u32 = 7;
 pub struct MergeProposals {
     /// In and out: `k` ascending keys per node; added keys are unvisited.
     pub lists: GlobalMut<Key>,
-    /// In: `2^slot_bits` slots per node, as [`CrossCellJoin`](super::CrossCellJoin) leaves them;
+    /// In: [`PROPOSALS`] slots per node, as [`CrossCellJoin`](super::CrossCellJoin) leaves them;
     /// out: [`NONE`].
     pub proposals: GlobalMut<Key>,
     /// In and out: per node, the distance of the last of its list, once the list is full.
@@ -66,8 +66,8 @@ pub struct MergeProposals {
     pub k: u32,
     /// Salt of the slots.
     pub draw: u32,
-    /// Base-2 logarithm of the slots per node, 5 to [`PROPOSAL_BITS`].
-    pub slot_bits: u32,
+    /// Unused.
+    pub padding: u32,
 }
 
 /// Added keys are counted in the list of every this many-th node.
@@ -106,7 +106,7 @@ pub unsafe fn cells_merge_proposals(p: MergeProposals) {
         i += 32;
     }
     warp::sync();
-    let kept = are_kept(&p, keys, key::plain(list.get(k - 1)), runs);
+    let kept = are_kept(keys, key::plain(list.get(k - 1)), runs, p.draw);
     let end = compact(keys, kept, runs);
     let len = drop_known(runs, end, (list, p.k));
     if len == 0 {
@@ -133,18 +133,14 @@ pub unsafe fn cells_merge_proposals(p: MergeProposals) {
     }
 }
 
-/// Reads a node's slots, up to four per lane, copies them to `runs` and empties them. Returns None
-/// if all were empty.
+/// Reads a node's slots, four per lane, copies them to `runs` and empties them. Returns None if all
+/// were empty.
 #[inline(always)]
 fn take_proposals(p: &MergeProposals, node: u32, runs: Shared<Key>) -> Option<[Key; 4]> {
     let lane = warp::lane_id();
-    let proposals = p.proposals.offset((node as usize) << p.slot_bits);
+    let proposals = p.proposals.offset(node as usize * PROPOSALS as usize);
     let mut keys = [NONE; 4];
-    unroll!(4, I => {
-        if 32 * I < 1 << p.slot_bits {
-            keys[I] = proposals.get(lane as usize + 32 * I);
-        }
-    });
+    unroll!(4, I => keys[I] = proposals.get(lane as usize + 32 * I));
     if !warp::any(keys[0] & keys[1] & keys[2] & keys[3] != NONE) {
         return None;
     }
@@ -160,10 +156,10 @@ fn take_proposals(p: &MergeProposals, node: u32, runs: Shared<Key>) -> Option<[K
 
 /// Whether each key is below `last`, and not the second copy of a key. `runs` holds all slots.
 #[inline(always)]
-fn are_kept(p: &MergeProposals, keys: [Key; 4], last: Key, runs: Shared<Key>) -> [bool; 4] {
+fn are_kept(keys: [Key; 4], last: Key, runs: Shared<Key>, draw: u32) -> [bool; 4] {
     let mut kept = [false; 4];
     unroll!(4, I => {
-        let first = two_slots(key::id(keys[I]), p.draw, p.slot_bits).0;
+        let first = two_slots(key::id(keys[I]), draw, PROPOSAL_BITS).0;
         let is_second = first != warp::lane_id() + 32 * I as u32 && runs.get(first as usize) == keys[I];
         kept[I] = keys[I] < last && !is_second;
     });

@@ -95,7 +95,7 @@ impl Build<'_> {
     ) -> Result<f64> {
         let (n, dim) = (self.space.len(), self.space.dim());
         let clusterings = self.settings.clusterings(n, dim);
-        let memory = self.join_sizes(&cells, 0).kept_plan().reserve(self.gpu)?;
+        let memory = self.join_sizes(&cells).kept_plan().reserve(self.gpu)?;
         let mut kept =
             KeptBuffers { bounds: memory.buffer("list bounds")?, changes: memory.buffer("changes")? };
         // The float of these bytes is 3.4e38: no bound yet.
@@ -119,12 +119,10 @@ impl Build<'_> {
         Ok(added)
     }
 
-    fn join_sizes<T: CellKernels>(&self, cells: &Cells<T>, clustering: usize) -> JoinSizes {
+    fn join_sizes<T: CellKernels>(&self, cells: &Cells<T>) -> JoinSizes {
         let (nodes, dim) = (self.space.len(), self.space.dim());
-        let (count, probes, is_first) = (cells.centres.count, cells.probes, clustering == 0);
-        let assignments = CellSettings::assignments(nodes, dim).min(probes);
-        let slot_bits = CellSettings::slot_bits(nodes, dim, is_first);
-        JoinSizes { nodes, cells: count, probes, assignments, k: self.k, is_first, slot_bits }
+        let assignments = CellSettings::assignments(nodes, dim).min(cells.probes);
+        JoinSizes { nodes, cells: cells.centres.count, probes: cells.probes, assignments, k: self.k }
     }
 
     /// Runs the joins of one clustering; only the first has an intra-cell join.
@@ -137,8 +135,8 @@ impl Build<'_> {
         stats: &mut DescentStats,
     ) -> Result<()> {
         kept.changes.fill(0)?;
-        let sizes = self.join_sizes(cells, clustering);
-        let (is_first, most) = (sizes.is_first, sizes.most_members());
+        let sizes = self.join_sizes(cells);
+        let (is_first, most) = (clustering == 0, sizes.most_members());
         let ranks = Ranks { starts: &cells.starts, probes: cells.probes };
         let slabs = if is_first { ranks.slabs(sizes.slab_tiles(), most) } else { Vec::new() };
         let memory = sizes.plan().reserve(self.gpu)?;
@@ -153,8 +151,7 @@ impl Build<'_> {
         let words = |job: &Job| [job.first_query, job.query_count, job.first_row, job.row_count];
         buffers.jobs.upload(&slabs.iter().flatten().flat_map(words).collect::<Vec<u32>>())?;
         buffers.starts.upload(&cells.starts.iter().map(|&start| start as u32).collect::<Vec<u32>>())?;
-        let slot_bits = sizes.slot_bits;
-        let mut join = Join { build: self, nodes, kept, buffers, cells, slot_bits, known_draw: None };
+        let mut join = Join { build: self, nodes, kept, buffers, cells, known_draw: None };
         let mut first_job = 0;
         for slab in &slabs {
             join.intra_cell(first_job..first_job + slab.len())?;
@@ -173,7 +170,13 @@ impl Build<'_> {
             let draw = self.draw(((1 + clustering) << 16 | pass) as u32);
             join.cross_cell(query_tiles.len() / QUERY_TILE_WORDS, ranks.clone(), most, draw)?;
         }
-        let work = JoinWork { stride: join.nodes.tiles.stride, sizes, passes: passes.len() };
+        let work = JoinWork {
+            stride: join.nodes.tiles.stride,
+            assignments: sizes.assignments,
+            most,
+            is_first,
+            passes: passes.len(),
+        };
         stats.distances += self.count_cells::<T>(ranks, work);
         // After this wait the memory of these cells serves the larger buffers of the next
         // clustering.
@@ -188,8 +191,6 @@ struct Join<'a, 'b, T: CellKernels> {
     kept: &'a mut KeptBuffers,
     buffers: JoinBuffers,
     cells: &'a Cells<T>,
-    /// Base-2 logarithm of the slots of a node for proposals.
-    slot_bits: u32,
     /// Salt of the known sets, once they are made.
     known_draw: Option<u32>,
 }
@@ -250,7 +251,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
     /// Runs the cross-cell join of all query tiles with the vectors that probe their cells at
     /// `ranks`, at most `most` per rank, and merges its proposals.
     fn cross_cell(&mut self, query_tiles: usize, ranks: Range<usize>, most: usize, draw: u32) -> Result<()> {
-        let Self { build, nodes, kept, buffers, cells, slot_bits, known_draw } = self;
+        let Self { build, nodes, kept, buffers, cells, known_draw } = self;
         let join = CrossCellJoin::<T::Sum> {
             tiles: nodes.both_sides(),
             bounds: kept.bounds.view(),
@@ -266,7 +267,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
             draw,
             known_bits: known_draw.map_or(0, |_| known_bits(build.k as u32)),
             known_draw: known_draw.unwrap_or(0),
-            slot_bits: *slot_bits,
+            padding: 0,
         };
         let n = build.space.len() as u32;
         let merge = MergeProposals {
@@ -277,7 +278,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
             nodes: n,
             k: build.k as u32,
             draw,
-            slot_bits: *slot_bits,
+            padding: 0,
         };
         let grid = [n.div_ceil(MERGE_NODES), 1, 1];
         // SAFETY: as above; there are slots for all nodes.

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use tagore_device::block::tile;
-use tagore_device::descent::cells::{JOB_WORDS, Job, PROPOSAL_BITS, QUERY_TILE_WORDS, known_bits};
+use tagore_device::descent::cells::{JOB_WORDS, Job, PROPOSALS, QUERY_TILE_WORDS, known_bits};
 use tagore_device::descent::merge::COUNTERS;
 use tagore_device::key::Key;
 
@@ -52,15 +52,11 @@ pub(in crate::descent::gpu) struct JoinSizes {
     pub assignments: usize,
     /// Length of the lists.
     pub k: usize,
-    /// Whether this is the first clustering, which alone has an intra-cell join.
-    pub is_first: bool,
-    /// Base-2 logarithm of the slots of a node for proposals.
-    pub slot_bits: u32,
 }
 
 impl JoinSizes {
     /// Most members compared per rank of a cell.
-    pub(in crate::descent::gpu) fn most_members(self) -> usize {
+    pub(super) fn most_members(self) -> usize {
         MOST_MEMBERS * (self.nodes / self.cells.max(1)).max(tile::SIDE as usize)
     }
 
@@ -72,7 +68,7 @@ impl JoinSizes {
 
     /// Tiles of a slab, whose candidates are merged together.
     pub(super) fn slab_tiles(self) -> usize {
-        let keys = (self.nodes << PROPOSAL_BITS).clamp(CANDIDATES.0, CANDIDATES.1);
+        let keys = (PROPOSALS as usize * self.nodes).clamp(CANDIDATES.0, CANDIDATES.1);
         keys / (ROUND * tile::SIDE as usize)
     }
 
@@ -91,8 +87,7 @@ impl JoinSizes {
         let tiles = self.most_tiles(self.nodes);
         let rounds = 1 + self.most_members().div_ceil(ROUND);
         let query_tiles = self.most_tiles(self.assignments * self.nodes);
-        let candidates = if self.is_first { self.slab_lines() * ROUND } else { 0 };
-        let keys = candidates.max(self.nodes << self.slot_bits);
+        let keys = (self.slab_lines() * ROUND).max(self.nodes * PROPOSALS as usize);
         MemoryPlan::new()
             .with::<Key>("proposals", keys)
             .with::<u32>("known sets", self.nodes << known_bits(self.k as u32))
@@ -259,15 +254,7 @@ mod tests {
             let words = Ranks { starts: &starts, probes: 2 }.query_tiles(assignments, 1000);
             let tile = |words: &[u32]| QueryTile { cell: words[0], first: words[1], count: words[2] };
             let tiles: Vec<QueryTile> = words.chunks_exact(QUERY_TILE_WORDS).map(tile).collect();
-            let sizes_of = JoinSizes {
-                nodes: starts[10],
-                cells: sizes.len(),
-                probes: 2,
-                assignments,
-                k: 10,
-                is_first: true,
-                slot_bits: PROPOSAL_BITS,
-            };
+            let sizes_of = JoinSizes { nodes: starts[10], cells: sizes.len(), probes: 2, assignments, k: 10 };
             assert!(tiles.len() <= sizes_of.most_tiles(starts[10]));
             let of = |tile: &QueryTile| tile.first as usize..(tile.first + tile.count) as usize;
             let mut all: Vec<usize> = tiles.iter().flat_map(of).collect();
