@@ -352,7 +352,7 @@ impl Builder {
     fn layer_over(&self, base: &Vectors) -> Result<Layered> {
         let n = base.len();
         // Inner products have no triangle inequality, on which the rule rests.
-        if n <= monotonic::MOST && self.descent.metric != Metric::InnerProduct {
+        if n <= monotonic::most(base.dim()) && self.descent.metric != Metric::InnerProduct {
             return self.monotonic_over(base);
         }
         let nodes: Vec<u32> = (0..n as u32).collect();

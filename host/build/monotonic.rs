@@ -14,9 +14,17 @@ use crate::{Progress, Result, Vectors};
 /// 200.
 pub(super) const DEGREE: usize = 128;
 
-/// Most nodes of such a graph: its edges take all pairs of nodes, on a CPU. 15,500 x 64 take a
-/// second on 16 cores.
+/// Most nodes of such a graph, of rows of up to [`DIM`] components: its edges take all pairs of
+/// nodes, on a CPU. 15,500 x 64 take a second on 16 cores.
 pub(super) const MOST: usize = 1 << 14;
+
+/// Components of rows for which [`MOST`] nodes were measured. Fewer take hardly less time.
+const DIM: usize = 64;
+
+/// Most nodes of rows of `dim` components: longer rows of so many would leave a core's cache.
+pub(super) const fn most(dim: usize) -> usize {
+    if dim <= DIM { MOST } else { MOST * DIM / dim }
+}
 
 /// Buffers of one thread.
 #[derive(Default)]
@@ -130,6 +138,13 @@ mod tests {
             for node in 0..n as u32 {
                 assert_eq!(rows.row(node), reference(&space, node), "{n} {metric} {node}");
             }
+        }
+    }
+
+    #[test]
+    fn longer_rows_have_smaller_graphs() {
+        for (dim, nodes) in [(1, 16_384), (64, 16_384), (65, 16_131), (256, 4_096), (960, 1_092)] {
+            assert_eq!(most(dim), nodes, "{dim}");
         }
     }
 
