@@ -20,7 +20,8 @@
 //! 2. Guide g gets its first block at `starts[g] / 128 + g`: enough blocks for its tiles and at
 //!    most one idle block, without sums over guides.
 //! 3. Fragment `n` of all warps together holds 32 centres in a row: the tile's line
-//!    `32 w + 8 n + c` is centre `32 n + 8 w + c`. So the nearest centres of a sorted list pass first.
+//!    `32 w + 8 n + c` is centre `32 n + 8 w + c`. So the nearest centres of a sorted list pass
+//!    first.
 
 mod nearest;
 mod several;
