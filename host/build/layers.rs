@@ -346,13 +346,14 @@ impl Builder {
         Ok(Some((layers, highest)))
     }
 
-    /// Builds a layer of all rows, and the layers above it: a monotonic graph if it is small
-    /// enough, for searches with a narrow beam, else a graph pruned from exact lists. Both are the
-    /// same on any device.
+    /// Builds a layer of all rows, and the layers above it: a monotonic graph for searches with a
+    /// narrow beam, else, of few nodes or of too many, a graph pruned from exact lists. Both are
+    /// the same on any device.
     fn layer_over(&self, base: &Vectors) -> Result<Layered> {
         let n = base.len();
         // Inner products have no triangle inequality, on which the rule rests.
-        if n <= monotonic::most(base.dim()) && self.descent.metric != Metric::InnerProduct {
+        let is_monotonic = (monotonic::LEAST..=monotonic::most(base.dim())).contains(&n);
+        if is_monotonic && self.descent.metric != Metric::InnerProduct {
             return self.monotonic_over(base);
         }
         let nodes: Vec<u32> = (0..n as u32).collect();

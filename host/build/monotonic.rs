@@ -18,10 +18,15 @@ pub(super) const DEGREE: usize = 128;
 /// nodes, on a CPU. 15,500 x 64 take a second on 16 cores.
 pub(super) const MOST: usize = 1 << 14;
 
+/// Fewest nodes of such a graph. Fewer have so few edges here that a search with a beam of one, as
+/// hnswlib searches layers, loses a query in twenty; a graph from lists has most nodes in each row.
+pub(super) const LEAST: usize = 1 << 10;
+
 /// Components of rows for which [`MOST`] nodes were measured. Fewer take hardly less time.
 const DIM: usize = 64;
 
-/// Most nodes of rows of `dim` components: longer rows of so many would leave a core's cache.
+/// Most nodes of rows of `dim` components. Longer rows are fewer, so that all still fit a core's
+/// cache.
 pub(super) const fn most(dim: usize) -> usize {
     if dim <= DIM { MOST } else { MOST * DIM / dim }
 }

@@ -65,7 +65,7 @@ pub(crate) type Span = (f64, f64);
 /// A backend that runs kernels. All work runs in the order of submission.
 pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// A second stream on the same device, unordered with this one; none if the device has one
-    /// stream. If it goes `first`, blocks of its kernels start before those that wait in other
+    /// stream. With `first`, the device starts blocks of its kernels before waiting blocks of other
     /// streams.
     fn fork(&self, _first: bool) -> Result<Option<Arc<dyn Machine>>> {
         Ok(None)

@@ -140,7 +140,7 @@ impl Gpu {
     }
 
     /// A [`fork`](Self::fork) for short kernels that a thread waits for: their blocks start before
-    /// those that wait in other streams.
+    /// waiting blocks of other streams.
     pub(crate) fn fork_first(&self) -> Result<Self> {
         self.stream(true)
     }

@@ -247,8 +247,7 @@ impl Worker<'_> {
 
 /// Writes the parcels of the cluster that leaves the cache at this step. Returns the bytes.
 ///
-/// One thread does so at a time: the one that has the turn. Other threads may add finished rows
-/// meanwhile.
+/// Only the thread that has the turn calls this. Meanwhile other threads may add finished rows.
 fn evict(merging: &Mutex<Merging<'_>>, step: Step) -> Result<u64> {
     let Some(cluster) = step.dispatch.evict else { return Ok(0) };
     let (spill, leaving) = lock(merging).merger.leaving(cluster);

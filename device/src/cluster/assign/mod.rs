@@ -302,7 +302,7 @@ impl<'a, S: TileSum> Block<'a, S> {
         first_centre + centre_of_line(part_column + 8 * fragment + warp::lane_id() % 4 * 2)
     }
 
-    /// The bias of a centre; of a place without one, that which no vector finds.
+    /// The bias of a centre; a place without a centre has one that no vector finds.
     #[inline(always)]
     fn bias(&self, centre: u32) -> S {
         if centre < self.p.centre_count { self.biases.get(centre as usize) } else { S::NEVER }
