@@ -11,9 +11,9 @@
 //! write the products of each pair
 //! ```
 //!
-//! A difference is a sum of two halves: the second is what rounding to the first lost. A chunk has a
-//! line of 128 bytes for the first halves of a candidate, and behind all of these one for the second
-//! halves. Unit `u` of line `r` lies at place `u ^ (r % 8)`, as in `block::tile`.
+//! A difference is a sum of two halves: the second is what rounding to the first lost. A chunk has
+//! a line of 128 bytes for the first halves of a candidate, and behind all of these one for the
+//! second halves. Unit `u` of line `r` lies at place `u ^ (r % 8)`, as in `block::tile`.
 //!
 //! # Optimisations
 //!
