@@ -210,7 +210,7 @@ macro_rules! assign_kernels {
     ($($name:ident $element:ty, $sum:ty;)*) => {$(
         /// Finds the nearest centres of vectors, `probes` each (see [`Assign`]).
         ///
-        /// Launch: [`assign_blocks`] blocks of [`tile::THREADS`]; [`assign_shared_bytes`].
+        /// Launch: [`super::assign_blocks`] blocks of [`tile::THREADS`]; [`assign_shared_bytes`].
         ///
         /// # Safety
         /// - The views have the shapes of [`Assign`].

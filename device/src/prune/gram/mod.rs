@@ -19,7 +19,7 @@
 //!
 //! # Why the edges are the same
 //!
-//! [`Lines::bounds`] holds the distance that the CPU computes. The score of [`Spread`] falls with
+//! `Lines::bounds` holds the distance that the CPU computes. The score of [`Spread`] falls with
 //! the distance of a pair, in f32 too, since roundings keep order. Sums of smaller terms are not
 //! larger in f32 either, so an exact score lies between the sums of the bounds.
 //!
