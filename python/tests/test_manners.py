@@ -27,6 +27,14 @@ def large():
     return np.random.default_rng(0).standard_normal((60_000, 96), dtype=np.float32)
 
 
+@pytest.fixture
+def ctrl_c():
+    """The handler of a terminal's Ctrl-C. A shell's background job ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupted_after(seconds, call):
     """Seconds from Ctrl-C to the end of a call."""
     sent = []
@@ -48,7 +56,7 @@ def interrupted_after(seconds, call):
     return ended - sent[0]
 
 
-def test_ctrl_c_stops_a_call_at_any_moment(large):
+def test_ctrl_c_stops_a_call_at_any_moment(large, ctrl_c):
     rng = random.Random(int(os.environ.get("TAGORE_TEST_SEED", "0")))
     calls = [
         lambda: tagore_ann.build(large, "nsg"),
