@@ -1,5 +1,6 @@
 //! Layers above a graph, and the test that decides whether its searches need them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rayon::prelude::*;
@@ -232,11 +233,13 @@ fn median(distances: &mut [f32]) -> f32 {
     *distances.select_nth_unstable_by(middle, f32::total_cmp).1
 }
 
-/// The nodes of the layer above a graph, in ascending order. Every node has a random draw. Mutual
-/// neighbours are nodes with an edge in both directions. A node is in the layer if its draw is
-/// smaller than those of all its mutual neighbours, and in a `sparse` layer of theirs too. Such
-/// nodes are few and lie far apart. Every part of the graph that no mutual edge leaves has at least
-/// one, the node with the smallest draw.
+/// The nodes of the layer above a graph, in ascending order: every node of the graph is one of
+/// them or has one near, and no two are near each other. Near are mutual neighbours, nodes with an
+/// edge in both directions, and in a `sparse` layer their mutual neighbours too.
+///
+/// Every node has a random draw. In the order of draws, a node is taken if no node near it was:
+/// rounds take the nodes with smaller draws than all that are left near them, and leave out what is
+/// near these.
 ///
 /// Edges in one direction do not count: kinds that collect candidates on paths have edges from
 /// everywhere to the same few nodes near the medoid. One small draw among these would keep all
@@ -253,36 +256,55 @@ fn nodes_above(
     let &Below { base, graph, repeated, most, .. } = below;
     // Iteration 0 draws the entry points, iteration 1 the layers of exports.
     let draw = |node: u32| (Draws::new(seed, Stage::Entry, 2, node.into()).bits(0), node);
-    let is_mutual = |a: u32, b: u32| graph.neighbors(b).contains(&a);
-    // Rows are read last: most draws decide without.
-    let is_first = |own: (u64, u32), of: u32| {
-        graph.neighbors(of).iter().all(|&near| near == own.1 || own < draw(near) || !is_mutual(of, near))
-    };
-    let is_above = |own: (u64, u32)| {
-        let node = own.1;
-        let is_far = || {
-            let mut near = graph.neighbors(node).iter().filter(|&&near| is_mutual(node, near));
-            !is_sparse || near.all(|&near| is_first(own, near))
-        };
-        !repeated.contains(node) && is_first(own, node) && is_far()
-    };
     let limit = below.nodes() / LEAST_STEP;
     let (is_bounded, most) = (most < limit, most.min(limit));
     let share = 2.0 * most as f64 / below.nodes() as f64;
     let mut bound = if is_bounded { (share * u64::MAX as f64) as u64 } else { u64::MAX };
+    let nodes: Vec<u32> = (0..base.len() as u32).into_par_iter().filter(|&node| !repeated.contains(node)).collect();
     loop {
-        let drawn = (0..base.len() as u32).into_par_iter().map(draw).filter(|own| own.0 <= bound);
-        let mut nodes: Vec<(u64, u32)> =
-            drawn.filter(|&own| !progress.is_cancelled() && is_above(own)).collect();
-        progress.check()?;
-        if bound == u64::MAX || nodes.len() >= most {
-            if nodes.len() > most {
-                nodes.select_nth_unstable(most);
-                nodes.truncate(most);
+        let mut left: Vec<u32> = nodes.par_iter().copied().filter(|&node| draw(node).0 <= bound).collect();
+        let is_left: Vec<AtomicBool> = (0..base.len()).map(|_| AtomicBool::new(false)).collect();
+        left.par_iter().for_each(|&node| is_left[node as usize].store(true, Ordering::Relaxed));
+        let is_mutual = |a: u32, b: u32| graph.neighbors(b).contains(&a);
+        // Rows are read last: most draws decide without.
+        let is_first = |own: (u64, u32), of: u32| {
+            graph.neighbors(of).iter().all(|&near| {
+                near == own.1 || own < draw(near) || !is_left[near as usize].load(Ordering::Relaxed) || !is_mutual(of, near)
+            })
+        };
+        let is_taken = |node: u32| {
+            let own = draw(node);
+            is_first(own, node) && (!is_sparse || graph.neighbors(node).iter().all(|&near| !is_mutual(node, near) || is_first(own, near)))
+        };
+        let leave_out = |node: u32| {
+            let leave = |node: u32| is_left[node as usize].store(false, Ordering::Relaxed);
+            leave(node);
+            for &near in graph.neighbors(node).iter().filter(|&&near| is_mutual(node, near)) {
+                leave(near);
+                if is_sparse {
+                    graph.neighbors(near).iter().filter(|&&far| is_mutual(near, far)).for_each(|&far| leave(far));
+                }
             }
-            let mut nodes: Vec<u32> = nodes.into_iter().map(|own| own.1).collect();
-            nodes.sort_unstable();
-            return Ok(nodes);
+        };
+        let mut taken: Vec<u32> = Vec::new();
+        let mut round = 0;
+        let rounds: usize = std::env::var("TAGORE_ROUNDS").map_or(99, |r| r.parse().unwrap());
+        while !left.is_empty() && round < rounds {
+            let first: Vec<u32> = left.par_iter().copied().filter(|&node| !progress.is_cancelled() && is_taken(node)).collect();
+            progress.check()?;
+            first.par_iter().for_each(|&node| leave_out(node));
+            left = left.into_par_iter().filter(|&node| is_left[node as usize].load(Ordering::Relaxed)).collect();
+            taken.extend(first);
+            round += 1;
+            eprintln!("sparse {is_sparse} round {round}: {} taken, {} left", taken.len(), left.len());
+        }
+        if bound == u64::MAX || taken.len() >= most {
+            if taken.len() > most {
+                taken.select_nth_unstable_by_key(most, |&node| draw(node));
+                taken.truncate(most);
+            }
+            taken.sort_unstable();
+            return Ok(taken);
         }
         bound = bound.saturating_mul(4);
     }
