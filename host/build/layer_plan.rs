@@ -2,7 +2,8 @@
 
 use std::iter::successors;
 
-use super::layers::{DEGREE, KNN, LEAST_STEP, strategy};
+use super::layer_nodes::LEAST_STEP;
+use super::layers::{DEGREE, KNN, strategy};
 use super::plan::BuildPlan;
 use super::target::Target;
 use super::{Builder, monotonic};
@@ -63,9 +64,10 @@ impl Builder {
         // Exact lists as keys, and as ids and distances beside them.
         let lists = Space::plan((nodes, data.dim), data.element, self.descent.metric)
             .with::<[u64; 2]>("lists", nodes * KNN);
-        // The selection finds up to four times the nodes it keeps, and holds them twice while
-        // collecting.
-        let found = nodes as u64 * (4 * 2 * size_of::<(u64, u32)>() + data.row_bytes()) as u64;
+        // The selection has a bit for each row of the base. It finds up to four times the nodes it
+        // keeps, and holds them twice while collecting.
+        let found = nodes as u64 * (4 * 2 * size_of::<u32>() + data.row_bytes()) as u64
+            + data.rows.div_ceil(8) as u64;
         let layers = Self::layer_file_bytes(nodes) as u64;
         let parts = [plan.peak_of_stages().max(lists.bytes()), found, layers, plan.process.bytes()];
         // This layer stays in memory while the layers above it are built.

@@ -1,14 +1,13 @@
 //! Layers above a graph, and the test that decides whether its searches need them.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
-use tagore_device::random::{Draws, Stage};
 
 use super::Builder;
 use super::growth::growth;
+use super::layer_nodes::{Rounds, nodes_above};
 use super::monotonic;
 use crate::descent::{DescentStats, KnnGraph, sampled};
 use crate::index::{Graph, Layer, Layered, Start};
@@ -25,9 +24,9 @@ const SAMPLE: usize = 1024;
 /// Test searches that may go astray before layers are built: one in 250.
 const FEW: usize = SAMPLE / 250;
 
-/// Test searches that may go astray from a sparse layer before another is built: one in 125. The
-/// other takes many times as long to build, and a search more distances.
-const FEW_FROM_SPARSE: usize = SAMPLE / 125;
+/// Test searches that may go astray from a layer of one round of nodes before one of all rounds is
+/// built: one in 125. More nodes take longer to build, and searches more distances.
+const FEW_FROM_FIRST: usize = SAMPLE / 125;
 
 /// Beam of the test searches: narrow, since the entry points matter most for a narrow beam.
 pub(super) const BEAM: usize = 32;
@@ -44,10 +43,6 @@ const FEW_MORE: usize = SAMPLE / 1000;
 /// nodes are hard to search, as one node of each of thousands of clusters is.
 pub(super) const DEGREE: usize = 40;
 pub(super) const KNN: usize = 64;
-
-/// A layer has at most a sixth of the nodes below it. Under inner product few edges are mutual, and
-/// without a limit a layer would be nearly as large as the graph.
-pub(super) const LEAST_STEP: usize = 6;
 
 /// Fewest nodes of a graph with layers: the entry points alone cover a smaller one.
 pub(super) const LEAST: usize = 64;
@@ -68,7 +63,7 @@ pub(crate) struct Below<'a, G> {
 
 impl<G> Below<'_, G> {
     /// The nodes of the graph.
-    fn nodes(&self) -> usize {
+    pub(super) fn nodes(&self) -> usize {
         self.base.len() - self.repeated.len()
     }
 }
@@ -233,83 +228,6 @@ fn median(distances: &mut [f32]) -> f32 {
     *distances.select_nth_unstable_by(middle, f32::total_cmp).1
 }
 
-/// The nodes of the layer above a graph, in ascending order: every node of the graph is one of
-/// them or has one near, and no two are near each other. Near are mutual neighbours, nodes with an
-/// edge in both directions, and in a `sparse` layer their mutual neighbours too.
-///
-/// Every node has a random draw. In the order of draws, a node is taken if no node near it was:
-/// rounds take the nodes with smaller draws than all that are left near them, and leave out what is
-/// near these.
-///
-/// Edges in one direction do not count: kinds that collect candidates on paths have edges from
-/// everywhere to the same few nodes near the medoid. One small draw among these would keep all
-/// other parts of the graph from having a node in the layer.
-///
-/// If fewer nodes fit, those with the smallest draws are taken. Nodes with larger draws are then
-/// skipped, since the graph may be larger than memory.
-fn nodes_above(
-    below: &Below<'_, impl Graph>,
-    is_sparse: bool,
-    seed: u64,
-    progress: &Progress,
-) -> Result<Vec<u32>> {
-    let &Below { base, graph, repeated, most, .. } = below;
-    // Iteration 0 draws the entry points, iteration 1 the layers of exports.
-    let draw = |node: u32| (Draws::new(seed, Stage::Entry, 2, node.into()).bits(0), node);
-    let limit = below.nodes() / LEAST_STEP;
-    let (is_bounded, most) = (most < limit, most.min(limit));
-    let share = 2.0 * most as f64 / below.nodes() as f64;
-    let mut bound = if is_bounded { (share * u64::MAX as f64) as u64 } else { u64::MAX };
-    let nodes: Vec<u32> = (0..base.len() as u32).into_par_iter().filter(|&node| !repeated.contains(node)).collect();
-    loop {
-        let mut left: Vec<u32> = nodes.par_iter().copied().filter(|&node| draw(node).0 <= bound).collect();
-        let is_left: Vec<AtomicBool> = (0..base.len()).map(|_| AtomicBool::new(false)).collect();
-        left.par_iter().for_each(|&node| is_left[node as usize].store(true, Ordering::Relaxed));
-        let is_mutual = |a: u32, b: u32| graph.neighbors(b).contains(&a);
-        // Rows are read last: most draws decide without.
-        let is_first = |own: (u64, u32), of: u32| {
-            graph.neighbors(of).iter().all(|&near| {
-                near == own.1 || own < draw(near) || !is_left[near as usize].load(Ordering::Relaxed) || !is_mutual(of, near)
-            })
-        };
-        let is_taken = |node: u32| {
-            let own = draw(node);
-            is_first(own, node) && (!is_sparse || graph.neighbors(node).iter().all(|&near| !is_mutual(node, near) || is_first(own, near)))
-        };
-        let leave_out = |node: u32| {
-            let leave = |node: u32| is_left[node as usize].store(false, Ordering::Relaxed);
-            leave(node);
-            for &near in graph.neighbors(node).iter().filter(|&&near| is_mutual(node, near)) {
-                leave(near);
-                if is_sparse {
-                    graph.neighbors(near).iter().filter(|&&far| is_mutual(near, far)).for_each(|&far| leave(far));
-                }
-            }
-        };
-        let mut taken: Vec<u32> = Vec::new();
-        let mut round = 0;
-        let rounds: usize = std::env::var("TAGORE_ROUNDS").map_or(99, |r| r.parse().unwrap());
-        while !left.is_empty() && round < rounds {
-            let first: Vec<u32> = left.par_iter().copied().filter(|&node| !progress.is_cancelled() && is_taken(node)).collect();
-            progress.check()?;
-            first.par_iter().for_each(|&node| leave_out(node));
-            left = left.into_par_iter().filter(|&node| is_left[node as usize].load(Ordering::Relaxed)).collect();
-            taken.extend(first);
-            round += 1;
-            eprintln!("sparse {is_sparse} round {round}: {} taken, {} left", taken.len(), left.len());
-        }
-        if bound == u64::MAX || taken.len() >= most {
-            if taken.len() > most {
-                taken.select_nth_unstable_by_key(most, |&node| draw(node));
-                taken.truncate(most);
-            }
-            taken.sort_unstable();
-            return Ok(taken);
-        }
-        bound = bound.saturating_mul(4);
-    }
-}
-
 /// The strategy of a layer of `nodes` nodes.
 pub(super) fn strategy(nodes: usize) -> Strategy {
     Strategy::cagra().degree(DEGREE.min(nodes - 1))
@@ -330,17 +248,15 @@ impl Builder {
             return Ok(unlayered);
         }
         let mut best: Option<(Outcome, Layered)> = None;
-        // A sparse layer takes less time to build and to search. It may lack a node in some part of
-        // the data.
-        for is_sparse in [true, false] {
-            let Some((mut layers, highest)) = self.layers_above(below, is_sparse)? else { break };
+        for rounds in [Rounds::First, Rounds::All] {
+            let Some((mut layers, highest)) = self.layers_above(below, rounds)? else { break };
             let with = test.with(&mut layers, &highest)?;
             let (nodes, beam) = (layers[0].nodes().len(), layers[0].beam());
             tracing::info!(nodes, beam, without = without.lost, with = with.lost, "searches begin in layers");
             if best.as_ref().is_none_or(|(best, _)| with.lost < best.lost) {
                 best = Some((with, Layered { entries: highest, layers, growth: with.growth }));
             }
-            if with.lost <= FEW_FROM_SPARSE {
+            if with.lost <= FEW_FROM_FIRST {
                 break;
             }
         }
@@ -353,9 +269,9 @@ impl Builder {
     fn layers_above(
         &self,
         below: &Below<'_, impl Graph>,
-        is_sparse: bool,
+        rounds: Rounds,
     ) -> Result<Option<(Vec<Layer>, Vec<u32>)>> {
-        let nodes = nodes_above(below, is_sparse, self.descent.seed, &self.descent.progress)?;
+        let nodes = nodes_above(below, rounds, self.descent.seed, &self.descent.progress)?;
         if nodes.len() < 2 {
             return Ok(None);
         }
@@ -400,8 +316,6 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Synth;
-    use crate::prune::GraphRows;
 
     #[test]
     fn layers_stay_if_searches_lose_less_or_compute_less() {
@@ -417,46 +331,5 @@ mod tests {
         ] {
             assert_eq!(without.is_bettered_by(&outcome(lost, distances)), stay, "{lost}, {distances}");
         }
-    }
-
-    #[test]
-    fn a_limited_layer_has_the_smallest_draws() {
-        let n = 10_000u32;
-        let mut rows = GraphRows::new(n as usize, 6);
-        for node in 0..n {
-            for step in [1, 37, 101, n - 101, n - 37, n - 1] {
-                rows.push(node, (node + step) % n);
-            }
-        }
-        let base = Synth::new(n as usize, 2, 0).unwrap().base();
-        let space = Space::unprepared(&base, Metric::L2);
-        let layer = |is_sparse: bool, repeated: &Repeated, most: usize| {
-            let below = Below { base: &base, space: &space, graph: &rows, repeated, most, on_device: None };
-            nodes_above(&below, is_sparse, 5, &Progress::silent()).unwrap()
-        };
-        let above = |repeated: &Repeated, most: usize| layer(false, repeated, most);
-        let none = Repeated::default();
-        let all = above(&none, usize::MAX);
-        // One in seven of a graph of degree 6.
-        assert!((1_350..1_510).contains(&all.len()), "{}", all.len());
-        // All edges have one back, so no two nodes of a sparse layer are two steps apart.
-        let sparse = layer(true, &none, usize::MAX);
-        assert!((250..500).contains(&sparse.len()), "{}", sparse.len());
-        assert!(sparse.iter().all(|node| all.contains(node)));
-        for &node in &sparse {
-            let near = rows.row(node).iter().flat_map(|&via| rows.row(via));
-            assert!(near.filter(|&&near| near != node).all(|near| !sparse.contains(near)), "{node}");
-        }
-        let draw = |node: &u32| Draws::new(5, Stage::Entry, 2, u64::from(*node)).bits(0);
-        for most in [2, 3, 100, 1_300] {
-            let mut expected = all.clone();
-            expected.sort_by_key(draw);
-            expected.truncate(most);
-            expected.sort_unstable();
-            assert_eq!(above(&none, most), expected, "{most}");
-        }
-        let repeated = Repeated::read(&[all[1], 0, all[3], 0], n as usize).unwrap();
-        let others: Vec<u32> = all.iter().copied().filter(|&node| !repeated.contains(node)).collect();
-        assert_eq!(above(&repeated, usize::MAX), others);
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod estimate;
 mod graph;
 mod growth;
 mod knn;
+mod layer_nodes;
 mod layer_plan;
 mod layers;
 mod memory;
