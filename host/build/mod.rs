@@ -10,7 +10,7 @@ mod layer_nodes;
 mod layer_plan;
 mod layers;
 mod memory;
-mod monotonic;
+pub(crate) mod monotonic;
 mod plan;
 mod plan_json;
 mod prepare;

@@ -8,7 +8,7 @@ use crate::index::{Layer, Layered, random_entries};
 use crate::prune::GraphRows;
 use crate::vectors::Repeated;
 use crate::vectors::space::Space;
-use crate::{Progress, Result, Vectors};
+use crate::{MAX_DEGREE, Metric, Progress, Result, Vectors};
 
 /// The most edges that a node keeps. Without this limit, nodes in the middle of the data have over
 /// 200.
@@ -31,6 +31,27 @@ pub(super) const fn most(dim: usize) -> usize {
     if dim <= DIM { MOST } else { MOST * DIM / dim }
 }
 
+/// When an edge from p to r takes away one from p to q, which is longer.
+#[derive(Clone, Copy)]
+struct Occlusion {
+    /// How many times the rule distance of r and q may be and still be less than that of p and q.
+    slack: f32,
+    /// Most edges of a node.
+    degree: usize,
+}
+
+/// Of layers that are searched here.
+const TIGHT: Occlusion = Occlusion { slack: 1.0, degree: DEGREE };
+
+/// Of layers that are searched with a beam of one. A greedy search for a node gets nearer with each
+/// step. A query is no node, but lies near one, so a search for it may stop where the next step is
+/// hardly nearer. With this slack steps get nearer by 6 %.
+const SLACK: Occlusion = Occlusion { slack: 1.06 * 1.06, degree: MAX_DEGREE };
+
+/// How many times [`most`] nodes a layer for searches with a beam of one may have: it is built for a
+/// file that is asked for, and without it every query whose search stops early is lost.
+const MOST_IN_FILES: usize = 2;
+
 /// Buffers of one thread.
 #[derive(Default)]
 struct Scratch {
@@ -45,11 +66,11 @@ struct Scratch {
 /// takes its candidates from lists of neighbours; here they are all nodes.
 ///
 /// Distances are rule distances, and equal ones are ordered by id.
-pub(super) fn monotonic(space: &Space<'_>, progress: &Progress) -> Result<GraphRows> {
+fn monotonic(space: &Space<'_>, occlusion: Occlusion, progress: &Progress) -> Result<GraphRows> {
     let nodes = 0..space.len() as u32;
     let edges = nodes.into_par_iter().map_init(Scratch::default, |scratch, node| {
         progress.check()?;
-        Ok(edges(space, node, scratch))
+        Ok(edges(space, node, occlusion, scratch))
     });
     let edges: Vec<Vec<u32>> = edges.collect::<Result<_>>()?;
     let stride = edges.iter().map(Vec::len).max().unwrap_or(0).max(1);
@@ -62,13 +83,18 @@ pub(super) fn monotonic(space: &Space<'_>, progress: &Progress) -> Result<GraphR
 
 /// The edges of `node`, nearest first. Each takes away the nodes that are nearer to its end than to
 /// `node`, so the distances left to compute halve, about, with every edge.
-fn edges(space: &Space<'_>, node: u32, scratch: &mut Scratch) -> Vec<u32> {
+fn edges(
+    space: &Space<'_>,
+    node: u32,
+    Occlusion { slack, degree }: Occlusion,
+    scratch: &mut Scratch,
+) -> Vec<u32> {
     let Scratch { left, from_node, from_near } = scratch;
     let mut edges = Vec::new();
     left.clear();
     left.extend((0..space.len() as u32).filter(|&other| other != node));
     space.rule_distances(node, left, from_node);
-    while edges.len() < DEGREE
+    while edges.len() < degree
         && let Some(place) =
             (0..left.len()).min_by(|&a, &b| from_node[a].total_cmp(&from_node[b]).then(left[a].cmp(&left[b])))
     {
@@ -78,7 +104,7 @@ fn edges(space: &Space<'_>, node: u32, scratch: &mut Scratch) -> Vec<u32> {
         space.rule_distances(near, left, from_near);
         let mut kept = 0;
         for place in 0..left.len() {
-            if from_near[place] >= from_node[place] {
+            if slack * from_near[place] >= from_node[place] {
                 (left[kept], from_node[kept]) = (left[place], from_node[place]);
                 kept += 1;
             }
@@ -89,12 +115,32 @@ fn edges(space: &Space<'_>, node: u32, scratch: &mut Scratch) -> Vec<u32> {
     edges
 }
 
+/// `layer` of an index of `base`, for searches with a beam of one; none if it has too many nodes, or
+/// under inner product.
+pub(crate) fn for_beam_of_one(
+    base: &Vectors,
+    metric: Metric,
+    layer: &Layer,
+    progress: &Progress,
+) -> Result<Option<Layer>> {
+    let nodes = layer.nodes();
+    if metric == Metric::InnerProduct || nodes.len() > MOST_IN_FILES * most(base.dim()) {
+        return Ok(None);
+    }
+    let vectors = base.select(nodes)?;
+    let (degree, neighbors) = {
+        let rows = monotonic(&Space::new(&vectors, metric, progress)?, SLACK, progress)?;
+        (rows.stride(), rows.into_parts().1)
+    };
+    Ok(Some(Layer::new((0..nodes.len() as u32).collect(), degree, neighbors, 1).renamed(nodes)))
+}
+
 impl Builder {
     /// Builds the monotonic graph of a layer of all rows, and the layers above it.
     pub(super) fn monotonic_over(&self, base: &Vectors) -> Result<Layered> {
         let (n, progress) = (base.len(), &self.descent.progress);
         let space = Space::new(base, self.descent.metric, progress)?;
-        let rows = monotonic(&space, progress)?;
+        let rows = monotonic(&space, TIGHT, progress)?;
         let repeated = &Repeated::default();
         let below = Below { base, space: &space, graph: &rows, repeated, most: n, on_device: None };
         let builder = Self { stacked: true, ..self.clone() };
@@ -109,7 +155,7 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Metric, Synth};
+    use crate::Synth;
 
     fn distance(space: &Space<'_>, a: u32, b: u32) -> f32 {
         let mut out = Vec::new();
@@ -118,17 +164,18 @@ mod tests {
     }
 
     /// The rule by its definition: all nodes, nearest first.
-    fn reference(space: &Space<'_>, node: u32) -> Vec<u32> {
+    fn reference(space: &Space<'_>, node: u32, Occlusion { slack, degree }: Occlusion) -> Vec<u32> {
         let mut others: Vec<u32> = (0..space.len() as u32).filter(|&other| other != node).collect();
         others
             .sort_by(|&a, &b| distance(space, node, a).total_cmp(&distance(space, node, b)).then(a.cmp(&b)));
         let mut edges: Vec<u32> = Vec::new();
         for other in others {
-            if edges.iter().all(|&edge| distance(space, edge, other) >= distance(space, node, other)) {
+            if edges.iter().all(|&edge| slack * distance(space, edge, other) >= distance(space, node, other))
+            {
                 edges.push(other);
             }
         }
-        edges.truncate(DEGREE);
+        edges.truncate(degree);
         edges
     }
 
@@ -139,9 +186,11 @@ mod tests {
         {
             let base = Synth::new(n, dim, 7).unwrap().base();
             let space = Space::new(&base, metric, &Progress::silent()).unwrap();
-            let rows = monotonic(&space, &Progress::silent()).unwrap();
-            for node in 0..n as u32 {
-                assert_eq!(rows.row(node), reference(&space, node), "{n} {metric} {node}");
+            for occlusion in [TIGHT, SLACK] {
+                let rows = monotonic(&space, occlusion, &Progress::silent()).unwrap();
+                for node in 0..n as u32 {
+                    assert_eq!(rows.row(node), reference(&space, node, occlusion), "{n} {metric} {node}");
+                }
             }
         }
     }
@@ -157,7 +206,7 @@ mod tests {
     fn greedy_search_reaches_every_node_from_every_node() {
         let base = Synth::new(400, 12, 3).unwrap().base();
         let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
-        let rows = monotonic(&space, &Progress::silent()).unwrap();
+        let rows = monotonic(&space, TIGHT, &Progress::silent()).unwrap();
         for (start, goal) in (0..400).flat_map(|start| (0..400).map(move |goal| (start, goal))) {
             let mut at = start;
             while at != goal {
@@ -182,7 +231,7 @@ mod tests {
         };
         let base = Vectors::from_rows([(0, 0.0)].into_iter().chain(ends).map(point)).unwrap();
         let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
-        let rows = monotonic(&space, &Progress::silent()).unwrap();
+        let rows = monotonic(&space, TIGHT, &Progress::silent()).unwrap();
         assert_eq!(rows.row(0), (1..=DEGREE as u32).collect::<Vec<_>>());
     }
 }

@@ -7,7 +7,7 @@ use super::bytes::Bytes;
 use super::embedded::Embedded;
 use super::export::Export;
 use super::import::{Graph, Source};
-use super::layers::{Layers, level_factor, upper_degree};
+use super::layers::Layers;
 use crate::atomic_file::AtomicFile;
 use crate::vectors::map;
 use crate::{Metric, Result};
@@ -120,12 +120,12 @@ pub(super) fn write_hnsw(export: &Export<'_>, path: &Path) -> Result<()> {
     let index = export.index;
     let mut writer = Writer::create(export, path, HNSW)?;
     let layers = Layers::of(export)?;
-    let (base, upper) = (index.max_degree(), upper_degree(export));
+    let (base, upper) = (index.max_degree(), layers.degree);
     let highest = layers.highest();
     let begins = |layer: usize| if layer == 0 { 0 } else { base + (layer - 1) * upper };
     let layers_of = |node: usize| 1 + layers.of_node(node).len();
     // The probability of each level; the last takes the rest.
-    let factor = level_factor(export);
+    let factor = layers.level_factor();
     let reach = |layer: usize| (-(layer as f64) / factor).exp();
     writer.length(highest + 1)?;
     for layer in 0..=highest {

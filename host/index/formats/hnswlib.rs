@@ -7,7 +7,7 @@ use super::bytes::Bytes;
 use super::embedded::Embedded;
 use super::export::Export;
 use super::import::{Graph, Source};
-use super::layers::{Layers, level_factor, upper_degree};
+use super::layers::Layers;
 use crate::Result;
 use crate::atomic_file::AtomicFile;
 use crate::vectors::map;
@@ -37,7 +37,7 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
     let most = index.max_degree();
     let vectors = Embedded::of(export)?;
     let layers = Layers::of(export)?;
-    let upper = upper_degree(export);
+    let upper = layers.degree;
     let data = links_bytes(most);
     let label = data + size_of::<f32>() * vectors.dim();
     let words =
@@ -47,7 +47,7 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
     file.write_all(&(layers.highest() as i32).to_le_bytes())?;
     file.write_all(&layers.entry.to_le_bytes())?;
     file.write_all(&words(&[upper, most, upper]))?;
-    file.write_all(&level_factor(export).to_le_bytes())?;
+    file.write_all(&layers.level_factor().to_le_bytes())?;
     file.write_all(&EF_CONSTRUCTION.to_le_bytes())?;
     export.for_each_node(|node| {
         file.write_all(&links(export.row(node).iter().copied(), most))?;

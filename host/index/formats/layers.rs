@@ -8,36 +8,49 @@ use std::ops::Range;
 use tagore_device::random::{Draws, Stage};
 
 use super::export::Export;
+use crate::build::monotonic::for_beam_of_one;
 use crate::index::Layer;
 use crate::{Builder, Device, MAX_DEGREE, Result, Strategy, Vectors};
-
-/// Largest degree above the base layer: that of the index's own layers, or else HNSW's M, half the
-/// degree of the base layer.
-pub(super) fn upper_degree(export: &Export<'_>) -> usize {
-    let own = export.index.layers().iter().map(Layer::max_degree).max();
-    own.unwrap_or(export.index.max_degree() / 2).clamp(2, MAX_DEGREE)
-}
-
-/// HNSW's mL, the factor of drawn levels: each layer has one M-th of the nodes of the layer below.
-pub(super) fn level_factor(export: &Export<'_>) -> f64 {
-    1.0 / (upper_degree(export) as f64).ln()
-}
 
 /// The layers above the base layer, lowest first.
 pub(super) struct Layers {
     layers: Vec<Layer>,
     /// The node where searches start, on the highest layer.
     pub entry: u32,
+    /// HNSW's M, the largest degree above the base layer.
+    pub degree: usize,
 }
 
 impl Layers {
     /// Takes the index's own layers, or builds layers if it has none and the export requests them.
+    ///
+    /// The readers search layers with a beam of one, so own layers get more edges.
     pub(super) fn of(export: &Export<'_>) -> Result<Self> {
-        let mut above = Self { layers: export.index.layers().to_vec(), entry: export.index.entries()[0] };
-        let is_built = export.layers && above.layers.is_empty();
-        let Some(base) = export.base.filter(|_| is_built) else { return Ok(above) };
+        let index = export.index;
+        let own = index.layers();
+        let widened = |layer: &Layer| {
+            let base = export.base.map(|base| for_beam_of_one(base, index.metric(), layer, &export.progress));
+            Ok(base.transpose()?.flatten().unwrap_or_else(|| layer.clone()))
+        };
+        let layers: Vec<Layer> = own.iter().map(widened).collect::<Result<_>>()?;
+        let degree = layers.iter().map(Layer::max_degree).max().unwrap_or(index.max_degree() / 2);
+        let above = Self { layers, entry: index.entries()[0], degree: degree.clamp(2, MAX_DEGREE) };
+        match export.base {
+            Some(base) if export.layers && own.is_empty() => above.drawn(export, base),
+            _ => Ok(above),
+        }
+    }
+
+    /// HNSW's mL, the factor of drawn levels: each layer has one M-th of the nodes of the layer below.
+    pub(super) fn level_factor(&self) -> f64 {
+        1.0 / (self.degree as f64).ln()
+    }
+
+    /// These with the layers of HNSW over `base`.
+    fn drawn(self, export: &Export<'_>, base: &Vectors) -> Result<Self> {
+        let mut above = self;
         let seed = export.index.description().seed;
-        let factor = level_factor(export);
+        let factor = above.level_factor();
         let level = |node: u32| {
             // Entry points are drawn in iteration 0 of this stage, levels in iteration 1.
             let draws = Draws::new(seed, Stage::Entry, 1, node.into());
@@ -48,7 +61,7 @@ impl Layers {
         let is_above =
             |&node: &u32| level(node) > 0 && !index.repeated().contains(node) && !index.is_left_out(node);
         let mut nodes: Vec<u32> = (0..export.index.len() as u32).filter(is_above).collect();
-        let builder = Builder::new(Strategy::vamana().degree(upper_degree(export)))
+        let builder = Builder::new(Strategy::vamana().degree(above.degree))
             .metric(export.index.metric())
             .seed(seed)
             // A layer cannot have layers of its own in the file.
