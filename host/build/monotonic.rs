@@ -18,8 +18,8 @@ pub(super) const DEGREE: usize = 128;
 /// nodes, on a CPU. 15,500 x 64 take a second on 16 cores.
 pub(super) const MOST: usize = 1 << 14;
 
-/// Fewest nodes of such a graph. Fewer have so few edges here that a search with a beam of one, as
-/// hnswlib searches layers, loses a query in twenty; a graph from lists has most nodes in each row.
+/// Fewest nodes of such a graph. Fewer have so few edges that beams lose queries: 0.997 of them are
+/// found in 20,000 rows of 100 clusters, and 0.9999 through a layer from lists.
 pub(super) const LEAST: usize = 1 << 10;
 
 /// Components of rows for which [`MOST`] nodes were measured. Fewer take hardly less time.
