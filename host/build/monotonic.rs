@@ -48,8 +48,8 @@ const TIGHT: Occlusion = Occlusion { slack: 1.0, degree: DEGREE };
 /// hardly nearer. With this slack steps get nearer by 6 %.
 const SLACK: Occlusion = Occlusion { slack: 1.06 * 1.06, degree: MAX_DEGREE };
 
-/// How many times [`most`] nodes a layer for searches with a beam of one may have: it is built for a
-/// file that is asked for, and without it every query whose search stops early is lost.
+/// How many times [`most`] nodes a layer for searches with a beam of one may have: it is built for
+/// a file that is asked for, and without it every query whose search stops early is lost.
 const MOST_IN_FILES: usize = 2;
 
 /// Buffers of one thread.
@@ -115,8 +115,8 @@ fn edges(
     edges
 }
 
-/// `layer` of an index of `base`, for searches with a beam of one; none if it has too many nodes, or
-/// under inner product.
+/// `layer` of an index of `base`, for searches with a beam of one; none if it has too many nodes,
+/// or under inner product.
 pub(crate) fn for_beam_of_one(
     base: &Vectors,
     metric: Metric,

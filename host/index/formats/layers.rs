@@ -41,7 +41,8 @@ impl Layers {
         }
     }
 
-    /// HNSW's mL, the factor of drawn levels: each layer has one M-th of the nodes of the layer below.
+    /// HNSW's mL, the factor of drawn levels: each layer has one M-th of the nodes of the layer
+    /// below.
     pub(super) fn level_factor(&self) -> f64 {
         1.0 / (self.degree as f64).ln()
     }
