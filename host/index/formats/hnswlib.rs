@@ -46,7 +46,9 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
     file.write_all(&words(&[0, index.len(), index.len(), label + LABEL, label, data]))?;
     file.write_all(&(layers.highest() as i32).to_le_bytes())?;
     file.write_all(&layers.entry.to_le_bytes())?;
-    file.write_all(&words(&[upper, most, upper]))?;
+    // M, the links of an inserted node in each layer, has room in the base layer too.
+    let inserted = upper.min((most / 2).max(1));
+    file.write_all(&words(&[upper, most, inserted]))?;
     file.write_all(&layers.level_factor().to_le_bytes())?;
     file.write_all(&EF_CONSTRUCTION.to_le_bytes())?;
     export.for_each_node(|node| {
