@@ -49,6 +49,28 @@ def test_hnswlib_searches_the_graph(tmp_path, x, q):
     assert (ids == index.search(q, k=5, beam=100)[0]).mean() > 0.95
 
 
+def test_hnswlib_finds_separate_clusters_and_takes_more_rows(tmp_path):
+    hnswlib = pytest.importorskip("hnswlib")
+    rng = np.random.default_rng(3)
+    centres = rng.standard_normal((500, 24), dtype=np.float32)
+
+    def near(n):
+        return centres[rng.integers(0, 500, n)] + rng.normal(0, 0.1, (n, 24)).astype(np.float32)
+
+    x, q, more = near(10_000), near(500), near(500)
+    index = tagore_ann.build(x, "nsg", device="cpu")
+    index.to("hnswlib", tmp_path / "x.hnswlib")
+    theirs = hnswlib.Index(space="l2", dim=24)
+    theirs.load_index(str(tmp_path / "x.hnswlib"), max_elements=10_500)
+    theirs.set_ef(100)
+    ids, _ = theirs.knn_query(q, k=10)
+    truth, _ = tagore_ann.exact(x, q, 10)
+    assert np.mean([len(set(a) & set(b)) for a, b in zip(ids, truth, strict=True)]) > 9.9
+    theirs.add_items(more, np.arange(10_000, 10_500))
+    ids, _ = theirs.knn_query(more, k=1)
+    assert np.mean(ids[:, 0] == np.arange(10_000, 10_500)) > 0.9
+
+
 @pytest.mark.parametrize(
     "name, dtype",
     [
