@@ -47,7 +47,7 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
     file.write_all(&(layers.highest() as i32).to_le_bytes())?;
     file.write_all(&layers.entry.to_le_bytes())?;
     // M, the links of an inserted node in each layer, has room in the base layer too.
-    let inserted = upper.min((most / 2).max(1));
+    let inserted = upper.min((most / 2).max(2)).min(most);
     file.write_all(&words(&[upper, most, inserted]))?;
     file.write_all(&layers.level_factor().to_le_bytes())?;
     file.write_all(&EF_CONSTRUCTION.to_le_bytes())?;
