@@ -128,11 +128,15 @@ pub(crate) fn for_beam_of_one(
         return Ok(None);
     }
     let vectors = base.select(nodes)?;
-    let (degree, neighbors) = {
-        let rows = monotonic(&Space::new(&vectors, metric, progress)?, SLACK, progress)?;
-        (rows.stride(), rows.into_parts().1)
-    };
-    Ok(Some(Layer::new((0..nodes.len() as u32).collect(), degree, neighbors, 1).renamed(nodes)))
+    let rows = monotonic(&Space::new(&vectors, metric, progress)?, SLACK, progress)?;
+    Ok(Some(layer_of(rows, 1).renamed(nodes)))
+}
+
+/// The layer of all nodes of `rows`.
+fn layer_of(rows: GraphRows, beam: usize) -> Layer {
+    let (nodes, degree) = ((0..rows.len() as u32).collect(), rows.stride());
+    let (_, neighbors) = rows.into_parts();
+    Layer::new(nodes, degree, neighbors, beam)
 }
 
 impl Builder {
@@ -145,9 +149,7 @@ impl Builder {
         let below = Below { base, space: &space, graph: &rows, repeated, most: n, on_device: None };
         let builder = Self { stacked: true, ..self.clone() };
         let mut layered = builder.layers_over(&below, random_entries(n, self.descent.seed))?;
-        let (nodes, degree) = ((0..n as u32).collect(), rows.stride());
-        let (_, neighbors) = rows.into_parts();
-        layered.layers.insert(0, Layer::new(nodes, degree, neighbors, LAYER_BEAMS[0]));
+        layered.layers.insert(0, layer_of(rows, LAYER_BEAMS[0]));
         Ok(layered)
     }
 }

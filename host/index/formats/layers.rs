@@ -1,4 +1,5 @@
-//! HNSW's layers for export: ever smaller graphs that lead a search near its query.
+//! HNSW's layers for export: ever smaller graphs that lead a search near its query. They are those
+//! of the index, with more edges, or drawn here.
 //!
 //! Levels are drawn as in Malkov and Yashunin, HNSW, section 4.1. A layer's graph is not grown node
 //! by node but built with Vamana's rule, which keeps the long edges that layers need.
@@ -48,10 +49,9 @@ impl Layers {
     }
 
     /// These with the layers of HNSW over `base`.
-    fn drawn(self, export: &Export<'_>, base: &Vectors) -> Result<Self> {
-        let mut above = self;
+    fn drawn(mut self, export: &Export<'_>, base: &Vectors) -> Result<Self> {
         let seed = export.index.description().seed;
-        let factor = above.level_factor();
+        let factor = self.level_factor();
         let level = |node: u32| {
             // Entry points are drawn in iteration 0 of this stage, levels in iteration 1.
             let draws = Draws::new(seed, Stage::Entry, 1, node.into());
@@ -62,7 +62,7 @@ impl Layers {
         let is_above =
             |&node: &u32| level(node) > 0 && !index.repeated().contains(node) && !index.is_left_out(node);
         let mut nodes: Vec<u32> = (0..export.index.len() as u32).filter(is_above).collect();
-        let builder = Builder::new(Strategy::vamana().degree(above.degree))
+        let builder = Builder::new(Strategy::vamana().degree(self.degree))
             .metric(export.index.metric())
             .seed(seed)
             // A layer cannot have layers of its own in the file.
@@ -77,12 +77,12 @@ impl Layers {
             }
             let values = nodes.iter().flat_map(|&node| base.row(node as usize).into_owned()).collect();
             let index = builder.build(&Vectors::from_f32(values, base.dim())?)?;
-            above.entry = nodes[index.entries()[0] as usize];
+            self.entry = nodes[index.entries()[0] as usize];
             let higher = nodes.iter().copied().filter(|&node| level(node) > height).collect();
-            above.layers.push(Layer::over(&index, &nodes, 1)?);
+            self.layers.push(Layer::over(&index, &nodes, 1)?);
             nodes = higher;
         }
-        Ok(above)
+        Ok(self)
     }
 
     /// The number of the highest layer; 0 if the base layer is the only one.
