@@ -67,9 +67,12 @@
 //! | [`dpg`](Strategy::dpg) | 32 | 48, own list | spread of directions | 32 random nodes |
 //! | [`nsg`](Strategy::nsg) | 50 | 72, path | distance, 1 | medoid |
 //! | [`nssg`](Strategy::nssg) | 50 | 60, two hops | angle, 60 degrees | 32 random nodes |
-//! | [`vamana`](Strategy::vamana) | 32 | 100, path | distance, alpha 1.1 | medoid |
+//! | [`vamana`](Strategy::vamana) | 32 | 96, path | distance, alpha 1.1 | medoid |
 //! | [`tau_mng`](Strategy::tau_mng) | 50 | 72, path | distance, tau 0 | medoid |
 //! | [`alpha_cng`](Strategy::alpha_cng) | 50 | 72, path | distance, alpha 1.1, tau 0 | medoid |
+//!
+//! Lists as long as the candidates are the candidates, without a path or a second hop, unless
+//! [`Strategy::collect`] is called.
 //!
 //! # In a service
 //!

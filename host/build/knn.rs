@@ -17,7 +17,7 @@ impl Builder {
     /// - On a GPU, and above 100,000 nodes on a CPU, [`DEFAULT_KNN`]: lists may miss neighbours.
     /// - On a CPU a smaller graph is exact. A list as long as the candidates of a node then holds
     ///   them all, so it is that long, from 32 to 100: NSG, tau-MNG and alpha-CNG 72, NSSG 60,
-    ///   Vamana 100, DPG 48.
+    ///   Vamana 96, DPG 48.
     /// - CAGRA counts detours in the square of its lists. Exact lists are as long as the degree,
     ///   from 64 to [`DEFAULT_KNN`]; longer ones find at most 0.0011 more (docs/measurements.md).
     pub fn default_knn(&self, on_gpu: bool, nodes: usize) -> usize {

@@ -219,7 +219,7 @@ impl Builder {
             ("knn".to_owned(), knn.to_string()),
             ("degree".to_owned(), strategy.degree.to_string()),
             ("candidates".to_owned(), strategy.candidates.to_string()),
-            ("collect".to_owned(), strategy.collect.name().to_owned()),
+            ("collect".to_owned(), strategy.collect_from(knn).name().to_owned()),
             ("filter".to_owned(), strategy.filter.name().to_owned()),
         ]);
         if let Some(threshold) = strategy.threshold {

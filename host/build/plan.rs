@@ -268,7 +268,7 @@ impl HostStages<'_> {
         } else {
             MemoryPlan::new()
         };
-        let sets = if strategy.collect == Collect::Path { 2 } else { 1 };
+        let sets = if strategy.collect_from(k) == Collect::Path { 2 } else { 1 };
         let filter = forward.clone().and(&Visited::plan(n, sets * threads)).and(&places);
         let edges = (n * degree.min(self.shape.limit())).min(reversed_at_once(n, degree));
         let store = forward

@@ -250,7 +250,7 @@ fn of_pruning<T: PruneKernels>(
 ) {
     let rows = Rows { dim, ..zeroed() };
     let most = strategy.max_degree() as u32;
-    match strategy.collect {
+    match strategy.collect_from(k as usize) {
         crate::Collect::Path => {
             let walk = BeamWalk {
                 base: rows,

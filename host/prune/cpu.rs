@@ -45,7 +45,8 @@ pub(crate) fn prune(
 
     let mut forward = vec![key::NONE; nodes * degree];
     let scratch = || {
-        let collector = Collector::new(space, graph, &entries, strategy.collect, strategy.candidates);
+        let collector =
+            Collector::new(space, graph, &entries, strategy.collect_from(graph.k()), strategy.candidates);
         (collector, Pruner::new(space, graph, strategy), Vec::new(), Vec::new())
     };
     for_each_row(&mut forward, degree, &stage, scratch, |scratch, node, row| {

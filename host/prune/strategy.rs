@@ -135,7 +135,9 @@ const ALPHAS: RangeInclusive<f32> = 0.01..=100.0;
 #[derive(Clone, Debug)]
 pub struct Strategy {
     pub(crate) kind: String,
-    pub(crate) collect: Collect,
+    collect: Collect,
+    /// Whether lists of as many neighbours as there are candidates are the candidates.
+    takes_long_lists: bool,
     pub(crate) filter: Filter,
     pub(crate) threshold: Option<f32>,
     pub(crate) strict_detours: bool,
@@ -153,6 +155,7 @@ impl Strategy {
         Self {
             kind: "cagra".into(),
             collect: Collect::OneHop,
+            takes_long_lists: true,
             filter: Filter::Rank,
             threshold: None,
             strict_detours: true,
@@ -196,7 +199,7 @@ impl Strategy {
     /// Vamana (Subramanya et al. 2019): as NSG with a slack alpha on squared distances, 1.1 unless
     /// set.
     pub fn vamana() -> Self {
-        Self { kind: "vamana".into(), threshold: Some(1.1), degree: 32, candidates: 100, ..Self::nsg() }
+        Self { kind: "vamana".into(), threshold: Some(1.1), degree: 32, candidates: 96, ..Self::nsg() }
     }
 
     /// DPG (Li et al. 2019): neighbours spread over all directions, then reverse edges.
@@ -290,9 +293,12 @@ impl Strategy {
         self
     }
 
-    /// Sets the source of candidates.
+    /// Sets the source of candidates. Unless set, it is the kind's own, but a node's list alone if
+    /// lists hold as many neighbours as there are [`candidates`](Self::candidates): no node of a
+    /// path is then nearer than those of a good list.
     pub fn collect(mut self, collect: Collect) -> Self {
         self.collect = collect;
+        self.takes_long_lists = false;
         self
     }
 
@@ -315,6 +321,11 @@ impl Strategy {
     pub fn strict_detours(mut self, strict: bool) -> Self {
         self.strict_detours = strict;
         self
+    }
+
+    /// The source of candidates of a graph with lists of `k` neighbours.
+    pub(crate) const fn collect_from(&self, k: usize) -> Collect {
+        if self.takes_long_lists && k >= self.candidates { Collect::OneHop } else { self.collect }
     }
 
     /// Whether this device can run the filter.

@@ -109,7 +109,7 @@ impl Plan {
         let TaskFiles { base: path, format, output, range_rows } = files.clone();
         check_range(range_rows)?;
         builder.check_out_of_core(base.len())?;
-        builder.descent.k_for(base)?;
+        let k = builder.descent.k_for(base)?;
         let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
         builder.check_for(&data)?;
         limits.check(base.len())?;
@@ -143,7 +143,7 @@ impl Plan {
             memory,
         };
         let again = plan.builder()?;
-        if again.all_parameters(0) != builder.all_parameters(0) {
+        if again.all_parameters(k) != builder.all_parameters(k) {
             let expected = "a kind of index with a built-in filter: tasks read it from plan.json";
             return Err(Error::argument("filter", builder.strategy.filter.name(), expected));
         }

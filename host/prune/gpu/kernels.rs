@@ -14,11 +14,12 @@ use crate::gpu::sort;
 use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
 use crate::vectors::Element;
 
-/// The kernels of pruning by `strategy` over a base of type `T` and `dim` components on the device.
+/// The kernels of pruning lists of `k` by `strategy` over a base of type `T` and `dim` components on
+/// the device.
 /// Kernels of a user's rule are not among them.
 pub(crate) fn kernels<T: PruneKernels>(
     strategy: &Strategy,
-    (metric, dim): (Metric, usize),
+    (metric, dim, k): (Metric, usize, usize),
     baseline: bool,
 ) -> Vec<&'static str> {
     let mut kernels = vec![prune_edges_count::NAME, prune_edges::NAME, prune_edge_sources::NAME];
@@ -28,12 +29,9 @@ pub(crate) fn kernels<T: PruneKernels>(
     }
     let ranks = strategy.counts_detours();
     // As `PruneShape::takes_lists`.
-    if !(ranks && strategy.collect == Collect::OneHop && metric != Metric::Cosine) {
-        kernels.push(if strategy.collect == Collect::Path {
-            path::kernel::<T>(dim)
-        } else {
-            T::Collect::NAME
-        });
+    let collect = strategy.collect_from(k);
+    if !(ranks && collect == Collect::OneHop && metric != Metric::Cosine) {
+        kernels.push(if collect == Collect::Path { path::kernel::<T>(dim) } else { T::Collect::NAME });
     }
     match (&strategy.filter, baseline) {
         _ if ranks => {

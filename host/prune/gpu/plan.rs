@@ -51,7 +51,8 @@ impl PruneShape {
     /// The shape for `n` vectors of `dim` components and their graph with lists of `k` under
     /// `metric`.
     pub(crate) fn new(strategy: &Strategy, n: usize, dim: usize, k: usize, metric: Metric) -> Self {
-        let Strategy { collect, store, entry, candidates, degree, .. } = *strategy;
+        let Strategy { store, entry, candidates, degree, .. } = *strategy;
+        let collect = strategy.collect_from(k);
         let counts_detours = strategy.counts_detours();
         let form = strategy.filter.rule().map(|rule| rule.form());
         Self { n, dim, k, degree, metric, collect, store, entry, candidates, counts_detours, form }

@@ -114,7 +114,7 @@ impl Pruning<'_> {
             self.progress.check()?;
             let chunk = Chunk { order: &lists.order, range: first..(first + at_once).min(n) };
             let to = Collected { chunk: &chunk, keys: &mut keys, limit };
-            match strategy.collect {
+            match strategy.collect_from(lists.k) {
                 Collect::OneHop => collect(gpu, base, lists, 0, to)?,
                 Collect::TwoHop => collect(gpu, base, lists, HOP, to)?,
                 Collect::Path => path(gpu, base, lists, &entry_buffer, to)?,

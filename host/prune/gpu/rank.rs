@@ -98,7 +98,8 @@ mod tests {
             for (strategy, most) in strategies {
                 let expected = forward_on_cpu(space, graph, &strategy, most);
                 let stride = n;
-                let mut collector = Collector::new(space, graph, &[], strategy.collect, strategy.candidates);
+                let mut collector =
+                    Collector::new(space, graph, &[], strategy.collect_from(k), strategy.candidates);
                 let (mut keys, mut one) = (Vec::new(), Vec::new());
                 for &node in &order {
                     collector.collect(node, &mut one);

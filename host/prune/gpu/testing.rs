@@ -61,7 +61,8 @@ pub(super) fn forward_on_cpu(
     strategy: &Strategy,
     most: usize,
 ) -> Vec<Key> {
-    let mut collector = Collector::new(space, graph, &[0], strategy.collect, strategy.candidates);
+    let mut collector =
+        Collector::new(space, graph, &[0], strategy.collect_from(graph.k()), strategy.candidates);
     let mut pruner = Pruner::new(space, graph, strategy);
     let (mut candidates, mut accepted) = (Vec::new(), Vec::new());
     let row = |node: u32| {
