@@ -7,7 +7,7 @@ use cuda_std::float16::f16x2;
 use cuda_std::memory::{Global, Plain, Quad};
 use cuda_std::shared::Shared;
 use cuda_std::warp::{WarpShuffleValue, shuffle_xor};
-use cuda_std::{bytes, f16, float16, keep_rolled, unroll, warp};
+use cuda_std::{bytes, f16, float16, keep_rolled, unroll};
 
 use super::exact::Metric;
 
@@ -44,26 +44,10 @@ pub trait Element: Plain + Default {
         part: u32,
         dim: u32,
     ) -> [Self::Wide; N];
-
-    /// The sum of squared differences between the `dim` components of a query and of one row, as
-    /// [`sums_of_group`](Self::sums_of_group), or a smaller one: floats end at the first part of the
-    /// row whose sum is `enough`. The whole warp calls this, and `enough`.
-    #[inline(always)]
-    fn square_until(
-        query: (Shared<Self::Query>, Self::Wide),
-        row: Global<Self>,
-        (part, dim): (u32, u32),
-        _enough: impl Fn(f32) -> bool,
-    ) -> Self::Wide {
-        Self::sums_of_group::<1, 4>(Metric::L2, query, [row], part, dim)[0]
-    }
 }
 
 /// Lanes that compute an exact distance together.
 pub const GROUP: u32 = 4;
-
-/// Components of a part of a row after which a sum may be enough.
-const PART: u32 = 256;
 
 macro_rules! float_elements {
     ($($type:ty: $wide:expr, $four:expr;)*) => {$(
@@ -98,48 +82,6 @@ macro_rules! float_elements {
                 part: u32,
                 dim: u32,
             ) -> [f32; N] {
-                let mut sums = [[0f32; 4]; N];
-                Self::add_to::<N, LOADS>(metric, &mut sums, query, rows, part * Self::PIECE, dim);
-                sums.map(sum_of_group)
-            }
-
-            #[inline(always)]
-            fn square_until(
-                (query, _): (Shared<f32>, f32),
-                row: Global<Self>,
-                (part, dim): (u32, u32),
-                enough: impl Fn(f32) -> bool,
-            ) -> f32 {
-                let (mut sums, mut first, mut ended) = ([[0f32; 4]], 0, false);
-                loop {
-                    keep_rolled();
-                    let next = if first + PART < dim { first + PART } else { dim };
-                    // Groups that have ended add nothing, but shuffle with the others.
-                    let end = if ended { first } else { next };
-                    Self::add_to::<1, 4>(Metric::L2, &mut sums, query, [row], first + part * Self::PIECE, end);
-                    let sum = sum_of_group(sums[0]);
-                    if next == dim {
-                        return sum;
-                    }
-                    ended |= enough(sum);
-                    if !warp::any(!ended) {
-                        return sum;
-                    }
-                    first = next;
-                }
-            }
-        }
-
-        impl Floats for $type {
-            #[inline(always)]
-            fn add_to<const N: usize, const LOADS: usize>(
-                metric: Metric,
-                sums: &mut [[f32; 4]; N],
-                query: Shared<f32>,
-                rows: [Global<Self>; N],
-                first: u32,
-                dim: u32,
-            ) {
                 let add = |sums: &mut [f32; 4], x: [f32; 4], y: Quad| {
                     unroll!(4, C => {
                         let (x, y): (f32, f32) = (x[C], f32::from_bits(y.0[C]));
@@ -149,8 +91,9 @@ macro_rules! float_elements {
                         };
                     });
                 };
+                let mut sums = [[0f32; 4]; N];
                 const STEP: u32 = GROUP * <$type as Element>::PIECE;
-                let mut i = first;
+                let mut i = part * Self::PIECE;
                 // The rest of a row takes two loads at a time.
                 while LOADS > 2 && i + (LOADS as u32 - 1) * STEP < dim {
                     keep_rolled();
@@ -186,31 +129,14 @@ macro_rules! float_elements {
                     }
                     i = next + STEP;
                 }
+                sums.map(|mut sums| {
+                    unroll!(4, C => sums[C] += shuffle_xor(sums[C], 2));
+                    unroll!(4, C => sums[C] += shuffle_xor(sums[C], 1));
+                    (sums[0] + sums[2]) + (sums[1] + sums[3])
+                })
             }
         }
     )*};
-}
-
-/// Element types whose exact sums are of f32.
-trait Floats: Element {
-    /// Adds the metric's terms of the components from `first` to before `dim` that a lane of a group
-    /// takes, in steps of all lanes, to its `sums` of each row.
-    fn add_to<const N: usize, const LOADS: usize>(
-        metric: Metric,
-        sums: &mut [[f32; 4]; N],
-        query: Shared<f32>,
-        rows: [Global<Self>; N],
-        first: u32,
-        dim: u32,
-    );
-}
-
-/// The sum of the sixteen sums of a group, in the CPU's order.
-#[inline(always)]
-fn sum_of_group(mut sums: [f32; 4]) -> f32 {
-    unroll!(4, C => sums[C] += shuffle_xor(sums[C], 2));
-    unroll!(4, C => sums[C] += shuffle_xor(sums[C], 1));
-    (sums[0] + sums[2]) + (sums[1] + sums[3])
 }
 
 /// Components `i` to `i + 3`; `i` is a multiple of four.

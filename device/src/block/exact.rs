@@ -78,14 +78,6 @@ impl<T: Element> ExactQuery<T> {
         self.sums::<1, 4>(metric, [row.unwrap_or_else(none)], dim)[0]
     }
 
-    /// The squared L2 distance of `row`, as [`distance`](Self::distance), or a smaller number that is
-    /// `enough`, without the rest of the row. Every group passes a row.
-    #[inline(always)]
-    pub fn square_until(&self, row: Global<T>, enough: impl Fn(f32) -> bool) -> f32 {
-        let lane = (warp::lane_id() % GROUP, self.dim);
-        T::square_until((self.values, self.norm), row, lane, enough).to_f32()
-    }
-
     /// The [distances](Self::distance) of `N` rows per group. `LOADS` loads of each row are under
     /// way at once, see [`Element::sums_of_group`].
     #[inline(always)]

@@ -49,26 +49,6 @@ pub fn lifted_distance(square: f32, lifts: (f32, f32), order: f32) -> f32 {
     if squared < ROUNDING * square { 0.0 } else { squared }
 }
 
-/// The sums that groups of lanes compute for the rows `id` of the first `count` lanes, each in its
-/// lane. `sum` takes a row and its lane. The whole warp calls this, with the same count.
-#[inline(always)]
-fn in_groups(id: u32, count: u32, sum: impl Fn(u32, u32) -> f32) -> f32 {
-    const GROUPS: u32 = 32 / GROUP;
-    let lane = warp::lane_id();
-    let (mut own, mut first) = (0.0, 0);
-    while first < count {
-        keep_rolled();
-        // A group beyond the last row repeats the first one.
-        let of = first + lane / GROUP;
-        let of = if of < count { of } else { 0 };
-        let sum = sum(warp::broadcast(id, of), of);
-        let sum = warp::broadcast(sum, lane % GROUPS * GROUP);
-        own = if lane / GROUPS == first / GROUPS { sum } else { own };
-        first += GROUPS;
-    }
-    own
-}
-
 /// A row in shared memory for rule distances. A row with a negative lift is at distance 2 from all
 /// rows.
 #[derive(Clone, Copy)]
@@ -150,22 +130,6 @@ impl<T: Element> Rows<T> {
         if warp::lane_id() < count { self.lifted(point, id, sum) } else { sum }
     }
 
-    /// As [`distances`](Self::distances), or a smaller number that is `enough` beside the `own` value
-    /// of its lane, without the rest of the row. What is enough must stay so for larger numbers.
-    #[inline(always)]
-    pub fn distances_until(
-        &self,
-        point: &RulePoint<T>,
-        (id, own): (u32, f32),
-        count: u32,
-        enough: impl Fn(f32, f32) -> bool,
-    ) -> f32 {
-        let sum = in_groups(id, count, |row, of| {
-            point.point.square_until(self.row(row), |sum| enough(warp::broadcast(own, of), sum))
-        });
-        if warp::lane_id() < count { self.lifted(point, id, sum) } else { sum }
-    }
-
     /// As [`distances`](Self::distances), the order distances.
     #[inline(always)]
     pub fn order_distances(&self, point: &RulePoint<T>, id: u32, count: u32) -> f32 {
@@ -177,7 +141,20 @@ impl<T: Element> Rows<T> {
     /// The distances by `metric`, without lifts, called as [`distances`](Self::distances).
     #[inline(always)]
     fn sums(&self, point: &RulePoint<T>, id: u32, count: u32, metric: Metric) -> f32 {
-        in_groups(id, count, |row, _| self.sum(point, Some(row), metric))
+        const GROUPS: u32 = 32 / GROUP;
+        let lane = warp::lane_id();
+        let (mut own, mut first) = (0.0, 0);
+        while first < count {
+            keep_rolled();
+            let of = first + lane / GROUP;
+            // A group beyond the last row repeats the first one.
+            let row = warp::broadcast(id, if of < count { of } else { 0 });
+            let sum = self.sum(point, Some(row), metric);
+            let sum = warp::broadcast(sum, lane % GROUPS * GROUP);
+            own = if lane / GROUPS == first / GROUPS { sum } else { own };
+            first += GROUPS;
+        }
+        own
     }
 
     /// The distance by `metric`, without lifts.

@@ -35,9 +35,7 @@
 //!    nearest next candidate: two barriers per accepted neighbour.
 //! 3. A lane decides on one candidate and four lanes compute its distance, so loads of a row are
 //!    coalesced.
-//! 4. Most candidates stay. Of floats, a distance is added up by parts of 256 components, and ends
-//!    with the first part that lets the candidate stay: sums only grow, in f32 too.
-//! 5. Lists lie in shared memory, vectors do not. The candidates left to the nodes of a
+//! 4. Lists lie in shared memory, vectors do not. The candidates left to the nodes of a
 //!    multiprocessor stay in its L1 cache, and shared memory would take from that. The larger the
 //!    vectors, the more warps a node gets, so that fewer nodes share the cache.
 //!
@@ -216,14 +214,8 @@ impl<T: Element> Wave<T> {
             let candidate = if i < self.left { self.keys.get(self.slot(i)) } else { NONE };
             let is_other = candidate != NONE && candidate != neighbour;
             let count = if self.left - first < 32 { self.left - first } else { 32 };
+            let d_ac = p.rows.distances(&point, key::id(candidate), count);
             let d_pc = if candidate == NONE { 0.0 } else { p.rows.rule_distance(lift, candidate) };
-            let id = key::id(candidate);
-            let d_ac = if rule.is_monotonic() {
-                let stays = |d_pc, d_ac| survives(rule, d_pc, d_pa, d_ac, p.threshold);
-                p.rows.distances_until(&point, (id, d_pc), count, stays)
-            } else {
-                p.rows.distances(&point, id, count)
-            };
             let mut scored = NONE;
             let stays = is_other
                 && match rule.form() {

@@ -35,13 +35,6 @@ pub trait Rule {
     /// Whether candidate c stays beside the accepted neighbour a.
     fn keep(&self, d_pc: f32, d_pa: f32, d_ac: f32, t: f32) -> bool;
 
-    /// Whether [`keep`](Self::keep), where it holds, also holds for every larger `d_ac`. Kernels then
-    /// add up no more of a long distance than `keep` needs.
-    #[inline(always)]
-    fn is_monotonic(&self) -> bool {
-        false
-    }
-
     /// The term of the accepted neighbour a in the score of candidate c.
     #[inline(always)]
     fn score(&self, _d_pc: f32, _d_pa: f32, _d_ac: f32, _t: f32) -> f32 {
@@ -62,11 +55,6 @@ impl Rule for Distance {
     fn keep(&self, d_pc: f32, _d_pa: f32, d_ac: f32, alpha: f32) -> bool {
         d_pc < alpha * d_ac
     }
-
-    #[inline(always)]
-    fn is_monotonic(&self) -> bool {
-        true
-    }
 }
 
 /// NSSG (Fu et al. 2022): c stays iff its angle at p to every accepted neighbour is at least the
@@ -86,12 +74,6 @@ impl Rule for Angle {
     #[inline(always)]
     fn keep(&self, d_pc: f32, d_pa: f32, d_ac: f32, threshold: f32) -> bool {
         cosine(d_pc, d_pa, d_ac) <= threshold
-    }
-
-    // f32 subtraction and division keep order.
-    #[inline(always)]
-    fn is_monotonic(&self) -> bool {
-        true
     }
 }
 
@@ -129,11 +111,6 @@ impl Rule for TauMonotonic {
     fn keep(&self, d_pc: f32, _d_pa: f32, d_ac: f32, tau: f32) -> bool {
         sqrt(d_ac) >= sqrt(d_pc) - 3.0 * tau
     }
-
-    #[inline(always)]
-    fn is_monotonic(&self) -> bool {
-        true
-    }
 }
 
 /// alpha-CNG (Li, Yan and Lu 2025, arXiv:2510.05975), by its shifted and scaled triangle
@@ -160,11 +137,6 @@ impl Rule for AlphaConvergent {
     #[inline(always)]
     fn keep(&self, d_pc: f32, _d_pa: f32, d_ac: f32, tau: f32) -> bool {
         sqrt(d_pc) <= self.alpha * sqrt(d_ac) + (self.alpha + 1.0) * tau
-    }
-
-    #[inline(always)]
-    fn is_monotonic(&self) -> bool {
-        true
     }
 }
 
@@ -219,33 +191,6 @@ mod tests {
         }
         assert!(!keeps(&Angle, at(100.0), [1.0, 0.0], 120.0));
         assert!(keeps(&Angle, at(121.0), [1.0, 0.0], 120.0));
-    }
-
-    #[test]
-    fn monotonic_rules_keep_what_they_keep_at_a_smaller_distance() {
-        let alpha = AlphaConvergent { alpha: 1.2 };
-        let rules: [(&dyn Rule, f32); 5] =
-            [(&Distance, 1.0), (&Distance, 1.1), (&Angle, 60.0), (&TauMonotonic, 0.3), (&alpha, 0.1)];
-        for (rule, threshold) in rules {
-            assert!(rule.is_monotonic());
-            let threshold = rule.prepare(threshold);
-            for (d_pc, d_pa) in [(1.0, 1.0), (2.5, 0.3), (0.7, 1e-3), (1e-30, 1e-30), (3e7, 2e7), (1.0, 0.0)]
-            {
-                // Neighbouring floats about every bound between 0 and eight times the larger distance.
-                let mut kept = false;
-                let mut d_ac = 0f32;
-                while d_ac < 8.0 * f32::max(d_pc, d_pa) {
-                    for _ in 0..4 {
-                        let keeps = survives(rule, d_pc, d_pa, d_ac, threshold);
-                        assert!(keeps || !kept, "{d_pc}, {d_pa}, {d_ac}");
-                        kept = keeps;
-                        d_ac = d_ac.next_up();
-                    }
-                    d_ac += f32::max(d_pc, d_pa) / 500.0;
-                }
-                assert!(kept);
-            }
-        }
     }
 
     #[test]
