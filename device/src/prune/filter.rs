@@ -211,10 +211,12 @@ impl<T: Element> Wave<T> {
         while first < self.left {
             keep_rolled();
             let i = first + lane;
-            let candidate = if i < self.left { self.keys.get(self.slot(i)) } else { NONE };
-            let is_other = candidate != NONE && candidate != neighbour;
+            let candidate = || if i < self.left { self.keys.get(self.slot(i)) } else { NONE };
             let count = if self.left - first < 32 { self.left - first } else { 32 };
-            let d_ac = p.rows.distances(&point, key::id(candidate), count);
+            let d_ac = p.rows.distances(&point, key::id(candidate()), count);
+            // Read again: kept meanwhile, it would take registers from the loads of rows.
+            let candidate = candidate();
+            let is_other = candidate != NONE && candidate != neighbour;
             let d_pc = if candidate == NONE { 0.0 } else { p.rows.rule_distance(lift, candidate) };
             let mut scored = NONE;
             let stays = is_other

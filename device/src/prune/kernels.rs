@@ -106,7 +106,7 @@ macro_rules! rule_kernels {
         #[::cuda_std::kernel(
             block = 32..=$crate::prune::filter::FILTER_THREADS,
             shared = $crate::prune::filter::filter_shared_bytes(p.stride, p.rows.dim, $crate::prune::rule::Rule::form(&rule)),
-            blocks_per_multiprocessor = 3
+            blocks_per_multiprocessor = 4
         )]
         pub unsafe fn $name(p: $crate::prune::filter::PruneFilter<$element>, rule: $rule) {
             $crate::prune::filter::wavefront(&p, &rule);
