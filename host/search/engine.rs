@@ -315,18 +315,23 @@ impl<'a> Engine<'a> {
         let Prepared { index, base, space, pool, advised } = &*self.prepared;
         search.check(base)?;
         let way = search.way(base.len());
-        if self.gpus_for(&search, way)?.is_some() {
+        let answer = Answer::new(&search, index.repeated());
+        if let Some((on_gpus, limits)) = self.gpus_for(&search, way)? {
             let silent = Progress::silent();
             let queries = Vectors::from_f32(row.to_vec(), row.len())?;
-            let found = self.run(&space.queries(&queries, &silent)?, search, &silent)?;
-            return Ok(found.neighbors(0).collect());
+            let queries = space.queries(&queries, &silent)?;
+            if way == Way::Exact || !answer.is_plain() {
+                return Ok(self.run(&queries, search, &silent)?.neighbors(0).collect());
+            }
+            let (mut keys, stage) = (vec![key::NONE; search.k], silent.stage("search", 1));
+            on_gpus.first().search(space, &queries, limits, KeysTo::One(&mut keys), &stage)?;
+            return Ok(keys.into_iter().take_while(|&key| key != key::NONE).map(Neighbor::of).collect());
         }
         space.vectors().on_host()?;
         advised.call_once(|| {
             index.advise(Access::AtRandom);
             space.advise(Access::AtRandom);
         });
-        let answer = Answer::new(&search, index.repeated());
         let mut scratch = pool.take();
         let mut buffer = std::mem::take(&mut scratch.query);
         let query = space.query_of(row, &mut buffer)?;

@@ -55,7 +55,7 @@ impl Space<'_> {
     /// that the host prepares, or that need no check.
     pub(crate) fn early_queries<'q>(&self, queries: &'q Vectors) -> Option<Queries<'q>> {
         let fits = queries.dim() == self.dim() && queries.element_type() == self.vectors().element_type();
-        let is_plain = self.metric() == Metric::L2 && fits && queries.len() > 1;
+        let is_plain = self.metric() == Metric::L2 && fits && !queries.is_empty();
         let is_early = is_plain && queries.to_check_on_device(Some(self.metric())).is_some();
         is_early.then(|| Queries { vectors: Cow::Borrowed(queries), zero: Vec::new(), early: true })
     }

@@ -61,6 +61,11 @@ impl Settings {
         }
     }
 
+    /// Whether a GPU answers this many queries in the time in which no signal has to be looked for.
+    fn is_short(&self, queries: usize) -> bool {
+        queries <= FEW && self.filter.is_none()
+    }
+
     /// The searcher with the settings that it has itself.
     fn set(&self, searcher: Searcher) -> tagore::Result<Searcher> {
         let searcher = self.rerank.map_or(searcher.clone(), |rerank| searcher.rerank(rerank));
@@ -139,10 +144,12 @@ pub(crate) fn search_on_device(
         return Err(errors::argument(py, "device", "a search on the CPU", expected));
     }
     let work = |progress: &Progress| search_there(&settings, &searcher, (&queries, device), progress);
-    if queries.len() <= FEW && settings.filter.is_none() && !is_watched {
-        return py.detach(|| work(&Progress::silent())).map_err(|error| errors::of(py, error, &QUERIES));
-    }
-    call.run(py, work)
+    if settings.is_short(queries.len()) && !is_watched { at_once(py, work) } else { call.run(py, work) }
+}
+
+/// Runs a search of few queries on the calling thread.
+fn at_once<T: Send>(py: Python<'_>, work: impl FnOnce(&Progress) -> tagore::Result<T> + Send) -> PyResult<T> {
+    py.detach(|| work(&Progress::silent())).map_err(|error| errors::of(py, error, &QUERIES))
 }
 
 fn search_there(
@@ -169,10 +176,15 @@ pub(crate) fn search<'py>(
     let (py, options, index) = (q.py(), Options(options), index.get());
     let queries = array::vectors(q, "q")?;
     let settings = Settings::of(index, k, options)?;
-    let call = options.call(QUERIES)?;
+    let (call, is_watched) = (options.call(QUERIES)?, options.is_given("progress")?);
     let searcher = searcher(py, index, &settings, options)?;
-    let found =
-        call.run(py, |progress| settings.set(searcher)?.search(&queries, settings.search(), progress))?;
+    let on_gpu = searcher.runs_on() != "cpu";
+    let work = |progress: &Progress| settings.set(searcher)?.search(&queries, settings.search(), progress);
+    let found = if on_gpu && settings.is_short(queries.len()) && !is_watched {
+        at_once(py, work)
+    } else {
+        call.run(py, work)
+    }?;
     let computed = found.computed();
     let (ids, distances) = found.into_parts();
     let own = named(index, py, &ids);
@@ -196,7 +208,7 @@ pub(crate) fn search_one<'py>(
         // Exact search may take its place, on all threads.
         options.call(QUERIES)?.run(py, |_| search())
     } else {
-        py.detach(search).map_err(|error| errors::of(py, error, &QUERIES))
+        at_once(py, |_| search())
     }?;
     let ids: Vec<u32> = found.iter().map(|found| found.id).collect();
     let distances = found.iter().map(|&Neighbor { distance, .. }| distance);

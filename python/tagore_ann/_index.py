@@ -296,8 +296,12 @@ class Index:
         if to_device:
             if self._ids is not None:
                 raise refused("output", repr(output), '"numpy": own ids are in host memory')
-            with reporting(progress) as callback:
-                left: Any = _tagore.search_on_device(self._native, array, k, options | given(progress=callback))
+            left: Any
+            if progress is None:
+                left = _tagore.search_on_device(self._native, array, k, options)
+            else:
+                with reporting(progress) as callback:
+                    left = _tagore.search_on_device(self._native, array, k, options | given(progress=callback))
             ids, distances = left
             return _found(ids, distances, None)
         if isinstance(array, np.ndarray) and array.ndim == 1:

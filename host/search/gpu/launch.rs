@@ -202,13 +202,12 @@ impl Task<'_> {
         rows: &Origin<'_, T>,
         to: KeysTo<'_>,
     ) -> Result<Work> {
+        let is_measured = to.is_measured();
         // Held to the end: searches of one base run one after another.
         let mut kept = resident.batch.lock().unwrap_or_else(PoisonError::into_inner);
         let batch = self.batch(&mut kept)?;
         self.in_batches(to, |range, to| {
-            // Nobody asks for the number of distances of results that stay on the device.
-            let stays = matches!(to, BatchKeysTo::Device(_));
-            if !stays {
+            if is_measured {
                 batch.computed.fill(0)?;
             }
             batch.load(self, rows, range.clone())?;
@@ -219,8 +218,8 @@ impl Task<'_> {
             let reranked = reranked.transpose()?;
             let exact = if reranked.is_some() { range.len() * self.limits.walked } else { 0 };
             self.hand_over(reranked.as_ref().unwrap_or(&batch.found), range, to)?;
-            if stays {
-                // The caller waits.
+            if !is_measured {
+                // The caller of results that stay on the device waits.
                 return Ok(0);
             }
             let computed = batch.computed()?;
@@ -264,19 +263,18 @@ impl Task<'_> {
             return Ok(Work::default());
         }
         let mut of_batch = match to {
-            KeysTo::Host(_) | KeysTo::Device(_) => Vec::new(),
+            KeysTo::Host(_) | KeysTo::One(_) | KeysTo::Device(_) => Vec::new(),
             KeysTo::Batches(_) => vec![key::NONE; k * queries.min(at_once)],
         };
-        // Results that stay on the device come without times: a measurement takes longer than some
-        // of these searches.
-        let is_timed = !matches!(to, KeysTo::Device(_));
-        let measurement = is_timed.then(|| self.on_gpu.gpu.measure()).transpose()?;
+        let measurement = to.is_measured().then(|| self.on_gpu.gpu.measure()).transpose()?;
         let mut computed = 0;
         for first in (0..queries).step_by(at_once) {
             let range = first..queries.min(first + at_once);
             let count = range.len();
             computed += match &mut to {
-                KeysTo::Host(keys) => search(range, BatchKeysTo::Host(&mut keys[first * k..][..count * k])),
+                KeysTo::Host(keys) | KeysTo::One(keys) => {
+                    search(range, BatchKeysTo::Host(&mut keys[first * k..][..count * k]))
+                }
                 KeysTo::Batches(take) => {
                     let keys = &mut of_batch[..count * k];
                     search(range, BatchKeysTo::Host(keys)).inspect(|_| take(first, keys))

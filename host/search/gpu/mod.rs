@@ -53,10 +53,20 @@ pub(super) struct BatchLimits {
 pub(super) enum KeysTo<'a> {
     /// To the host: `k` keys per query.
     Host(&'a mut [Key]),
+    /// As `Host`, of one query, without times and the number of distances: to measure them takes
+    /// longer than some of these searches.
+    One(&'a mut [Key]),
     /// To the host, batch by batch.
     Batches(Take<'a>),
-    /// To memory of the device.
+    /// To memory of the device, measured no more than `One`.
     Device(&'a DeviceResults),
+}
+
+impl KeysTo<'_> {
+    /// Whether a search returns times and the number of distances.
+    fn is_measured(&self) -> bool {
+        matches!(self, Self::Host(_) | Self::Batches(_))
+    }
 }
 
 /// Most ids of a step: more exceed the shared memory of any block.
