@@ -47,17 +47,21 @@ pub struct Repeated {
 }
 
 impl Repeated {
-    /// Finds the repeated rows of a base.
+    /// Finds the repeated rows of a base. Rows in host memory remember them for the next build, but
+    /// for those that a space has normalised.
     ///
     /// # Errors
     /// If the work is cancelled.
     pub(crate) fn of(space: &Space<'_>, progress: &Progress) -> Result<Self> {
         // Under cosine rows are others than those of the base.
-        match (space.vectors().lent(), space.vectors().repeated.get()) {
-            (Some(lent), _) => Self::on_device(lent, space.zero(), progress),
-            (None, Some(known)) => Ok(Self::clone(known)),
-            (None, None) => Self::by(hash, (space.vectors(), space.zero()), progress),
+        if let Some(lent) = space.vectors().lent() {
+            return Self::on_device(lent, space.zero(), progress);
         }
+        if !space.zero().is_empty() {
+            return Self::by(hash, (space.vectors(), space.zero()), progress);
+        }
+        Self::find(space.vectors(), progress)?;
+        Ok(space.vectors().repeated.get().map(|known| Self::clone(known)).unwrap_or_default())
     }
 
     /// Finds the repeated rows of a base in host memory, which keeps them: [`of`](Self::of) and
@@ -296,6 +300,8 @@ fn bytes_of(rows: TypedRows<'_>, row: u32) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
+
     use half::f16;
     use tagore_device::random::{Draws, Stage};
 
@@ -316,11 +322,14 @@ mod tests {
 
     fn check(base: &Vectors, metric: Metric, what: &str) -> Repeated {
         let silent = Progress::silent();
+        // Remembers nothing of an earlier metric.
+        let base = &Vectors { repeated: OnceLock::new(), ..base.clone() };
         let space = Space::new(base, metric, &silent).unwrap();
         let expected = plain(base, metric);
+        let raw = Repeated::of_base(base, metric, &silent).unwrap();
         let found = Repeated::of(&space, &silent).unwrap();
         let rows = (space.vectors(), space.zero());
-        assert_eq!(Repeated::of_base(base, metric, &silent).unwrap(), found, "{what}, {metric}, raw");
+        assert_eq!(raw, found, "{what}, {metric}, raw");
         assert_eq!(found.pairs, expected, "{what}, {metric}");
         // Hashes with many collisions.
         let few = |bytes: &[u8]| hash(bytes) % 3;
