@@ -12,6 +12,7 @@ use crate::index::IndexFile;
 use crate::prune::cpu::reversed_at_once;
 use crate::prune::gpu::PruneShape;
 use crate::prune::reach;
+use crate::quantize::Compression;
 use crate::search::exact::gpu::batch_of_all;
 use crate::search::visited::Visited;
 use crate::vectors::shape::{device_type, with_device_type};
@@ -155,7 +156,9 @@ impl Builder {
             let codes = Self::codes_of(compression, data);
             let mut plan = self.on_codes().plan_of(&codes, k, target);
             let space = Space::plan((data.rows, data.dim), data.element, self.descent.metric);
-            let space = space.with::<u8>("codes", data.rows.saturating_mul(codes.row_bytes()));
+            let code_bytes = data.rows.saturating_mul(codes.row_bytes());
+            let rest_bytes = if compression == Compression::Int8 { code_bytes } else { 0 };
+            let space = space.with::<u8>("codes", code_bytes).with::<u8>("rests", rest_bytes);
             for stage in &mut plan.host {
                 stage.buffers = space.clone().and(&stage.buffers);
             }
