@@ -8,6 +8,7 @@ use tagore_device::vectors::code::{
     CODE_THREADS, Code, Coding, vectors_code_f16_i8, vectors_code_f32_f16, vectors_code_f32_i8,
 };
 
+use super::rotation::Rotation;
 use super::scalar::{Codes, Role};
 use super::{Compression, ScalarQuantizer};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
@@ -40,6 +41,31 @@ pub(crate) fn kernel(from: ElementType, compression: Compression) -> &'static st
         (_, Compression::F16) => vectors_code_f32_f16::NAME,
         (ElementType::F16, Compression::Int8) => vectors_code_f16_i8::NAME,
         (_, Compression::Int8) => vectors_code_f32_i8::NAME,
+    }
+}
+
+/// Rows of a piece of `count` rows of `dim` components.
+fn at_once<T>(count: usize, dim: usize) -> usize {
+    (PIECE / (dim * size_of::<T>())).clamp(1, count.max(1))
+}
+
+fn memory<T: OnDevice, C: OnDevice>(has_rests: bool, (count, dim): (usize, usize)) -> MemoryPlan {
+    let codes = count * stride::<C>(dim);
+    MemoryPlan::new()
+        .with::<C>("codes", codes)
+        .with::<C>("rests", if has_rests { codes } else { 1 })
+        .with::<T>("vectors", at_once::<T>(count, dim) * dim)
+        .with::<f32>("factors", Rotation::factors(dim))
+        .with::<f32>("mean", dim)
+}
+
+/// Device memory that makes the codes of `n` nodes of `dim` components.
+pub(crate) fn plan(from: ElementType, compression: Compression, n: usize, dim: usize) -> MemoryPlan {
+    let has_rests = compression.has_rests(Role::Nodes);
+    match (from, compression) {
+        (_, Compression::F16) => memory::<f32, f16>(has_rests, (n, dim)),
+        (ElementType::F16, Compression::Int8) => memory::<f16, i8>(has_rests, (n, dim)),
+        (_, Compression::Int8) => memory::<f32, i8>(has_rests, (n, dim)),
     }
 }
 
@@ -76,17 +102,11 @@ impl Task<'_> {
     fn run<T: Coded<C>, C: Code + OnDevice + Pod>(&self, rows: &Origin<'_, T>) -> Result<Codes> {
         let &Self { quantizer, gpu, pick, role, progress } = self;
         let (count, dim) = (pick.len(), quantizer.mean().len());
-        let (at_once, to_stride) = ((PIECE / (dim * size_of::<T>())).clamp(1, count), stride::<C>(dim));
+        let (at_once, to_stride) = (at_once::<T>(count, dim), stride::<C>(dim));
         let (factors, width) = quantizer.transforms();
-        let has_rests = quantizer.has_rests(role);
+        let has_rests = quantizer.compression().has_rests(role);
         let codes_of_each = if has_rests { 2 } else { 1 };
-        let memory = MemoryPlan::new()
-            .with::<C>("codes", count * to_stride)
-            .with::<C>("rests", if has_rests { count * to_stride } else { 1 })
-            .with::<T>("vectors", at_once * dim)
-            .with::<f32>("factors", factors.len().max(1))
-            .with::<f32>("mean", dim)
-            .reserve(gpu)?;
+        let memory = memory::<T, C>(has_rests, (count, dim)).reserve(gpu)?;
         let mut codes: Buffer<C> = memory.buffer("codes")?;
         let mut rests: Buffer<C> = memory.buffer("rests")?;
         let mut piece: Buffer<T> = memory.buffer("vectors")?;

@@ -78,6 +78,11 @@ impl Compression {
     pub fn bytes(self) -> usize {
         self.element().size()
     }
+
+    /// Whether codes of rows of this role have rests.
+    pub(super) fn has_rests(self, role: Role) -> bool {
+        role == Role::Nodes && self == Self::Int8
+    }
 }
 
 impl fmt::Display for Compression {
@@ -254,11 +259,6 @@ impl ScalarQuantizer {
         }
     }
 
-    /// Whether rows of this role get rests.
-    pub(super) fn has_rests(&self, role: Role) -> bool {
-        role == Role::Nodes && self.compression == Compression::Int8
-    }
-
     fn all_as<T: Code + Component + Element>(
         &self,
         (vectors, pick): (&Vectors, &Pick<'_>),
@@ -267,7 +267,7 @@ impl ScalarQuantizer {
     ) -> Result<Codes> {
         let (dim, count) = (vectors.dim(), pick.len());
         let mut codes: Vec<T> = zeros(count * dim);
-        let mut rests: Vec<T> = zeros(if self.has_rests(role) { count * dim } else { 0 });
+        let mut rests: Vec<T> = zeros(if self.compression.has_rests(role) { count * dim } else { 0 });
         let stage = progress.stage("compress", count as u64);
         with_matrix!(vectors.rows(), rows => {
             let blocks = codes.par_chunks_mut(BLOCK * dim).enumerate();

@@ -116,7 +116,7 @@ fn byte(word: u32, place: usize) -> i8 {
 #[kernel(
     block = SETTLE_LISTS_THREADS,
     shared = settle_lists_shared_bytes(p.k, p.dim),
-    blocks_per_multiprocessor = 10
+    blocks_per_multiprocessor = 8
 )]
 pub unsafe fn descent_settle(p: Settle) {
     let (thread, lane) = (thread_idx_x(), warp::lane_id() % GROUP);
