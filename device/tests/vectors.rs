@@ -279,7 +279,9 @@ where
                 for (i, x) in expected.iter().enumerate() {
                     let (scaled, at) = ((x - f64::from(mean[i])) * scale, row * to_stride + i);
                     if let Some(rests) = &rests {
-                        assert_eq!(value(rests[at]), value(codes[at].rest(scaled as f32)), "{dim}: {scaled}");
+                        let expected = value(codes[at].rest(scaled as f32));
+                        // Sums in f32 may be at the next step.
+                        assert!((value(rests[at]) - expected).abs() <= 1.0, "{dim}: {scaled}");
                     }
                 }
                 let behind = rests.iter().flat_map(|rests| &rests[row * to_stride + dim..][..3]);

@@ -222,7 +222,8 @@ impl Descent {
             if shape.is_descent() { device_type(data, self.metric) } else { exact_type(data, self.metric) };
         let mut plan = with_device_type!(element, T => shape.plan::<T>());
         if self.is_settled() && k > 0 {
-            let settle = gpu::SettleShape { n: data.rows, dim: data.dim, longer, k };
+            let &DataShape { rows: n, dim, .. } = data;
+            let settle = gpu::SettleShape { n, dim, longer, k, metric: self.metric };
             plan.stages.extend(settle.stages());
             plan.k = k;
         }

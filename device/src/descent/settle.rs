@@ -67,14 +67,14 @@ pub struct Settle {
     pub metric: u32,
 }
 
-/// Bytes of the query in shared memory.
-const fn settle_query_bytes(dim: u32) -> u32 {
-    dim.next_multiple_of(PARTS as u32) * 4
+/// Values of the query in shared memory: zeros follow the last component.
+const fn query_len(dim: u32) -> u32 {
+    dim.div_ceil(PARTS as u32) * PARTS as u32
 }
 
 /// Bytes of dynamic shared memory of [`descent_settle()`].
 pub const fn settle_lists_shared_bytes(k: u32, dim: u32) -> u32 {
-    settle_query_bytes(dim) + 2 * k * 8
+    query_len(dim) * 4 + 2 * k * 8
 }
 
 /// The sum of a lane's sums, or of 16 of [`PARTS`] sums, in the order of all backends.
@@ -122,13 +122,13 @@ pub unsafe fn descent_settle(p: Settle) {
     let (thread, lane) = (thread_idx_x(), warp::lane_id() % GROUP);
     let (k, own) = (p.k as usize, p.order.get(block_idx_x() as usize) as usize);
     let query: Shared<f32> = shared::dynamic(0);
-    let keys: Shared<Key> = shared::dynamic(settle_query_bytes(p.dim) as usize);
+    let keys: Shared<Key> = shared::dynamic(query_len(p.dim) as usize * 4);
     let spare = keys.offset(k);
     let list = p.lists.offset(own * k);
     let metric = Metric::from_u32(p.metric);
     let (codes, rests) = (p.codes.offset(own * p.stride as usize), p.rests.offset(own * p.stride as usize));
     let mut i = thread;
-    while i < p.dim.next_multiple_of(PARTS as u32) {
+    while i < query_len(p.dim) {
         keep_rolled();
         let value = if i < p.dim { whole(codes.get(i as usize), rests.get(i as usize)) } else { 0.0 };
         query.set(place(i), value);

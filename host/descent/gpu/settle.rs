@@ -5,12 +5,12 @@ use std::time::Instant;
 use tagore_device::descent::settle::{SETTLE_LISTS_THREADS, Settle, descent_settle};
 use tagore_device::key::Key;
 
-use super::DeviceGraph;
-use crate::Result;
+use super::{DeviceGraph, GpuLists};
 use crate::descent::plan::PlannedStage;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::vectors::Vectors;
-use crate::vectors::gpu::{AnyOrigin, DeviceBase, Pick, RowsAt, metric_number, stride};
+use crate::vectors::gpu::{AnyOrigin, Base, DeviceBase, Pick, RowsAt, metric_number, stride};
+use crate::{Metric, Result};
 
 /// The sizes of lists before and after they are settled.
 #[derive(Clone, Copy)]
@@ -21,6 +21,7 @@ pub(in crate::descent) struct SettleShape {
     pub longer: usize,
     /// Neighbours per node after.
     pub k: usize,
+    pub metric: Metric,
 }
 
 impl SettleShape {
@@ -34,9 +35,8 @@ impl SettleShape {
 
     /// The stages, with the codes and lists that descent leaves on the device.
     pub(in crate::descent) fn stages(&self) -> [PlannedStage; 2] {
-        let &Self { n, dim, longer, .. } = self;
-        let kept = MemoryPlan::new().with::<i8>("rows", n * stride::<i8>(dim)).with::<f32>("lifts", n);
-        let kept = kept.with::<Key>("lists", n * longer).with::<u32>("order", n);
+        let &Self { n, dim, longer, metric, .. } = self;
+        let kept = GpuLists::plan(Base::<i8>::plan(n, dim, metric), n, longer);
         [("settle", self.rests()), ("shorten", self.nearest())]
             .map(|(name, buffers)| PlannedStage { name, buffers: kept.clone().and(&buffers) })
     }
@@ -48,8 +48,8 @@ impl DeviceGraph {
         let (DeviceBase::I8(base), AnyOrigin::I8(rows)) = (&self.base, AnyOrigin::own(gpu, rests)?) else {
             return Err(gpu.error("rests of codes that are no bytes"));
         };
-        let (n, dim, longer) = (rests.len(), rests.dim(), self.lists.k);
-        let shape = SettleShape { n, dim, longer, k };
+        let (n, dim, longer, metric) = (rests.len(), rests.dim(), self.lists.k, self.lists.metric);
+        let shape = SettleShape { n, dim, longer, k, metric };
         let copying = Instant::now();
         let mut rests: Buffer<i8> = shape.rests().reserve(gpu)?.buffer("rests")?;
         rows.copy(gpu, Pick::Range(0..n), &mut rests, stride::<i8>(dim))?;
@@ -66,7 +66,7 @@ impl DeviceGraph {
             stride: codes.stride,
             dim: codes.dim,
             k: longer as u32,
-            metric: metric_number(self.lists.metric),
+            metric: metric_number(metric),
         };
         let grid = [n as u32, 1, 1];
         // SAFETY: codes and rests have one stride, lists hold rows, the order each once; the memory
