@@ -2,7 +2,7 @@
 
 use emulator::Emulator;
 use tagore_device::block::exact::Metric;
-use tagore_device::descent::settle::*;
+use tagore_device::vectors::settle::*;
 use tagore_device::key::{self, Key, NONE};
 use tagore_device::vectors::code::{Code, whole};
 
@@ -53,7 +53,7 @@ fn lists_are_ordered_by_codes_and_rests() {
             metric: metric as u32,
         };
         let grid = [count as u32, 1, 1];
-        emulator.launch::<descent_settle>(grid, SETTLE_LISTS_THREADS, (arguments,)).unwrap();
+        emulator.launch::<vectors_settle>(grid, SETTLE_LISTS_THREADS, (arguments,)).unwrap();
         let after = lists_there.values::<Key>().unwrap();
         let value = |row: usize, i: usize| {
             if i < dim { whole(codes[row * stride + i], rests[row * stride + i]) } else { 0.0 }

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use cuda_std::launch::Kernel;
-use tagore_device::descent::settle::descent_settle;
+use tagore_device::vectors::settle::vectors_settle;
 use tagore_device::key::MAX_NODES;
 use tagore_device::vectors::copy::{vectors_copy_bits, vectors_copy_words};
 
@@ -240,7 +240,7 @@ impl Descent {
         };
         kernels.extend((data.element == ElementType::B1).then_some(vectors_copy_bits::NAME));
         if self.is_settled() {
-            kernels.extend([descent_settle::NAME, vectors_copy_words::NAME]);
+            kernels.extend([vectors_settle::NAME, vectors_copy_words::NAME]);
         }
         kernels
     }

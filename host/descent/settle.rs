@@ -2,7 +2,7 @@
 //! nearest are kept.
 
 use tagore_device::block::exact;
-use tagore_device::descent::settle::{PARTS, sum_of, term};
+use tagore_device::vectors::settle::{PARTS, sum_of, term};
 use tagore_device::key::{self, Key};
 use tagore_device::vectors::code::whole;
 

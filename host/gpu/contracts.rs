@@ -19,7 +19,7 @@ use tagore_device::descent::expand::Expand;
 use tagore_device::descent::merge::{MergeJoin, descent_merge};
 use tagore_device::descent::renumber::{renumber_ids, renumber_values, renumber_vectors};
 use tagore_device::descent::sample::{descent_gather, descent_sample, descent_start};
-use tagore_device::descent::settle::{Settle, descent_settle};
+use tagore_device::vectors::settle::{Settle, vectors_settle};
 use tagore_device::lists::lengths::Lengths;
 use tagore_device::lists::merge::MergeLists;
 use tagore_device::prune::collect::Collect;
@@ -332,7 +332,7 @@ fn of_codes(launched: &mut Launched) {
         launched.kernel::<vectors_code_f32_i8>((Coding { rows: Strided { dim, ..zeroed() }, ..zeroed() },));
         launched.kernel::<vectors_code_f16_i8>((Coding { rows: Strided { dim, ..zeroed() }, ..zeroed() },));
         for k in breakpoints(MAX_KNN) {
-            launched.kernel::<descent_settle>((Settle { k: k as u32, dim, ..zeroed() },));
+            launched.kernel::<vectors_settle>((Settle { k: k as u32, dim, ..zeroed() },));
         }
         for walked in [1, 32, MAX_BEAM as u32] {
             let queries = Rows { dim, ..zeroed() };

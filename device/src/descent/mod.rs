@@ -5,7 +5,7 @@
 //! repeat: sample; join; merge        // phase 1
 //! repeat: gather; expand             // phase 2
 //! finish: exact distances            // cells_finish_*
-//! settle lists on codes              // descent_settle
+//! settle lists on codes              // vectors_settle
 //! ```
 //!
 //! Until the end, lists hold distances as the tensor cores compute them, less the part that
@@ -17,5 +17,4 @@ pub mod join;
 pub mod merge;
 pub mod renumber;
 pub mod sample;
-pub mod settle;
 pub mod slots;

@@ -16,6 +16,7 @@ pub mod copy;
 pub mod hash;
 pub mod norms;
 pub mod split;
+pub mod settle;
 
 use cuda_std::memory::{Global, Plain};
 

@@ -1,8 +1,8 @@
-//! Lists on codes in bytes, settled on the device (`device/src/descent/settle.rs`).
+//! Lists on codes in bytes, settled on the device (`device/src/vectors/settle.rs`).
 
 use std::time::Instant;
 
-use tagore_device::descent::settle::{SETTLE_LISTS_THREADS, Settle, descent_settle};
+use tagore_device::vectors::settle::{SETTLE_LISTS_THREADS, Settle, vectors_settle};
 use tagore_device::key::Key;
 
 use super::{DeviceGraph, GpuLists};
@@ -71,10 +71,10 @@ impl DeviceGraph {
         let grid = [n as u32, 1, 1];
         // SAFETY: codes and rests have one stride, lists hold rows, the order each once; the memory
         // outlives the work.
-        unsafe { gpu.launch::<descent_settle>(grid, SETTLE_LISTS_THREADS, (settle,))? };
+        unsafe { gpu.launch::<vectors_settle>(grid, SETTLE_LISTS_THREADS, (settle,))? };
         let (pairs, key) = ((n * longer) as u64, size_of::<Key>() as u64);
         let vectors = (pairs + n as u64) * 2 * u64::from(codes.stride);
-        gpu.count_work::<descent_settle>(vectors + pairs * 2 * key, pairs * 2 * u64::from(codes.dim));
+        gpu.count_work::<vectors_settle>(vectors + pairs * 2 * key, pairs * 2 * u64::from(codes.dim));
         // The memory of the rests serves the shorter lists.
         gpu.synchronize()?;
         drop(rests);

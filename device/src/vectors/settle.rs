@@ -34,7 +34,7 @@ use crate::block::element::GROUP;
 use crate::block::exact::Metric;
 use crate::block::sort::sort_block;
 use crate::key::{self, Key, NONE};
-use crate::vectors::code::whole;
+use super::code::whole;
 
 /// Threads per block, one row per block.
 pub const SETTLE_LISTS_THREADS: u32 = 128;
@@ -72,7 +72,7 @@ const fn query_len(dim: u32) -> u32 {
     dim.div_ceil(PARTS as u32) * PARTS as u32
 }
 
-/// Bytes of dynamic shared memory of [`descent_settle()`].
+/// Bytes of dynamic shared memory of [`vectors_settle()`].
 pub const fn settle_lists_shared_bytes(k: u32, dim: u32) -> u32 {
     query_len(dim) * 4 + 2 * k * 8
 }
@@ -116,9 +116,9 @@ fn byte(word: u32, place: usize) -> i8 {
 #[kernel(
     block = SETTLE_LISTS_THREADS,
     shared = settle_lists_shared_bytes(p.k, p.dim),
-    blocks_per_multiprocessor = 8
+    blocks_per_multiprocessor = 7
 )]
-pub unsafe fn descent_settle(p: Settle) {
+pub unsafe fn vectors_settle(p: Settle) {
     let (thread, lane) = (thread_idx_x(), warp::lane_id() % GROUP);
     let (k, own) = (p.k as usize, p.order.get(block_idx_x() as usize) as usize);
     let query: Shared<f32> = shared::dynamic(0);
