@@ -201,7 +201,7 @@ fn builds_on_codes_give_nearly_as_good_an_index_of_the_vectors() {
 fn lists_on_codes_keep_near_neighbours_where_others_lie_apart() {
     // Of three rows in four, neighbours are twelve times nearer than those of the fourth.
     let (dim, unit) = (24, uniform(1200, 24, 12));
-    let near = |row: usize| if row % 4 == 0 { 1.0 } else { 1.0 / 12.0 };
+    let near = |row: usize| if row.is_multiple_of(4) { 1.0 } else { 1.0 / 12.0 };
     let rows = (0..1200).flat_map(|row| unit.row(row).iter().map(|x| x * near(row)).collect::<Vec<_>>());
     let base = Vectors::from_f32(rows.collect(), dim).unwrap();
     for device in devices().into_iter().chain([Device::Cpu]) {

@@ -2,9 +2,9 @@
 
 use emulator::Emulator;
 use tagore_device::block::exact::Metric;
-use tagore_device::vectors::settle::*;
 use tagore_device::key::{self, Key, NONE};
 use tagore_device::vectors::code::{Code, whole};
+use tagore_device::vectors::settle::*;
 
 use crate::exact::{padded, padded_rows};
 use crate::{SEEDS, integers};

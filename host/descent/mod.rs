@@ -18,9 +18,9 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use cuda_std::launch::Kernel;
-use tagore_device::vectors::settle::vectors_settle;
 use tagore_device::key::MAX_NODES;
 use tagore_device::vectors::copy::{vectors_copy_bits, vectors_copy_words};
+use tagore_device::vectors::settle::vectors_settle;
 
 pub use gpu::CellSettings;
 pub(crate) use gpu::{DeviceGraph, GpuLists};

@@ -2,9 +2,9 @@
 //! nearest are kept.
 
 use tagore_device::block::exact;
-use tagore_device::vectors::settle::{PARTS, sum_of, term};
 use tagore_device::key::{self, Key};
 use tagore_device::vectors::code::whole;
+use tagore_device::vectors::settle::{PARTS, sum_of, term};
 
 use super::MAX_KNN;
 use super::gpu::MAX_K;

@@ -19,7 +19,6 @@ use tagore_device::descent::expand::Expand;
 use tagore_device::descent::merge::{MergeJoin, descent_merge};
 use tagore_device::descent::renumber::{renumber_ids, renumber_values, renumber_vectors};
 use tagore_device::descent::sample::{descent_gather, descent_sample, descent_start};
-use tagore_device::vectors::settle::{Settle, vectors_settle};
 use tagore_device::lists::lengths::Lengths;
 use tagore_device::lists::merge::MergeLists;
 use tagore_device::prune::collect::Collect;
@@ -46,6 +45,7 @@ use tagore_device::vectors::copy::{
     vectors_copy_bits, vectors_copy_bytes, vectors_copy_narrowed, vectors_copy_packed, vectors_copy_words,
 };
 use tagore_device::vectors::hash::{vectors_hash_bytes, vectors_hash_words};
+use tagore_device::vectors::settle::{Settle, vectors_settle};
 use tagore_device::vectors::split::vectors_split;
 
 use super::Capability;

@@ -15,8 +15,8 @@ pub mod code;
 pub mod copy;
 pub mod hash;
 pub mod norms;
-pub mod split;
 pub mod settle;
+pub mod split;
 
 use cuda_std::memory::{Global, Plain};
 

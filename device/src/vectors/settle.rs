@@ -30,11 +30,11 @@ use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared, unroll};
 
+use super::code::whole;
 use crate::block::element::GROUP;
 use crate::block::exact::Metric;
 use crate::block::sort::sort_block;
 use crate::key::{self, Key, NONE};
-use super::code::whole;
 
 /// Threads per block, one row per block.
 pub const SETTLE_LISTS_THREADS: u32 = 128;

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use tagore_device::vectors::settle::{SETTLE_LISTS_THREADS, Settle, vectors_settle};
 use tagore_device::key::Key;
+use tagore_device::vectors::settle::{SETTLE_LISTS_THREADS, Settle, vectors_settle};
 
 use super::{DeviceGraph, GpuLists};
 use crate::descent::plan::PlannedStage;
