@@ -15,8 +15,8 @@ impl Builder {
     /// Builds on codes of one or two bytes per component in place of the vectors: a GPU holds the
     /// codes alone, and reads less; full vectors if `None`, as unless set. Edges are chosen by the
     /// distances of codes, which rounding changes a little, so an index finds nearly as much.
-    /// Neighbours are chosen by codes in `F16`; codes in `Int8` find more of them, and a second byte
-    /// per component chooses the nearest. Codes, with this byte, are in host memory during the
+    /// Neighbours are chosen by codes in `F16`; codes in `Int8` find more of them, and a second
+    /// byte per component chooses the nearest. Codes, with this byte, are in host memory during the
     /// build. Not for a build from a given k-NN graph, nor out of core.
     ///
     /// ```

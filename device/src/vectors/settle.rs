@@ -1,7 +1,7 @@
 //! End of a descent on codes in bytes: distances by codes and rests together.
 //!
-//! Rounding to bytes changes the order of near neighbours, most for nodes whose neighbours are nearer
-//! than others'. So descent on codes finds lists that are longer than wanted, and this kernel orders
+//! Rounding to bytes changes the order of near neighbours, most where they are nearer than those of
+//! other nodes. So descent on codes finds lists that are longer than wanted, and this kernel orders
 //! them by distances of about 15 bits per component. The nearest of a list then lead it.
 //!
 //! ```text
