@@ -16,6 +16,7 @@ mod prune;
 mod renumber;
 mod rerank;
 mod reverse;
+mod settle;
 mod sort;
 mod store;
 mod vectors;

@@ -243,20 +243,25 @@ where
             let mean = if each { vec![0.0; dim] } else { whole(dim, seed + 2) };
             let device = TestDevice::new(seed);
             let codes = device.room::<C>(count * to_stride);
+            // Rows with a scale of their own are queries, which have no rests.
+            let rests = device.room::<C>(count * to_stride);
             let scale = if each { 0.0 } else { 0.25 };
             let p = Coding::<T, C> {
                 rows: strided(&device, &values, stride, dim),
                 factors: device.input(&[&factors[..], &[0.0]].concat()),
                 mean: device.input(&mean),
                 codes: codes.view(),
+                rests: rests.view(),
                 stride: to_stride as u64,
                 transforms: transforms as u32,
                 width: width as u32,
                 scale,
-                padding: 0,
+                has_rests: u32::from(!each),
             };
             device.launch::<K>(count as u32, CODE_THREADS, (p,));
-            let found: Vec<f64> = codes.values::<C>().unwrap().into_iter().map(&value).collect();
+            let codes = codes.values::<C>().unwrap();
+            let rests = (!each).then(|| rests.values::<C>().unwrap());
+            let found: Vec<f64> = codes.iter().copied().map(&value).collect();
             for (row, found) in found.chunks_exact(to_stride).enumerate() {
                 let mut expected: Vec<f64> =
                     values[row * stride..][..dim].iter().map(|x| x.exactly()).collect();
@@ -271,6 +276,16 @@ where
                 let magnitude = expected.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
                 let of_row = if magnitude > 0.0 { f64::from(C::LARGEST) / magnitude } else { 0.0 };
                 let scale = if each { of_row } else { f64::from(scale) };
+                for (i, x) in expected.iter().enumerate() {
+                    let (scaled, at) = ((x - f64::from(mean[i])) * scale, row * to_stride + i);
+                    if let Some(rests) = &rests {
+                        let expected = value(codes[at].rest(scaled as f32));
+                        // Sums in f32 may be at the next step.
+                        assert!((value(rests[at]) - expected).abs() <= 1.0, "{dim}: {scaled}");
+                    }
+                }
+                let behind = rests.iter().flat_map(|rests| &rests[row * to_stride + dim..][..3]);
+                assert!(behind.copied().all(|rest| value(rest) == 0.0));
                 for (i, x) in expected.iter_mut().enumerate() {
                     *x = nearest(((*x - f64::from(mean[i])) * scale).clamp(-most, most));
                 }

@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use super::{Builder, Built};
-use crate::descent::Descent;
 use crate::quantize::{Compression, ScalarQuantizer};
 use crate::vectors::Repeated;
 use crate::vectors::space::Space;
@@ -14,10 +13,11 @@ const CODES: f64 = 0.1;
 
 impl Builder {
     /// Builds on codes of one or two bytes per component in place of the vectors: a GPU holds the
-    /// codes alone, and reads less; full vectors if `None`, as unless set. Neighbours and edges are
-    /// chosen by the distances of codes, which rounding changes a little, so an index finds nearly
-    /// as much. Codes are in host memory during the build. Not for a build from a given k-NN graph,
-    /// nor out of core.
+    /// codes alone, and reads less; full vectors if `None`, as unless set. Edges are chosen by the
+    /// distances of codes, which rounding changes a little, so an index finds nearly as much.
+    /// Neighbours are chosen by codes in `F16`; codes in `Int8` find more of them, and a second
+    /// byte per component chooses the nearest. Codes, with this byte, are in host memory during the
+    /// build. Not for a build from a given k-NN graph, nor out of core.
     ///
     /// ```
     /// use tagore::{Builder, Compression, Strategy, Synth};
@@ -45,7 +45,8 @@ impl Builder {
     pub(super) fn on_codes(&self) -> Self {
         let builder = Self { compression: None, ..self.clone() };
         let metric = ScalarQuantizer::metric_of(self.descent.metric);
-        builder.metric(metric).grouped(false).with(Descent::of_codes)
+        let have_rests = self.compression == Some(Compression::Int8);
+        builder.metric(metric).grouped(false).with(|descent| descent.of_codes(have_rests))
     }
 
     /// The shape of the codes of `data`.
@@ -64,17 +65,19 @@ impl Builder {
     ) -> Result<Built> {
         let [coding, building] = progress.parts([CODES, 1.0 - CODES]);
         let began = Instant::now();
-        let quantizer = ScalarQuantizer::fit(space.vectors(), self.descent.metric, compression)?;
+        let quantizer = ScalarQuantizer::for_nodes(space.vectors(), self.descent.metric, compression)?;
         let gpu = self.descent.gpu(base.len(), base.dim())?;
         let rows = repeated.as_ref().map(|repeated| repeated.others(0..base.len()));
         // On the host, where they take no memory of the device beside the build's own.
-        let codes = quantizer.base(space.vectors(), rows.as_deref(), gpu.as_ref(), &coding)?.into_host()?;
+        let coded = quantizer.nodes(space.vectors(), rows.as_deref(), gpu.as_ref(), &coding)?;
+        let (codes, rests) = (coded.codes.into_host()?, coded.rests.map(Vectors::into_host).transpose()?);
         let coding = began.elapsed().as_secs_f64();
         let builder = self.on_codes().progress(building);
         let builder = match rows {
             Some(_) => builder.of_part(k, (base.len(), codes.len())),
             None => builder.knn(k),
         };
+        let builder = builder.with(|descent| descent.settled_by(rests));
         let Built { index, mut stats, .. } = builder.build_and_keep(&codes, None)?;
         stats.coding = coding;
         let mut description = index.description().clone();

@@ -12,9 +12,10 @@ use crate::index::IndexFile;
 use crate::prune::cpu::reversed_at_once;
 use crate::prune::gpu::PruneShape;
 use crate::prune::reach;
+use crate::quantize::{self, Compression};
 use crate::search::exact::gpu::batch_of_all;
 use crate::search::visited::Visited;
-use crate::vectors::shape::{device_type, with_device_type};
+use crate::vectors::shape::{device_type, own_type, with_device_type};
 use crate::vectors::space::Space;
 use crate::{Collect, DataShape, DevicePlan, ElementType, Remedy, Result, Start, Strategy, Vectors};
 
@@ -155,9 +156,17 @@ impl Builder {
             let codes = Self::codes_of(compression, data);
             let mut plan = self.on_codes().plan_of(&codes, k, target);
             let space = Space::plan((data.rows, data.dim), data.element, self.descent.metric);
-            let space = space.with::<u8>("codes", data.rows.saturating_mul(codes.row_bytes()));
+            let code_bytes = data.rows.saturating_mul(codes.row_bytes());
+            let rest_bytes = if compression == Compression::Int8 { code_bytes } else { 0 };
+            let space = space.with::<u8>("codes", code_bytes).with::<u8>("rests", rest_bytes);
             for stage in &mut plan.host {
                 stage.buffers = space.clone().and(&stage.buffers);
+            }
+            if let Some(gpu) = target.gpu.filter(|_| !plan.device.is_empty()) {
+                let from = own_type(data, self.descent.metric);
+                let buffers = quantize::gpu::plan(from, compression, data.rows, data.dim);
+                plan.device.insert(0, PlannedStage { name: "codes", buffers });
+                plan.pool = gpu.pool(plan.peak_device_bytes());
             }
             return plan;
         }

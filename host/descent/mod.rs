@@ -9,6 +9,7 @@ mod lists;
 mod plan;
 pub(crate) mod reverse;
 mod sample;
+mod settle;
 mod start;
 mod stats;
 pub(crate) mod table;
@@ -18,7 +19,8 @@ use std::time::Instant;
 
 use cuda_std::launch::Kernel;
 use tagore_device::key::MAX_NODES;
-use tagore_device::vectors::copy::vectors_copy_bits;
+use tagore_device::vectors::copy::{vectors_copy_bits, vectors_copy_words};
+use tagore_device::vectors::settle::vectors_settle;
 
 pub use gpu::CellSettings;
 pub(crate) use gpu::{DeviceGraph, GpuLists};
@@ -28,6 +30,7 @@ pub use plan::{DevicePlan, PlannedStage};
 pub(crate) use plan::{most_knn, with_kept};
 pub use sample::KnnSample;
 pub(crate) use sample::sampled;
+use settle::{Settling, unsettled};
 pub use start::Start;
 pub use stats::DescentStats;
 
@@ -67,6 +70,7 @@ pub struct Descent {
     fork: Option<Gpu>,
     /// Whether the vectors are codes, which tiles read without rounding them.
     of_codes: bool,
+    settling: Settling,
     pub(crate) progress: Progress,
 }
 
@@ -83,6 +87,7 @@ impl Default for Descent {
             device: Device::Auto,
             fork: None,
             of_codes: false,
+            settling: Settling::None,
             progress: Progress::silent(),
         }
     }
@@ -211,21 +216,32 @@ impl Descent {
 
     /// The plan of a build on a GPU, with checked parameters.
     pub(crate) fn plan_of(&self, data: &DataShape, k: usize) -> DevicePlan {
-        let shape = self.shape_on_gpu(data, k);
+        let longer = self.unsettled(k, data.rows);
+        let shape = self.shape_on_gpu(data, longer);
         let element =
             if shape.is_descent() { device_type(data, self.metric) } else { exact_type(data, self.metric) };
-        with_device_type!(element, T => shape.plan::<T>())
+        let mut plan = with_device_type!(element, T => shape.plan::<T>());
+        if self.is_settled() && k > 0 {
+            let &DataShape { rows: n, dim, .. } = data;
+            let settle = gpu::SettleShape { n, dim, longer, k, metric: self.metric };
+            plan.stages.extend(settle.stages());
+            plan.k = k;
+        }
+        plan
     }
 
     /// The kernels of a build of `k` neighbours per node on a GPU.
     pub(crate) fn kernels(&self, data: &DataShape, k: usize) -> Vec<&'static str> {
-        let shape = self.shape_on_gpu(data, k);
+        let shape = self.shape_on_gpu(data, self.unsettled(k, data.rows));
         let mut kernels = if shape.is_descent() {
             with_device_type!(device_type(data, self.metric), T => shape.kernels::<T>())
         } else {
             with_device_type!(exact_type(data, self.metric), T => crate::search::exact::gpu::kernels::<T>().to_vec())
         };
         kernels.extend((data.element == ElementType::B1).then_some(vectors_copy_bits::NAME));
+        if self.is_settled() {
+            kernels.extend([vectors_settle::NAME, vectors_copy_words::NAME]);
+        }
         kernels
     }
 
@@ -240,10 +256,25 @@ impl Descent {
     /// space.
     pub(crate) fn stages_on_cpu(&self, data: &DataShape, k: usize, threads: usize) -> Vec<PlannedStage> {
         let all_pairs = self.compares_all_pairs_on_cpu(data.rows, k);
-        plan::stages_on_cpu(data, k, self.expand, all_pairs, threads)
+        let longer = self.unsettled(k, data.rows);
+        let mut stages = plan::stages_on_cpu(data, longer, self.expand, all_pairs, threads);
+        if self.is_settled() {
+            stages.push(plan::settling_on_cpu(data.rows, longer, k));
+        }
+        stages
+    }
+
+    /// Neighbours per node of lists that end with `k`, before they are settled.
+    fn unsettled(&self, k: usize, nodes: usize) -> usize {
+        if self.is_settled() { unsettled(k, nodes) } else { k }
+    }
+
+    fn is_settled(&self) -> bool {
+        !matches!(self.settling, Settling::None)
     }
 
     pub(crate) fn compares_all_pairs_on_cpu(&self, nodes: usize, k: usize) -> bool {
+        let k = self.unsettled(k, nodes);
         // Up to this size comparing all pairs costs less than the joins.
         match self.start {
             Start::AllPairs => true,
@@ -281,9 +312,16 @@ impl Descent {
         Ok(gpu.map(|gpu| self.fork.clone().unwrap_or(gpu)))
     }
 
-    /// This descent for vectors that are codes.
-    pub(crate) fn of_codes(self) -> Self {
-        Self { of_codes: true, ..self }
+    /// This descent for vectors that are codes, in bytes if `have_rests`: lists are then settled by
+    /// the rests.
+    pub(crate) fn of_codes(self, have_rests: bool) -> Self {
+        let settling = if have_rests { Settling::Planned } else { Settling::None };
+        Self { of_codes: true, settling, ..self }
+    }
+
+    /// This descent for codes with these rests, if any.
+    pub(crate) fn settled_by(self, rests: Option<Vectors>) -> Self {
+        Self { settling: rests.map_or(Settling::None, Settling::By), ..self }
     }
 
     /// This descent on a fork of its device, if a GPU: forks of a device run concurrently.
@@ -292,11 +330,12 @@ impl Descent {
         Ok(Self { fork, ..self })
     }
 
-    /// This descent for a part of its base with `nodes` nodes, at least 1. Clamps `k` and reports
-    /// no progress.
+    /// This descent for a part of its base with `nodes` nodes, at least 1, whose lists are not
+    /// settled. Clamps `k` and reports no progress.
     pub(crate) fn of_part(&self, nodes: usize) -> Self {
         let knn = self.knn.filter(|_| nodes > 1).map(|k| k.min(nodes - 1));
-        Self { knn, progress: self.progress.unwatched(), ..self.clone() }.or_knn(DEFAULT_KNN, nodes)
+        let (settling, progress) = (Settling::None, self.progress.unwatched());
+        Self { knn, settling, progress, ..self.clone() }.or_knn(DEFAULT_KNN, nodes)
     }
 
     /// This descent with `default` neighbours per node, clamped to `nodes` nodes, if none are set.
@@ -336,6 +375,10 @@ impl Descent {
         match self.gpu(nodes, space.dim())? {
             Some(gpu) => {
                 self.check_parameters()?;
+                if self.is_settled() && k > 0 {
+                    let DeviceGraph { lists, stats, .. } = self.build_on_device(&gpu, space, k)?;
+                    return Ok(KnnGraph::from_keys(k, metric, nodes, &lists.download()?, stats));
+                }
                 let measurement = gpu.measure()?;
                 let (keys, mut stats) = self.on_gpu(&gpu, space, k).run()?;
                 stats.measured(&gpu, measurement)?;
@@ -352,7 +395,10 @@ impl Descent {
     pub(crate) fn build_on_device(&self, gpu: &Gpu, space: &Space<'_>, k: usize) -> Result<DeviceGraph> {
         self.check_parameters()?;
         let measurement = gpu.measure()?;
-        let mut graph = self.on_gpu(gpu, space, k).run_on_device()?;
+        let mut graph = self.on_gpu(gpu, space, self.unsettled(k, space.len())).run_on_device()?;
+        if let Settling::By(rests) = &self.settling {
+            graph.settle(gpu, rests, k)?;
+        }
         graph.stats.measured(gpu, measurement)?;
         Ok(graph)
     }
@@ -379,25 +425,35 @@ impl Descent {
         if self.start == Start::Cells {
             return Err(Error::argument("start", "cells", "all-pairs, auto or random on the CPU"));
         }
-        let is_exact = self.compares_all_pairs_on_cpu(nodes, k);
-        let (keys, mut stats) = if is_exact {
-            (all_pairs::all_pairs(space, k, &self.progress)?, DescentStats::default())
+        let all_pairs = self.compares_all_pairs_on_cpu(nodes, k);
+        let longer = self.unsettled(k, nodes);
+        let [finding, settling] = self.progress.parts([1.0, if self.is_settled() { SETTLING } else { 0.0 }]);
+        let (mut keys, mut stats) = if all_pairs {
+            (all_pairs::all_pairs(space, longer, &finding)?, DescentStats::default())
         } else {
-            let plan =
-                cpu::CpuDescent { k, iterations: self.iterations, expand: self.expand, seed: self.seed };
-            cpu::descend(space, &plan, &self.progress)?
+            let &Self { iterations, expand, seed, .. } = self;
+            let plan = cpu::CpuDescent { k: longer, iterations, expand, seed };
+            cpu::descend(space, &plan, &finding)?
         };
         if stats.distances == 0 {
             stats.distances = nodes as u64 * (nodes as u64 - 1) / 2;
+        }
+        if let Settling::By(rests) = &self.settling {
+            stats.distances += keys.len() as u64;
+            keys = settle::settle(keys, (longer, k), (metric, space.vectors(), rests), &settling)?;
         }
         stats.seconds = began.elapsed().as_secs_f64();
         stats.peak_host_bytes = peak_host_bytes();
         "cpu".clone_into(&mut stats.device);
         stats.log();
         let graph = KnnGraph::from_keys(k, metric, nodes, &keys, stats);
-        Ok(if is_exact { graph.exact() } else { graph })
+        // Settled lists are not those of exact search over the codes.
+        Ok(if all_pairs && !self.is_settled() { graph.exact() } else { graph })
     }
 }
+
+/// Time of settling lists on the CPU, in times of finding them, for progress.
+const SETTLING: f64 = 0.05;
 
 /// Numbers of nodes above which `Start::Auto` chooses another start, on the CPU or on a GPU.
 pub(crate) const STEPS: [usize; 3] = [ALL_PAIRS, gpu::ALL_PAIRS, gpu::ALL_PAIRS_OF_PRODUCTS];

@@ -169,3 +169,9 @@ pub(super) fn stages_on_cpu(
     }
     stages
 }
+
+/// The stage on the CPU that settles lists of `longer` neighbours, and keeps `k`.
+pub(super) fn settling_on_cpu(n: usize, longer: usize, k: usize) -> PlannedStage {
+    let lists = MemoryPlan::new().with::<Key>("lists", n * longer).with::<Key>("nearest", n * k);
+    PlannedStage { name: "settle", buffers: with_kept(lists) }
+}

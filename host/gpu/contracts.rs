@@ -45,6 +45,7 @@ use tagore_device::vectors::copy::{
     vectors_copy_bits, vectors_copy_bytes, vectors_copy_narrowed, vectors_copy_packed, vectors_copy_words,
 };
 use tagore_device::vectors::hash::{vectors_hash_bytes, vectors_hash_words};
+use tagore_device::vectors::settle::{Settle, vectors_settle};
 use tagore_device::vectors::split::vectors_split;
 
 use super::Capability;
@@ -330,6 +331,9 @@ fn of_codes(launched: &mut Launched) {
         launched.kernel::<vectors_code_f32_f16>((Coding { rows: Strided { dim, ..zeroed() }, ..zeroed() },));
         launched.kernel::<vectors_code_f32_i8>((Coding { rows: Strided { dim, ..zeroed() }, ..zeroed() },));
         launched.kernel::<vectors_code_f16_i8>((Coding { rows: Strided { dim, ..zeroed() }, ..zeroed() },));
+        for k in breakpoints(MAX_KNN) {
+            launched.kernel::<vectors_settle>((Settle { k: k as u32, dim, ..zeroed() },));
+        }
         for walked in [1, 32, MAX_BEAM as u32] {
             let queries = Rows { dim, ..zeroed() };
             launched.kernel::<search_rerank_f32>((Rerank { queries, walked, k: walked, ..zeroed() },));

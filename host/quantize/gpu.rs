@@ -8,6 +8,8 @@ use tagore_device::vectors::code::{
     CODE_THREADS, Code, Coding, vectors_code_f16_i8, vectors_code_f32_f16, vectors_code_f32_i8,
 };
 
+use super::rotation::Rotation;
+use super::scalar::{Codes, Role};
 use super::{Compression, ScalarQuantizer};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::vectors::gpu::{AnyOrigin, OnDevice, Origin, Pick, stride};
@@ -42,6 +44,31 @@ pub(crate) fn kernel(from: ElementType, compression: Compression) -> &'static st
     }
 }
 
+/// Rows of a piece of `count` rows of `dim` components.
+fn at_once<T>(count: usize, dim: usize) -> usize {
+    (PIECE / (dim * size_of::<T>())).clamp(1, count.max(1))
+}
+
+fn memory<T: OnDevice, C: OnDevice>(has_rests: bool, (count, dim): (usize, usize)) -> MemoryPlan {
+    let codes = count * stride::<C>(dim);
+    MemoryPlan::new()
+        .with::<C>("codes", codes)
+        .with::<C>("rests", if has_rests { codes } else { 1 })
+        .with::<T>("vectors", at_once::<T>(count, dim) * dim)
+        .with::<f32>("factors", Rotation::factors(dim))
+        .with::<f32>("mean", dim)
+}
+
+/// Device memory that makes the codes of `n` nodes of `dim` components.
+pub(crate) fn plan(from: ElementType, compression: Compression, n: usize, dim: usize) -> MemoryPlan {
+    let has_rests = compression.has_rests(Role::Nodes);
+    match (from, compression) {
+        (_, Compression::F16) => memory::<f32, f16>(has_rests, (n, dim)),
+        (ElementType::F16, Compression::Int8) => memory::<f16, i8>(has_rests, (n, dim)),
+        (_, Compression::Int8) => memory::<f32, i8>(has_rests, (n, dim)),
+    }
+}
+
 impl ScalarQuantizer {
     /// Makes the codes of at least one vector on the device, where they stay. They equal those that
     /// the host makes.
@@ -49,10 +76,10 @@ impl ScalarQuantizer {
         &self,
         gpu: &Gpu,
         (vectors, pick): (&Vectors, &Pick<'_>),
-        are_queries: bool,
+        role: Role,
         progress: &Progress,
-    ) -> Result<Vectors> {
-        let task = Task { quantizer: self, gpu, pick, are_queries, progress };
+    ) -> Result<Codes> {
+        let task = Task { quantizer: self, gpu, pick, role, progress };
         match (self.compression(), AnyOrigin::own(gpu, vectors)?) {
             (Compression::F16, AnyOrigin::F32(rows)) => task.run::<f32, f16>(&rows),
             (Compression::Int8, AnyOrigin::F32(rows)) => task.run::<f32, i8>(&rows),
@@ -67,23 +94,21 @@ struct Task<'a> {
     quantizer: &'a ScalarQuantizer,
     gpu: &'a Gpu,
     pick: &'a Pick<'a>,
-    are_queries: bool,
+    role: Role,
     progress: &'a Progress,
 }
 
 impl Task<'_> {
-    fn run<T: Coded<C>, C: Code + OnDevice + Pod>(&self, rows: &Origin<'_, T>) -> Result<Vectors> {
-        let &Self { quantizer, gpu, pick, are_queries, progress } = self;
+    fn run<T: Coded<C>, C: Code + OnDevice + Pod>(&self, rows: &Origin<'_, T>) -> Result<Codes> {
+        let &Self { quantizer, gpu, pick, role, progress } = self;
         let (count, dim) = (pick.len(), quantizer.mean().len());
-        let (at_once, to_stride) = ((PIECE / (dim * size_of::<T>())).clamp(1, count), stride::<C>(dim));
+        let (at_once, to_stride) = (at_once::<T>(count, dim), stride::<C>(dim));
         let (factors, width) = quantizer.transforms();
-        let memory = MemoryPlan::new()
-            .with::<C>("codes", count * to_stride)
-            .with::<T>("vectors", at_once * dim)
-            .with::<f32>("factors", factors.len().max(1))
-            .with::<f32>("mean", dim)
-            .reserve(gpu)?;
+        let has_rests = quantizer.compression().has_rests(role);
+        let codes_of_each = if has_rests { 2 } else { 1 };
+        let memory = memory::<T, C>(has_rests, (count, dim)).reserve(gpu)?;
         let mut codes: Buffer<C> = memory.buffer("codes")?;
+        let mut rests: Buffer<C> = memory.buffer("rests")?;
         let mut piece: Buffer<T> = memory.buffer("vectors")?;
         let mut of_transforms: Buffer<f32> = memory.buffer("factors")?;
         of_transforms.upload(&factors)?;
@@ -104,22 +129,24 @@ impl Task<'_> {
                 factors: of_transforms.view(),
                 mean: mean.view(),
                 codes: codes.view_mut().offset(first * to_stride),
+                rests: rests.view_mut().offset(if has_rests { first * to_stride } else { 0 }),
                 stride: to_stride as u64,
                 transforms: (factors.len() / width) as u32,
                 width: width as u32,
-                scale: quantizer.scale::<C>(are_queries),
-                padding: 0,
+                scale: quantizer.scale::<C>(role),
+                has_rests: u32::from(has_rests),
             };
             // SAFETY: the buffers have room for these rows, a factor per component of each
             // transform and a mean per component, and outlive the work.
             unsafe { gpu.launch::<T::Kernel>([here.len() as u32, 1, 1], CODE_THREADS, (coding,))? };
             gpu.count_work::<T::Kernel>(
-                (here.len() * (dim * size_of::<T>() + to_stride * size_of::<C>())) as u64,
+                (here.len() * (dim * size_of::<T>() + codes_of_each * to_stride * size_of::<C>())) as u64,
                 0,
             );
             stage.advance(here.len() as u64)?;
         }
-        Vectors::in_buffer(gpu, codes, (count, dim))
+        let rests = has_rests.then(|| Vectors::in_buffer(gpu, rests, (count, dim))).transpose()?;
+        Ok(Codes { codes: Vectors::in_buffer(gpu, codes, (count, dim))?, rests })
     }
 }
 
@@ -131,18 +158,25 @@ mod tests {
     /// Codes of `vectors` on the host and on each GPU, as bytes.
     fn check(vectors: &Vectors, metric: Metric, compression: Compression) {
         let silent = Progress::silent();
-        let quantizer = ScalarQuantizer::fit(vectors, metric, compression).unwrap();
+        let quantizer = ScalarQuantizer::for_nodes(vectors, metric, compression).unwrap();
         for gpu in [Some(Gpu::emulated(4)), Gpu::cuda_for_tests()].into_iter().flatten() {
-            for are_queries in [false, true] {
+            for role in [Role::Base, Role::Queries, Role::Nodes] {
                 let backwards: Vec<u32> = (0..vectors.len() as u32).rev().collect();
-                let pick = if are_queries { Pick::Ids(&backwards) } else { Pick::of(vectors.len(), None) };
-                let on_host = quantizer.all((vectors, &pick), are_queries, None, &silent).unwrap();
-                let there = quantizer.all((vectors, &pick), are_queries, Some(&gpu), &silent).unwrap();
-                assert_eq!(there.device().map(|device| device.to_string()).as_deref(), Some(gpu.name()));
-                let there = there.into_host().unwrap();
-                assert_eq!(there.element_type(), compression.element());
-                for row in 0..vectors.len() {
-                    assert_eq!(there.row(row), on_host.row(row), "{metric} {compression}, row {row}");
+                let is_base = role == Role::Base;
+                let pick = if is_base { Pick::of(vectors.len(), None) } else { Pick::Ids(&backwards) };
+                let on_host = quantizer.all((vectors, &pick), role, None, &silent).unwrap();
+                let there = quantizer.all((vectors, &pick), role, Some(&gpu), &silent).unwrap();
+                let device = there.codes.device().map(|device| device.to_string());
+                assert_eq!(device.as_deref(), Some(gpu.name()));
+                let has_rests = role == Role::Nodes && compression == Compression::Int8;
+                assert_eq!((there.rests.is_some(), on_host.rests.is_some()), (has_rests, has_rests));
+                let pairs = there.rests.zip(on_host.rests);
+                for (there, on_host) in pairs.into_iter().chain([(there.codes, on_host.codes)]) {
+                    let there = there.into_host().unwrap();
+                    assert_eq!(there.element_type(), compression.element());
+                    for row in 0..vectors.len() {
+                        assert_eq!(there.row(row), on_host.row(row), "{metric} {compression}, row {row}");
+                    }
                 }
             }
         }

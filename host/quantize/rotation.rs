@@ -33,6 +33,11 @@ impl Rotation {
         Self { width, factors: (0..rounds).map(of_round).collect() }
     }
 
+    /// Most factors of all transforms for `dim` components.
+    pub(super) fn factors(dim: usize) -> usize {
+        ROUNDS * dim
+    }
+
     /// The factors of all transforms, one transform after another, and the components of each.
     pub(super) fn transforms(&self) -> (Vec<f32>, usize) {
         (self.factors.concat(), self.width)

@@ -4,6 +4,7 @@
 //! x is rotated first, if codes are bytes
 //! code of x   = round((x - mean) * scale), component by component, cut at the ends of the type
 //! inner product: without the mean; the code of a query = round(x * scale of this query)
+//! rest of x   = what its code in bytes lacks, in another byte
 //! ```
 //!
 //! All components share one scale, so distances of codes are those of the vectors times a constant,
@@ -25,6 +26,14 @@ use crate::{ElementType, Error, Metric, Progress, Result};
 
 /// The share of a sample's components, in order of magnitude, that codes hold without being cut.
 const HELD: f64 = 0.9999;
+
+/// As [`HELD`], for nodes of a graph in bytes: the share of [`least_noise`]. Where some rows have
+/// neighbours far nearer than others have, smaller levels keep the order of near neighbours, and
+/// rests tell how far cut components reach (docs/measurements.md).
+const HELD_OF_NODES: [f64; 6] = [HELD, 0.999, 0.998, 0.995, 0.99, 0.98];
+
+/// One row of a sample in this many is compared with all others for [`least_noise`].
+const COMPARED: usize = 4;
 
 /// How vectors are compressed for searches ([`Searcher::compressed`](crate::Searcher::compressed)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,6 +78,11 @@ impl Compression {
     pub fn bytes(self) -> usize {
         self.element().size()
     }
+
+    /// Whether codes of rows of this role have rests.
+    pub(super) fn has_rests(self, role: Role) -> bool {
+        role == Role::Nodes && self == Self::Int8
+    }
 }
 
 impl fmt::Display for Compression {
@@ -86,6 +100,22 @@ const ROWS: usize = 8;
 /// Rows that a thread codes before it reports progress.
 const BLOCK: usize = 64 * ROWS;
 
+/// Rows to code, by their use.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Rows that searches walk on.
+    Base,
+    Queries,
+    /// Nodes of a graph under construction, whose codes in bytes have rests.
+    Nodes,
+}
+
+/// Codes, and the rests of codes in bytes if they are wanted.
+pub(crate) struct Codes {
+    pub codes: Vectors,
+    pub rests: Option<Vectors>,
+}
+
 /// Turns vectors into codes.
 pub(crate) struct ScalarQuantizer {
     compression: Compression,
@@ -97,11 +127,26 @@ pub(crate) struct ScalarQuantizer {
 }
 
 impl ScalarQuantizer {
-    /// A quantizer for rows like those of `base`, which are unit vectors under cosine.
+    /// A quantizer for searches of rows like those of `base`, which are unit vectors under cosine.
     ///
     /// # Errors
     /// If the vectors are no larger than their codes, or lie on a device that fails.
     pub(crate) fn fit(base: &Vectors, metric: Metric, compression: Compression) -> Result<Self> {
+        Self::holding(&[HELD], base, metric, compression)
+    }
+
+    /// As [`fit`](Self::fit), for codes of [`nodes`](Self::nodes).
+    ///
+    /// # Errors
+    /// As [`fit`](Self::fit).
+    pub(crate) fn for_nodes(base: &Vectors, metric: Metric, compression: Compression) -> Result<Self> {
+        // Cut components would hide the largest products.
+        let is_cut = compression == Compression::Int8 && metric != Metric::InnerProduct;
+        Self::holding(if is_cut { &HELD_OF_NODES } else { &[HELD] }, base, metric, compression)
+    }
+
+    /// A quantizer that holds one of `shares`.
+    fn holding(shares: &[f64], base: &Vectors, metric: Metric, compression: Compression) -> Result<Self> {
         let element = base.element_type();
         if element.size() <= compression.bytes() {
             let found = format_args!("{compression} for a base of {element}");
@@ -125,10 +170,14 @@ impl ScalarQuantizer {
         let mean: Vec<f32> = sums.iter().map(|sum| (sum / count) as f32).collect();
         let deviations = rows.iter().flat_map(|row| row.iter().zip(&mean).map(|(x, mean)| (x - mean).abs()));
         let mut deviations: Vec<f32> = deviations.collect();
-        let held = (deviations.len() as f64 * HELD) as usize;
-        let range = match deviations.get_mut(..) {
-            Some(all) if held < all.len() => *all.select_nth_unstable_by(held, f32::total_cmp).1,
+        let mut holding = |share: f64| match (deviations.len() as f64 * share) as usize {
+            held if held < deviations.len() => *deviations.select_nth_unstable_by(held, f32::total_cmp).1,
             _ => 0.0,
+        };
+        let ranges: Vec<f32> = shares.iter().map(|&share| holding(share)).collect();
+        let range = match ranges[..] {
+            [range] => range,
+            _ => least_noise(&rows, &mean, &ranges),
         };
         // Equal rows have equal codes at any scale.
         let range = if range > 0.0 { range } else { 1.0 };
@@ -163,7 +212,21 @@ impl ScalarQuantizer {
         gpu: Option<&Gpu>,
         progress: &Progress,
     ) -> Result<Vectors> {
-        self.all((base, &Pick::of(base.len(), rows)), false, gpu, progress)
+        Ok(self.all((base, &Pick::of(base.len(), rows)), Role::Base, gpu, progress)?.codes)
+    }
+
+    /// The codes of the nodes of a graph, as [`base`](Self::base), and their rests.
+    ///
+    /// # Errors
+    /// As [`base`](Self::base).
+    pub(crate) fn nodes(
+        &self,
+        base: &Vectors,
+        rows: Option<&[u32]>,
+        gpu: Option<&Gpu>,
+        progress: &Progress,
+    ) -> Result<Codes> {
+        self.all((base, &Pick::of(base.len(), rows)), Role::Nodes, gpu, progress)
     }
 
     /// The codes of queries, where [`base`](Self::base) says.
@@ -176,59 +239,68 @@ impl ScalarQuantizer {
         gpu: Option<&Gpu>,
         progress: &Progress,
     ) -> Result<Vectors> {
-        self.all((queries, &Pick::of(queries.len(), None)), true, gpu, progress)
+        Ok(self.all((queries, &Pick::of(queries.len(), None)), Role::Queries, gpu, progress)?.codes)
     }
 
     pub(super) fn all(
         &self,
         (vectors, pick): (&Vectors, &Pick<'_>),
-        are_queries: bool,
+        role: Role,
         gpu: Option<&Gpu>,
         progress: &Progress,
-    ) -> Result<Vectors> {
+    ) -> Result<Codes> {
         if let Some(gpu) = gpu.filter(|_| pick.len() >= FEW) {
-            return self.all_on(gpu, (vectors, pick), are_queries, progress);
+            return self.all_on(gpu, (vectors, pick), role, progress);
         }
         vectors.on_host()?;
         match self.compression {
-            Compression::F16 => self.all_as::<f16>((vectors, pick), are_queries, progress),
-            Compression::Int8 => self.all_as::<i8>((vectors, pick), are_queries, progress),
+            Compression::F16 => self.all_as::<f16>((vectors, pick), role, progress),
+            Compression::Int8 => self.all_as::<i8>((vectors, pick), role, progress),
         }
     }
 
     fn all_as<T: Code + Component + Element>(
         &self,
         (vectors, pick): (&Vectors, &Pick<'_>),
-        are_queries: bool,
+        role: Role,
         progress: &Progress,
-    ) -> Result<Vectors> {
+    ) -> Result<Codes> {
         let (dim, count) = (vectors.dim(), pick.len());
         let mut codes: Vec<T> = zeros(count * dim);
+        let mut rests: Vec<T> = zeros(if self.compression.has_rests(role) { count * dim } else { 0 });
         let stage = progress.stage("compress", count as u64);
         with_matrix!(vectors.rows(), rows => {
             let blocks = codes.par_chunks_mut(BLOCK * dim).enumerate();
-            blocks.try_for_each_init(|| vec![[0f32; ROWS]; dim], |room, (block, codes)| {
+            let mut of_rests: Vec<&mut [T]> = rests.chunks_mut(BLOCK * dim).collect();
+            of_rests.resize_with(blocks.len(), Default::default);
+            let blocks = blocks.zip(of_rests);
+            blocks.try_for_each_init(|| vec![[0f32; ROWS]; dim], |room, ((block, codes), rests)| {
                 stage.advance((codes.len() / dim) as u64)?;
+                let mut rests = rests.chunks_mut(ROWS * dim);
                 for (group, codes) in codes.chunks_mut(ROWS * dim).enumerate() {
                     let first = block * BLOCK + group * ROWS;
                     for place in 0..codes.len() / dim {
                         let row = rows.components(pick.row(first + place));
                         room.iter_mut().zip(row).for_each(|(room, x)| room[place] = x);
                     }
-                    self.code(room, are_queries, codes);
+                    self.code(room, role, codes);
+                    if let Some(rests) = rests.next() {
+                        rests_of(room, codes, rests);
+                    }
                 }
                 Ok::<(), Error>(())
             })?;
         });
-        Vectors::from_owner(codes, dim)
+        let rests = (!rests.is_empty()).then(|| Vectors::from_owner(rests, dim)).transpose()?;
+        Ok(Codes { codes: Vectors::from_owner(codes, dim)?, rests })
     }
 
     /// Writes the codes of up to `N` vectors, which are given component by component and become
-    /// something else.
-    fn code<T: Code, const N: usize>(&self, vectors: &mut [[f32; N]], are_queries: bool, codes: &mut [T]) {
+    /// the values that codes round.
+    fn code<T: Code, const N: usize>(&self, vectors: &mut [[f32; N]], role: Role, codes: &mut [T]) {
         let dim = vectors.len();
         self.rotation.iter().for_each(|rotation| rotation.apply(vectors));
-        let mut scale = [self.scale::<T>(are_queries); N];
+        let mut scale = [self.scale::<T>(role); N];
         if scale == [0.0; N] {
             let mut largest = [0f32; N];
             for component in &*vectors {
@@ -246,8 +318,8 @@ impl ScalarQuantizer {
 
     /// The factor of all vectors; 0 if each has its own, so that its largest magnitude has the
     /// largest code.
-    pub(super) fn scale<T: Code>(&self, are_queries: bool) -> f32 {
-        let of_each = are_queries && self.metric == Metric::InnerProduct;
+    pub(super) fn scale<T: Code>(&self, role: Role) -> f32 {
+        let of_each = role == Role::Queries && self.metric == Metric::InnerProduct;
         if of_each { 0.0 } else { T::LARGEST / self.range }
     }
 
@@ -264,6 +336,40 @@ impl ScalarQuantizer {
 
     /// Writes the code of a query, in the values of its space, which become something else.
     pub(crate) fn code_query<T: Code>(&self, query: &mut [[f32; 1]], code: &mut [T]) {
-        self.code(query, true, code);
+        self.code(query, Role::Queries, code);
+    }
+}
+
+/// The one of `ranges` with the least noise of codes in bytes of `rows`: over a part of the rows,
+/// the mean share of rounding and cutting in the squared distance of the nearest other row.
+fn least_noise(rows: &[Vec<f32>], mean: &[f32], ranges: &[f32]) -> f32 {
+    let compared: Vec<usize> = (0..rows.len()).step_by(COMPARED).collect();
+    let noises = compared.into_par_iter().map(|number| {
+        let others = rows.iter().enumerate().filter(|&(other, _)| other != number);
+        let nearest = others.map(|(_, other)| f32::squared_l2(&rows[number], other)).fold(f32::MAX, f32::min);
+        let noise = |&range: &f32| {
+            let level = range / i8::LARGEST;
+            let cut = |(x, mean): (&f32, &f32)| f64::from(((x - mean).abs() - range).max(0.0)).powi(2);
+            let cut: f64 = rows[number].iter().zip(mean).map(cut).sum();
+            let noise = cut + mean.len() as f64 * f64::from(level * level) / 12.0;
+            noise / (noise + f64::from(nearest)).max(f64::MIN_POSITIVE)
+        };
+        ranges.iter().map(noise).collect::<Vec<f64>>()
+    });
+    let noises: Vec<Vec<f64>> = noises.collect();
+    let sum = |place: usize| noises.iter().map(|noises| noises[place]).sum::<f64>();
+    let sums: Vec<f64> = (0..ranges.len()).map(sum).collect();
+    let least = (0..ranges.len()).min_by(|&a, &b| sums[a].total_cmp(&sums[b]));
+    least.map_or(0.0, |place| ranges[place])
+}
+
+/// Writes the rests of `codes`, of vectors whose values are given component by component.
+fn rests_of<T: Code, const N: usize>(values: &[[f32; N]], codes: &[T], rests: &mut [T]) {
+    let dim = values.len();
+    let rows = codes.chunks_exact(dim).zip(rests.chunks_exact_mut(dim));
+    for (place, (codes, rests)) in rows.enumerate() {
+        for ((rest, code), values) in rests.iter_mut().zip(codes).zip(values) {
+            *rest = code.rest(values[place]);
+        }
     }
 }

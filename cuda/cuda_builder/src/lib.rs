@@ -125,7 +125,9 @@ impl NvvmArch {
 }
 
 /// Environment variables of the outer build that would change the inner one.
-const NOT_INHERITED: [&str; 9] = [
+const NOT_INHERITED: [&str; 10] = [
+    // Incremental builds divide a crate, and so place registers differently.
+    "CARGO_INCREMENTAL",
     "RUSTC",
     "RUSTC_WRAPPER",
     "RUSTC_WORKSPACE_WRAPPER",

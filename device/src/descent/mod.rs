@@ -5,6 +5,7 @@
 //! repeat: sample; join; merge        // phase 1
 //! repeat: gather; expand             // phase 2
 //! finish: exact distances            // cells_finish_*
+//! settle lists on codes              // vectors_settle
 //! ```
 //!
 //! Until the end, lists hold distances as the tensor cores compute them, less the part that

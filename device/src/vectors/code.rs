@@ -9,7 +9,12 @@
 //!         its components *= their factors, then their Hadamard transform
 //!     scale = that of all rows, or the largest code over the largest magnitude of this row
 //!     code of a component = (value - mean) * scale, rounded; zeros fill the gap to the next row
+//!     rest of a component = (value - mean) * scale - code, in the steps of a rest
 //! ```
+//!
+//! A byte loses what lies between two levels, and beyond the last one. Its rest, a second byte,
+//! tells both: in 256ths of a level, or in steps of [`CUT_STEP`] levels behind a code that is cut.
+//! Code and rest together hold about 15 bits of nearly all values.
 //!
 //! # Buffers
 //!
@@ -18,7 +23,7 @@
 //! | `rows` | see [`Strided`] |
 //! | `factors` | `transforms` × `width` |
 //! | `mean` | a value per component |
-//! | `codes` | `count` × `stride` |
+//! | `codes`, `rests` | `count` × `stride` |
 //! | shared memory | one row in f32, and a word |
 //!
 //! # Speed
@@ -49,6 +54,26 @@ pub trait Code: Plain + Default {
 
     /// The nearest code.
     fn of(x: f32) -> Self;
+
+    /// What this code of `x` lacks; nothing for a type without rests.
+    fn rest(self, _x: f32) -> Self {
+        Self::default()
+    }
+}
+
+/// Levels per step of the rest of a byte that is cut. So rests reach five times as far as codes.
+pub const CUT_STEP: f32 = 4.0;
+
+/// Levels per step of the rest of a code in bytes.
+#[inline(always)]
+fn step(code: i8) -> f32 {
+    if code == 127 || code == -127 { CUT_STEP } else { 1.0 / 256.0 }
+}
+
+/// The value of a code in bytes and of its rest, exactly.
+#[inline(always)]
+pub fn whole(code: i8, rest: i8) -> f32 {
+    f32::from(code) + f32::from(rest) * step(code)
 }
 
 impl Code for f16 {
@@ -70,6 +95,11 @@ impl Code for i8 {
         // even.
         const WHOLE: f32 = 12_582_912.0;
         (x.clamp(-127.0, 127.0) + WHOLE - WHOLE) as Self
+    }
+
+    #[inline(always)]
+    fn rest(self, x: f32) -> Self {
+        Self::of((x - f32::from(self)) / step(self))
     }
 }
 
@@ -95,6 +125,8 @@ pub struct Coding<T, C> {
     pub mean: Global<f32>,
     /// Out: the codes, `stride` values apart.
     pub codes: GlobalMut<C>,
+    /// Out with `has_rests`: their rests, as far apart.
+    pub rests: GlobalMut<C>,
     /// Values from one code to the next, at least the dimension.
     pub stride: u64,
     /// Transforms of the rotation.
@@ -103,8 +135,8 @@ pub struct Coding<T, C> {
     pub width: u32,
     /// The factor of all rows; 0 if each row has its own.
     pub scale: f32,
-    /// Unused.
-    pub padding: u32,
+    /// 1 to write rests, else 0.
+    pub has_rests: u32,
 }
 
 copied! {
@@ -181,15 +213,20 @@ fn code<T: Element, C: Code>(p: &Coding<T, C>) {
         scale = if most > 0.0 { C::LARGEST / most } else { 0.0 };
     }
 
-    let to = p.codes.offset(row as usize * p.stride as usize);
+    let to = row as usize * p.stride as usize;
     let mut i = thread;
     while i < p.stride as u32 {
         keep_rolled();
-        let mut value = C::default();
+        let (mut code, mut rest) = (C::default(), C::default());
         if i < dim {
-            value = C::of((values.get(i as usize) - p.mean.get(i as usize)) * scale);
+            let value = (values.get(i as usize) - p.mean.get(i as usize)) * scale;
+            code = C::of(value);
+            rest = code.rest(value);
         }
-        to.set(i as usize, value);
+        p.codes.set(to + i as usize, code);
+        if p.has_rests == 1 {
+            p.rests.set(to + i as usize, rest);
+        }
         i += CODE_THREADS;
     }
 }

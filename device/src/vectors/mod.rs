@@ -15,6 +15,7 @@ pub mod code;
 pub mod copy;
 pub mod hash;
 pub mod norms;
+pub mod settle;
 pub mod split;
 
 use cuda_std::memory::{Global, Plain};

@@ -14,6 +14,7 @@ pub(crate) mod phases;
 mod plan;
 mod random;
 mod settings;
+mod settle;
 mod work;
 
 use std::time::Instant;
@@ -27,6 +28,7 @@ pub(crate) use lists::GpuLists;
 use phases::PhaseKernels;
 pub(super) use plan::DescentShape;
 pub use settings::CellSettings;
+pub(super) use settle::SettleShape;
 
 use super::{DescentStats, Iterations, KnnGraph, Start};
 use crate::cluster::{self, Cells};
