@@ -75,7 +75,8 @@ impl Assigner {
     pub(crate) fn with<'a>(&'a mut self, centres: &'a Centres) -> Result<Nearest<'a>> {
         if let Self::Device(device) = self {
             let DeviceAssigner { gpu, rounded, centres: side, .. } = &mut **device;
-            rounded.upload(gpu, side, centres.count(), |number, out| out.copy_from_slice(centres.row(number)))?;
+            rounded
+                .upload(gpu, side, centres.count(), |number, out| out.copy_from_slice(centres.row(number)))?;
         }
         Ok(Nearest { assigner: self, centres })
     }

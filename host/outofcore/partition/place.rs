@@ -33,11 +33,7 @@ impl Filling {
     /// `nearest` to the clusters.
     ///
     /// Rows find clusters full in their order, on any number of threads.
-    pub(crate) fn put(
-        &mut self,
-        nearest: &mut [[u32; 2]],
-        distances: impl Fn(usize) -> Vec<f32> + Sync,
-    ) {
+    pub(crate) fn put(&mut self, nearest: &mut [[u32; 2]], distances: impl Fn(usize) -> Vec<f32> + Sync) {
         let mut first = 0;
         while first < nearest.len() {
             // Until the next cluster is full, the same clusters have room, so rows move in parallel.

@@ -122,7 +122,12 @@ impl RowLists {
     }
 
     /// The partition with these lists. Writes the `repeated` rows to `repeated_log`.
-    pub(crate) fn partition(self, base: &Vectors, repeated: &Repeated, repeated_log: Log) -> Result<Partition> {
+    pub(crate) fn partition(
+        self,
+        base: &Vectors,
+        repeated: &Repeated,
+        repeated_log: Log,
+    ) -> Result<Partition> {
         let Self { members, graph, mean, checksums } = self;
         base.advise(Access::AtRandom);
         Ok(Partition {

@@ -30,6 +30,11 @@ impl Table {
         self.repeated.bytes()
     }
 
+    /// The number of pairs of clusters that share nodes.
+    pub(crate) fn pairs(&self) -> usize {
+        self.shared.len()
+    }
+
     /// Whether all numbers are in range, fit one another, and fit clusters of `base` of at most
     /// `most` members.
     pub(crate) fn is_sound(&self, base: &Vectors, embedding: &Embedding, most: usize) -> bool {

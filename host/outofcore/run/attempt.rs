@@ -68,11 +68,12 @@ impl Run<'_> {
         stats.build += began.elapsed().as_secs_f64();
         (stats.cache, stats.spilled_bytes) = (merged.cache, merged.spilled_bytes);
         thread::scope(|scope| {
-            // No list waits, so their file is emptied while the index is written: large files take
-            // a while.
+            // No list waits and no member is needed any more, so their files are emptied while the
+            // index is written: large files take a while.
             let cutting = spawn(scope, || {
                 checkpoints.wait()?;
-                work.log(LISTS, 0).map(drop)
+                work.log(LISTS, 0)?;
+                work.log(CLUSTERS, 0).map(drop)
             })?;
             self.finish(&mut merged, &partition, &embedding, stats)?;
             Ok(join(cutting)?)
@@ -96,9 +97,9 @@ impl Run<'_> {
         let Merged { entries: clusters, central, .. } = merged;
         let nodes = Reached { clusters, central: *central };
         let entries = entry_points(builder, base, embedding, &repeated, nodes);
-        stats.layers = self.write(merged, &repeated, entries)?;
+        self.write(merged, &repeated, entries, stats)?;
         task.end(merged.rows.bytes());
-        stats.write += began.elapsed().as_secs_f64();
+        stats.write += began.elapsed().as_secs_f64() - stats.reach;
         Ok(())
     }
 
@@ -135,7 +136,8 @@ impl Run<'_> {
         let Self { base, plan, .. } = *self;
         if let Some(table) = work.load::<Table>(TABLE)?
             && table.is_sound(base, embedding, plan.cluster_size)
-            && let Some(log) = work.log(CLUSTERS, table.bytes)?
+            && let is_merged = self.is_merged(work, &table)?
+            && let Some(log) = work.log(CLUSTERS, if is_merged { 0 } else { table.bytes })?
             && let Some(repeated) = work.log(REPEATED, table.repeated_bytes())?
         {
             if earlier {
@@ -145,6 +147,13 @@ impl Run<'_> {
         }
         work.forget(TABLE)?;
         self.new_partition(work, embedding)
+    }
+
+    /// Whether the last checkpoint needs no member any more: their file may be empty.
+    fn is_merged(&self, work: &Medium, table: &Table) -> Result<bool> {
+        let checkpoint = work.load::<Checkpoint>(CHECKPOINT)?;
+        Ok(checkpoint
+            .is_some_and(|done| done.base == table.checksums.digest() && done.merged.len() == table.pairs()))
     }
 
     fn new_partition(&self, work: &Medium, embedding: &Embedding) -> Attempt<(Partition, Option<Saving>)> {

@@ -80,7 +80,8 @@ impl Log {
         }
         file.set_len(bytes).map_err(Error::io(&path))?;
         let folder = Arc::clone(folder);
-        let place = Place::File(WorkFile { file, folder, name, path, flush: Flush::default(), deferred: false });
+        let place =
+            Place::File(WorkFile { file, folder, name, path, flush: Flush::default(), deferred: false });
         Ok(Some(Self { place, end: bytes }))
     }
 
