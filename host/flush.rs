@@ -78,5 +78,10 @@ mod tests {
         while !flush.running.as_ref().unwrap().is_finished() {}
         assert_eq!(flush.wrote(EVERY as usize, &file).unwrap_err().kind(), io::ErrorKind::StorageFull);
         flush.wait().unwrap();
+        // A sync that begins after a failed one has its error.
+        flush.running = Some(std::thread::spawn(|| Err(io::ErrorKind::StorageFull.into())));
+        flush.begin(&file).unwrap();
+        assert_eq!(flush.wait().unwrap_err().kind(), io::ErrorKind::StorageFull);
+        flush.wait().unwrap();
     }
 }

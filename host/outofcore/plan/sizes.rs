@@ -22,7 +22,7 @@ const FILL: f64 = 0.75;
 
 /// Least ranges of ids of finished rows: the first ones are soon sorted, so the disk waits little
 /// for them when the index is written.
-const ROW_BINS: usize = 64;
+const ROW_BINS: usize = 128;
 
 /// Maximum bytes of all buffers of work files.
 const BUFFERS: u64 = 256 << 20;
