@@ -72,6 +72,7 @@ impl Filling {
         have_room
     }
 
+    /// Counts the nodes that pairs of clusters share.
     fn share(&mut self, pairs: &[[u32; 3]]) {
         for &[a, b, rows] in pairs {
             *self.shared.entry((a, b)).or_default() += u64::from(rows);
