@@ -136,8 +136,9 @@ impl Run<'_> {
         let Self { base, plan, .. } = *self;
         if let Some(table) = work.load::<Table>(TABLE)?
             && table.is_sound(base, embedding, plan.cluster_size)
-            && let is_merged = self.is_merged(work, &table)?
-            && let Some(log) = work.log(CLUSTERS, if is_merged { 0 } else { table.bytes })?
+            && let done = work.load::<Checkpoint>(CHECKPOINT)?
+            && let bytes = if done.is_some_and(|done| table.is_merged(&done)) { 0 } else { table.bytes }
+            && let Some(log) = work.log(CLUSTERS, bytes)?
             && let Some(repeated) = work.log(REPEATED, table.repeated_bytes())?
         {
             if earlier {
@@ -147,13 +148,6 @@ impl Run<'_> {
         }
         work.forget(TABLE)?;
         self.new_partition(work, embedding)
-    }
-
-    /// Whether the last checkpoint needs no member any more: their file may be empty.
-    fn is_merged(&self, work: &Medium, table: &Table) -> Result<bool> {
-        let checkpoint = work.load::<Checkpoint>(CHECKPOINT)?;
-        Ok(checkpoint
-            .is_some_and(|done| done.base == table.checksums.digest() && done.merged.len() == table.pairs()))
     }
 
     fn new_partition(&self, work: &Medium, embedding: &Embedding) -> Attempt<(Partition, Option<Saving>)> {
