@@ -25,18 +25,20 @@ impl Flush {
         if self.written < EVERY || self.running.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return Ok(());
         }
+        self.wait()?;
         self.begin(file)
     }
 
-    /// Starts to sync all that was written to `file`, after the running sync.
+    /// Starts to sync all that was written to `file`. A thread waits for the running sync first, and
+    /// takes over its error.
     ///
     /// # Errors
-    /// As [`wrote`](Self::wrote).
+    /// If the file has no room for another handle, or no thread is available and the sync fails.
     pub(crate) fn begin(&mut self, file: &File) -> io::Result<()> {
         self.written = 0;
-        self.wait()?;
         let clone = file.try_clone()?;
-        match Builder::new().spawn(move || clone.sync_data()) {
+        let mut before = Self { running: self.running.take(), ..Self::default() };
+        match Builder::new().spawn(move || before.wait().and_then(|()| clone.sync_data())) {
             Ok(thread) => self.running = Some(thread),
             // No thread available, so the caller syncs.
             Err(_) => file.sync_data()?,
@@ -75,6 +77,11 @@ mod tests {
         flush.running = Some(std::thread::spawn(|| Err(io::ErrorKind::StorageFull.into())));
         while !flush.running.as_ref().unwrap().is_finished() {}
         assert_eq!(flush.wrote(EVERY as usize, &file).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        flush.wait().unwrap();
+        // A sync that begins after a failed one has its error.
+        flush.running = Some(std::thread::spawn(|| Err(io::ErrorKind::StorageFull.into())));
+        flush.begin(&file).unwrap();
+        assert_eq!(flush.wait().unwrap_err().kind(), io::ErrorKind::StorageFull);
         flush.wait().unwrap();
     }
 }

@@ -75,27 +75,33 @@ impl Assigner {
     pub(crate) fn with<'a>(&'a mut self, centres: &'a Centres) -> Result<Nearest<'a>> {
         if let Self::Device(device) = self {
             let DeviceAssigner { gpu, rounded, centres: side, .. } = &mut **device;
-            rounded.upload(gpu, side, centres.count(), |number| centres.row(number))?;
+            rounded
+                .upload(gpu, side, centres.count(), |number, out| out.copy_from_slice(centres.row(number)))?;
         }
         Ok(Nearest { assigner: self, centres })
     }
 }
 
 impl Nearest<'_> {
-    /// The two nearest centres of each of `vectors`, nearest first; ties by number.
+    /// The two nearest centres of each of `count` vectors, nearest first; ties by number. `write`
+    /// writes the components of a vector.
     ///
     /// # Errors
     /// If the device fails, or the work is cancelled.
-    pub(crate) fn two(&mut self, vectors: &Vectors, stage: &StageProgress<'_>) -> Result<Vec<[u32; 2]>> {
+    pub(crate) fn two(
+        &mut self,
+        count: usize,
+        write: impl Fn(usize, &mut [f32]) + Sync,
+        stage: &StageProgress<'_>,
+    ) -> Result<Vec<[u32; 2]>> {
         let Assigner::Device(device) = self.assigner else {
-            return self.centres.nearest_two(vectors, vectors.len(), |row| row, stage);
+            return self.centres.nearest_two(count, write, stage);
         };
-        let rows = floats(vectors)?;
-        let mut nearest = vec![[0; CLUSTERS_PER_VECTOR]; vectors.len()];
+        let mut nearest = vec![[0; CLUSTERS_PER_VECTOR]; count];
         for (piece, nearest) in nearest.chunks_mut(device.piece).enumerate() {
             stage.advance(nearest.len() as u64)?;
             let first = piece * device.piece;
-            device.assign(|row| rows.row(first + row), self.centres.count(), nearest)?;
+            device.assign(|row, out| write(first + row, out), self.centres.count(), nearest)?;
         }
         Ok(nearest)
     }
@@ -145,14 +151,14 @@ impl DeviceAssigner {
     }
 
     /// Finds the nearest of the first `centres` centres of `nearest.len()` vectors.
-    fn assign<'r>(
+    fn assign(
         &mut self,
-        row: impl Fn(usize) -> &'r [f32] + Sync,
+        write: impl Fn(usize, &mut [f32]) + Sync,
         centres: usize,
         nearest: &mut [[u32; CLUSTERS_PER_VECTOR]],
     ) -> Result<()> {
         let count = nearest.len();
-        self.rounded.upload(&self.gpu, &mut self.vectors, count, row)?;
+        self.rounded.upload(&self.gpu, &mut self.vectors, count, write)?;
         let vectors = self.vectors.tiles();
         // Ids and lists, unused here.
         let none = self.nearest.view();
@@ -193,16 +199,20 @@ struct Rounded {
 }
 
 impl Rounded {
-    /// Uploads `count` vectors to a side with room for them, and rounds them.
-    fn upload<'r>(
+    /// Writes `count` vectors to a side with room for them, and rounds them.
+    fn upload(
         &mut self,
         gpu: &Gpu,
         side: &mut Side<f32>,
         count: usize,
-        row: impl Fn(usize) -> &'r [f32] + Sync,
+        write: impl Fn(usize, &mut [f32]) + Sync,
     ) -> Result<()> {
         let stride = side.stride;
-        side.values.upload_rows(count, stride, row)?;
+        side.values.write_rows(count, stride, |place, room| {
+            let (vector, gap) = bytemuck::cast_slice_mut(room).split_at_mut(self.dim);
+            write(place, vector);
+            gap.fill(0.0);
+        })?;
         let task = Preparation {
             count,
             dim: self.dim,
@@ -232,7 +242,8 @@ mod tests {
             let rounding = RowRounding::of(vectors).unwrap();
             let room = AssignerRoom { piece, centres: centres.count() };
             let mut assigner = Assigner::new(gpu, &rounding, room).unwrap();
-            assigner.with(&centres).unwrap().two(vectors, &stage).unwrap()
+            let write = |row: usize, out: &mut [f32]| out.copy_from_slice(&vectors.row(row));
+            assigner.with(&centres).unwrap().two(vectors.len(), write, &stage).unwrap()
         })
     }
 

@@ -25,9 +25,11 @@ pub(crate) fn nearest_two(
     // The row at position `index` of the sample.
     let sample =
         |index: u32| drawn(Draws::new(seed, Stage::Cells, 0, index.into()), index, count as u32, n as u32);
-    let nearest = |centres: &Centres| centres.nearest_two(vectors, count, sample, &stage);
+    let copy = |row: usize, out: &mut [f32]| out.copy_from_slice(&vectors.row(row));
+    let sampled = |index, out: &mut [f32]| copy(sample(index as u32) as usize, out);
+    let nearest = |centres: &Centres| centres.nearest_two(count, sampled, &stage);
     let centres = Centres::find(vectors, clusters, CentreSample { count, row_of: sample }, seed, nearest)?;
-    centres.nearest_two(vectors, n, |row| row, &stage)
+    centres.nearest_two(n, copy, &stage)
 }
 
 /// The rows that centres are computed from.
@@ -110,13 +112,12 @@ impl Centres {
         distances
     }
 
-    /// The two nearest centres of each of `count` vectors; ties by number. `row` maps an index to a
-    /// row.
+    /// The two nearest centres of each of `count` vectors; ties by number. `write` writes the
+    /// components of a vector.
     pub(crate) fn nearest_two(
         &self,
-        vectors: &Vectors,
         count: usize,
-        row: impl Fn(u32) -> u32 + Sync + Send,
+        write: impl Fn(usize, &mut [f32]) + Sync,
         stage: &StageProgress<'_>,
     ) -> Result<Vec<[u32; 2]>> {
         let centres = Matrix::new(&self.values, self.dim, self.dim);
@@ -126,10 +127,10 @@ impl Centres {
             &mut nearest,
             1,
             stage,
-            || vec![0.0; all.len()],
-            |distances, index, nearest| {
-                let vector = vectors.row(row(index) as usize);
-                one_to_many::<SquaredL2, f32>(&vector, centres, &all, distances);
+            || (vec![0.0; self.dim], vec![0.0; all.len()]),
+            |(vector, distances), index, nearest| {
+                write(index as usize, vector);
+                one_to_many::<SquaredL2, f32>(vector, centres, &all, distances);
                 nearest[0] = least_two(distances);
             },
         )?;

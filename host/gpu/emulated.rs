@@ -119,7 +119,9 @@ impl Machine for EmulatedMachine {
         }
         let (allocation, start) = self.find(address)?;
         let piece = (PIECE / unit).max(1) * unit;
-        let mut room = vec![0; piece];
+        // Aligned for all types of rows.
+        let mut room = vec![0u64; piece.div_ceil(size_of::<u64>())];
+        let room: &mut [u8] = bytemuck::cast_slice_mut(&mut room);
         for offset in (0..bytes).step_by(piece) {
             let len = piece.min(bytes - offset);
             fill(offset, &mut room[..len]);

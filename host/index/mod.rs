@@ -19,11 +19,12 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use absent::Absent;
 pub(crate) use entries::{RANDOM_ENTRIES, random_entries};
-pub(crate) use file::IndexFile;
+pub(crate) use file::{IndexFile, WrittenRows};
 pub use fingerprint::Fingerprint;
 pub use formats::{Export, IndexFormat, RowSink};
 pub use layer::{Layer, MAX_LAYER_BEAM};
 pub(crate) use start::{Graph, Layered, Start};
+pub(crate) use statistics::Reach;
 pub use statistics::Statistics;
 
 use crate::memory::zeros;

@@ -40,6 +40,11 @@ impl Layered {
         Self { entries, layers: Vec::new(), growth: None }
     }
 
+    /// The nodes of the graph itself where searches may start.
+    pub(crate) fn first_nodes(&self) -> &[u32] {
+        self.layers.first().map_or(&self.entries, Layer::nodes)
+    }
+
     pub(crate) fn start(&self) -> Start<'_> {
         let Self { entries, layers, growth } = self;
         Start { entries, layers, growth: *growth }

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::Index;
+use super::{Graph, Index};
+use crate::vectors::Repeated;
 use crate::{Progress, Result};
 
 /// Fewest words of 64 nodes per thread; fewer do not pay for waking it.
@@ -99,17 +100,43 @@ impl Index {
     /// Counts the nodes that no path from the entry points reaches. A repeated row is reached with
     /// the first row of its group; rows that were left out of the build are no nodes.
     ///
-    /// Takes two bits of memory per node and scans rows in file order until a scan finds nothing
-    /// new. An index may be larger than memory, where a queue of nodes would read it at random.
-    ///
     /// # Errors
     /// If the work is cancelled.
     pub(crate) fn unreachable(&self, progress: &Progress) -> Result<u64> {
-        let words = self.len().div_ceil(64);
+        let reach = Reach { graph: self, nodes: self.len(), first: self.first_nodes() };
+        reach.unreachable(self.repeated(), self.absent.left_out(), progress)
+    }
+}
+
+/// A graph and the nodes where its searches may start.
+pub(crate) struct Reach<'a, G> {
+    pub graph: &'a G,
+    /// Nodes of the graph.
+    pub nodes: usize,
+    pub first: &'a [u32],
+}
+
+impl<G: Graph> Reach<'_, G> {
+    /// Counts the nodes that no path from the first nodes reaches. A repeated row is reached with
+    /// the first row of its group, and rows that were `left_out` count as reached.
+    ///
+    /// Takes two bits of memory per node and scans rows in order until a scan finds nothing new. A
+    /// graph may be larger than memory, where a queue of nodes would read it at random.
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub(crate) fn unreachable(
+        &self,
+        repeated: &Repeated,
+        left_out: impl Iterator<Item = u32>,
+        progress: &Progress,
+    ) -> Result<u64> {
+        let Self { graph, nodes, first } = *self;
+        let words = nodes.div_ceil(64);
         let reached: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(0)).collect();
         let reach = |ids: &[u32]| {
             // An unknown id, in a damaged index, leads nowhere.
-            for id in ids.iter().map(|&id| id as usize).filter(|&id| id < self.len()) {
+            for id in ids.iter().map(|&id| id as usize).filter(|&id| id < nodes) {
                 let (word, bit) = (&reached[id / 64], 1 << (id % 64));
                 // Most nodes were reached before, and a load is cheaper than a write.
                 if word.load(Ordering::Relaxed) & bit == 0 {
@@ -129,12 +156,12 @@ impl Index {
                 }
                 *followed |= new;
                 while new != 0 {
-                    reach(self.neighbors(64 * word + new.trailing_zeros() as usize));
+                    reach(graph.neighbors((64 * word) as u32 + new.trailing_zeros()));
                     new &= new - 1;
                 }
             }
         };
-        reach(self.first_nodes());
+        reach(first);
         let mut scan = || {
             let stretches = followed.par_iter_mut().enumerate().with_min_len(SCANNED);
             stretches.map(follow).reduce(|| false, |a, b| a | b)
@@ -142,13 +169,13 @@ impl Index {
         // A cancelled scan finds nothing new.
         while scan() {}
         progress.check()?;
-        for row in self.absent.left_out().map(|row| row as usize) {
+        for row in left_out.map(|row| row as usize) {
             followed[row / 64] |= 1 << (row % 64);
         }
-        for (row, first) in self.repeated().pairs().map(|(row, first)| (row as usize, first as usize)) {
+        for (row, first) in repeated.pairs().map(|(row, first)| (row as usize, first as usize)) {
             followed[row / 64] |= (followed[first / 64] >> (first % 64) & 1) << (row % 64);
         }
-        Ok(self.len() as u64 - followed.iter().map(|word| u64::from(word.count_ones())).sum::<u64>())
+        Ok(nodes as u64 - followed.iter().map(|word| u64::from(word.count_ones())).sum::<u64>())
     }
 }
 

@@ -4,6 +4,7 @@ use rayon::prelude::*;
 
 use super::norms::{largest_square, lift};
 use super::space::Space;
+use super::with_matrix;
 use crate::{Metric, Progress, Result, Vectors};
 
 /// The embedding of a base: unit vectors under cosine, lifted rows under inner product, the vectors
@@ -60,17 +61,18 @@ impl Embedding {
         dim + usize::from(self.metric == Metric::InnerProduct)
     }
 
-    /// Writes the embedding of `row` to `out`.
-    pub(crate) fn embed(&self, row: &[f32], out: &mut [f32]) {
-        let square = || row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>();
-        out[..row.len()].copy_from_slice(row);
+    /// Writes the embedding of row `index` of `base` to `out`.
+    pub(crate) fn embed(&self, base: &Vectors, index: usize, out: &mut [f32]) {
+        let (row, lift) = out.split_at_mut(base.dim());
+        with_matrix!(base.rows(), m => row.iter_mut().zip(m.components(index)).for_each(|(out, x)| *out = x));
+        let square = |row: &[f32]| row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>();
         match self.metric {
             Metric::L2 => {}
-            Metric::InnerProduct => out[row.len()] = (self.largest - square()).max(0.0).sqrt() as f32,
+            Metric::InnerProduct => lift[0] = (self.largest - square(row)).max(0.0).sqrt() as f32,
             Metric::Cosine => {
-                let norm = square().sqrt();
+                let norm = square(row).sqrt();
                 if norm > 0.0 {
-                    out.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
+                    row.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
                 }
             }
         }
@@ -86,7 +88,7 @@ impl Embedding {
         let dim = self.dim(base.dim());
         let mut values = vec![0f32; count * dim];
         let rows = values.par_chunks_exact_mut(dim).enumerate();
-        rows.for_each(|(index, out)| self.embed(&base.row(row(index)), out));
+        rows.for_each(|(index, out)| self.embed(base, row(index), out));
         // A lift may exceed the range of a data set's values: `dense_f32` does not check it.
         Vectors::dense_f32(values, dim)
     }

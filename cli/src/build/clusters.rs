@@ -154,14 +154,14 @@ impl Args {
 
 /// The parts of a build out of core with known seconds.
 fn parts(stats: &OutOfCoreStats) -> [(&'static str, f64); 6] {
-    let OutOfCoreStats { partition, build, write, layers, remove, reach, .. } = *stats;
+    let OutOfCoreStats { partition, build, write, layers, reach, remove, .. } = *stats;
     [
         ("partition", partition),
         ("build", build),
         ("write", write - layers),
         ("layers", layers),
-        ("remove", remove),
         ("reach", reach),
+        ("remove", remove),
     ]
 }
 

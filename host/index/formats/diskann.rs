@@ -141,7 +141,7 @@ impl<'a> Stored<'a> {
 
     /// Writes stored vector `row` as f32 to `out`.
     pub(super) fn vector(&self, row: usize, out: &mut [f32]) {
-        self.embedding.embed(&self.base.row(row), out);
+        self.embedding.embed(self.base, row, out);
         out.iter_mut().for_each(|x| *x /= self.norm);
     }
 

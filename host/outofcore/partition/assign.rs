@@ -1,7 +1,6 @@
 //! Assignment of rows to their nearest centres, chunk by chunk. A chunk depends on its rows and on
 //! the centres alone.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use rayon::prelude::*;
@@ -18,10 +17,9 @@ pub(crate) const CHUNK_STEP: usize = 64;
 /// of it, so neither chunks nor ranges change the mean.
 pub(crate) const SUM_ROWS: usize = 1024;
 
-/// Embedded rows of the base in ascending order of ids, with their two nearest centres.
+/// Rows of the base in ascending order of ids, with their two nearest centres.
 pub(crate) struct Chunk {
     pub ids: Vec<u32>,
-    pub rows: Vectors,
     pub nearest: Vec<[u32; 2]>,
 }
 
@@ -41,8 +39,8 @@ pub(crate) struct Assigning<'a> {
 /// The two nearest centres of the rows of a range, without the repeated ones.
 pub(crate) struct AssignedRange {
     pub nearest: Vec<[u32; 2]>,
-    /// Rows by their two centres, the smaller number first.
-    pub pairs: BTreeMap<[u32; 2], u32>,
+    /// The number of rows of each pair of centres ([`count_pairs`]).
+    pub pairs: Vec<[u32; 3]>,
     /// Sums of the blocks of rows.
     pub sums: Vec<f64>,
     /// The largest magnitude of a value.
@@ -62,8 +60,7 @@ impl Assigning<'_> {
             let chunk = self.assign(first..rows.end.min(first + piece))?;
             nearest.extend(chunk.into_iter().flat_map(|chunk| chunk.nearest));
         }
-        let mut pairs: BTreeMap<[u32; 2], u32> = BTreeMap::new();
-        nearest.iter().for_each(|&[a, b]| *pairs.entry([a.min(b), a.max(b)]).or_default() += 1);
+        let pairs = count_pairs(&nearest);
         Ok(AssignedRange { nearest, pairs, sums: self.sums.finish(), largest: self.largest })
     }
 
@@ -80,11 +77,20 @@ impl Assigning<'_> {
         if ids.is_empty() {
             return Ok(None);
         }
-        let rows = embedding.rows(base, ids.len(), |index| ids[index] as usize);
-        let nearest = self.nearest.two(&rows, self.stage)?;
-        self.sums.add(&ids, &rows);
-        Ok(Some(Chunk { ids, rows, nearest }))
+        let embed = |index: usize, out: &mut [f32]| embedding.embed(base, ids[index] as usize, out);
+        let nearest = self.nearest.two(ids.len(), embed, self.stage)?;
+        self.sums.add(&ids, embed);
+        Ok(Some(Chunk { ids, nearest }))
     }
+}
+
+/// Counts rows by their two clusters: the smaller number, the larger number and the rows,
+/// ascending.
+pub(crate) fn count_pairs(rows: &[[u32; 2]]) -> Vec<[u32; 3]> {
+    let key = |&[a, b]: &[u32; 2]| (a.min(b), a.max(b));
+    let mut keys: Vec<(u32, u32)> = rows.iter().map(key).collect();
+    keys.sort_unstable();
+    keys.chunk_by(|a, b| a == b).map(|equal| [equal[0].0, equal[0].1, equal.len() as u32]).collect()
 }
 
 /// Sums of embedded rows by blocks of [`SUM_ROWS`] rows of the base.
@@ -101,8 +107,9 @@ impl BlockSums {
         Self { last: (0, vec![0.0; dim]), complete: Vec::new() }
     }
 
-    /// Adds rows, later ones than before. The sum is the same for any number of threads.
-    fn add(&mut self, ids: &[u32], rows: &Vectors) {
+    /// Adds rows, later ones than before; `embed` writes the row of an index of `ids`. The sum is
+    /// the same for any number of threads.
+    fn add(&mut self, ids: &[u32], embed: impl Fn(usize, &mut [f32]) + Sync) {
         let parts: Vec<Range<usize>> = ids
             .chunk_by(|&a, &b| a as usize / CHUNK_STEP == b as usize / CHUNK_STEP)
             .scan(0, |end, part| {
@@ -110,14 +117,16 @@ impl BlockSums {
                 Some(*end - part.len()..*end)
             })
             .collect();
-        let sum_of = |part: &Range<usize>| {
-            let mut sum = vec![0f64; rows.dim()];
-            for row in part.clone() {
-                sum.iter_mut().zip(rows.row(row).iter()).for_each(|(sum, &x)| *sum += f64::from(x));
+        let dim = self.last.1.len();
+        let sum_of = |row: &mut Vec<f32>, part: &Range<usize>| {
+            let mut sum = vec![0f64; dim];
+            for index in part.clone() {
+                embed(index, row);
+                sum.iter_mut().zip(&*row).for_each(|(sum, &x)| *sum += f64::from(x));
             }
             sum
         };
-        let sums: Vec<Vec<f64>> = parts.par_iter().map(sum_of).collect();
+        let sums: Vec<Vec<f64>> = parts.par_iter().map_init(|| vec![0f32; dim], sum_of).collect();
         for (part, sum) in parts.iter().zip(sums) {
             let block = ids[part.start] as usize / SUM_ROWS;
             if block != self.last.0 {
@@ -153,6 +162,13 @@ mod tests {
     use crate::Synth;
 
     #[test]
+    fn pairs_are_counted_in_any_order_of_their_clusters() {
+        let rows = [[4, 1], [0, 2], [1, 4], [2, 0], [1, 3], [4, 1]];
+        assert_eq!(count_pairs(&rows), [[0, 2, 2], [1, 3, 1], [1, 4, 3]]);
+        assert!(count_pairs(&[]).is_empty());
+    }
+
+    #[test]
     fn neither_chunks_nor_ranges_change_the_sum() {
         let base = Synth::new(5000, 3, 1).unwrap().base();
         // Every seventh row is repeated.
@@ -166,7 +182,7 @@ mod tests {
                 let end = 5000.min(first + range);
                 for first in (first..end).step_by(chunk) {
                     let ids = ids(first..end.min(first + chunk));
-                    sums.add(&ids, &base.select(&ids).unwrap());
+                    sums.add(&ids, |index, out| out.copy_from_slice(&base.row(ids[index] as usize)));
                     add_blocks(&mut total, &sums.take());
                 }
                 add_blocks(&mut total, &sums.finish());

@@ -52,7 +52,8 @@ pub(crate) fn find_centres(input: &PartitionInput<'_>, chunk_rows: usize) -> Res
     let room = AssignerRoom { piece: chunk_rows, centres: clusters << SPLITS };
     let rounding = RowRounding::of(&sample)?;
     let mut assigner = Assigner::new(device.gpu()?, &rounding, room)?;
-    let mut nearest = |centres: &Centres| assigner.with(centres)?.two(&sample, &stage);
+    let copy = |row: usize, out: &mut [f32]| out.copy_from_slice(&sample.row(row));
+    let mut nearest = |centres: &Centres| assigner.with(centres)?.two(count, copy, &stage);
     let mut centres =
         Centres::find(&sample, clusters, CentreSample { count, row_of: |index| index }, seed, &mut nearest)?;
     for split in 0..SPLITS {

@@ -87,19 +87,21 @@ impl Partition {
         }
     }
 
-    /// Waits until all files are on disk, and returns the table that opens them again.
-    pub(crate) fn table(&mut self) -> Result<Table> {
+    /// Returns the table that opens the clusters again, and a function that waits until their files
+    /// are on disk.
+    pub(crate) fn table(&mut self) -> Result<(Table, impl FnOnce() -> Result<()> + Send + 'static + use<>)> {
         let Self { members, graph, mean, checksums, repeated, .. } = self;
         let reads_base = matches!(members, Members::Ids(..));
         let files = members.bins_mut();
         let members = files.pieces()?.to_vec();
-        files.flushing()?()?;
-        let repeated = repeated.flushed()?;
+        let (members_on_disk, repeated_on_disk) = (files.flushing()?, repeated.flushing()?);
+        let repeated = repeated.pieces()?;
         let pairs_of = |a: u32| graph.neighbours(a).iter().map(move |&(b, nodes)| (a, b, nodes));
         let shared = (0..graph.clusters() as u32).flat_map(pairs_of).filter(|&(a, b, _)| a < b).collect();
         let mean = mean.iter().map(|x| x.to_bits()).collect();
         let (bytes, checksums) = (files.bytes(), checksums.clone());
-        Ok(Table { members, reads_base, bytes, shared, mean, checksums, repeated })
+        let table = Table { members, reads_base, bytes, shared, mean, checksums, repeated };
+        Ok((table, move || members_on_disk().and_then(|()| repeated_on_disk())))
     }
 
     /// Bytes of all records.

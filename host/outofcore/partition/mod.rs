@@ -16,6 +16,6 @@ pub(crate) use self::clusters::{Cluster, ClusterShape, MemberRecords, Partition}
 pub(crate) use self::groups::find_repeated;
 pub use self::overlap::OverlapStats;
 pub(crate) use self::pass::{PartitionInput, chunk_rows};
-pub(crate) use self::place::{Filling, write_records};
+pub(crate) use self::place::{Filling, distances, write_records};
 pub(crate) use self::rows::RowLists;
 pub(crate) use self::table::Table;

@@ -75,10 +75,11 @@ impl Partition {
         let Found { centres, mut assigner, .. } = find_centres(input, chunk_rows)?;
         let nearest = assigner.with(&centres)?;
         let clusters = centres.count();
-        let buffer = (plan.partition_bytes / 4 * 3 / (clusters + WRITING)).clamp(4 << 10, 1 << 20);
+        let buffer = buffer_bytes(plan, clusters);
         let files = Bins::new(log, clusters, buffer);
         let placing = Placing {
             base,
+            embedding,
             centres: &centres,
             filling: Filling::new(clusters, plan.cluster_size),
             records: Gather::new(clusters, buffer),
@@ -113,10 +114,15 @@ impl Partition {
 }
 
 /// Rows of a chunk, of `dim` embedded components each: a quarter of the memory of the partition
-/// holds rows with their centres, the rest holds records.
+/// is for rows with their centres, the rest holds records.
 pub(crate) fn chunk_rows(plan: &ClusterPlan, dim: usize) -> usize {
     let rows = plan.partition_bytes / (4 * CHUNKS * (4 * dim + size_of::<[u32; 2]>()));
     (rows / CHUNK_STEP * CHUNK_STEP).clamp(CHUNK_STEP, MOST_ROWS)
+}
+
+/// Bytes of the buffer of each cluster.
+pub(super) fn buffer_bytes(plan: &ClusterPlan, clusters: usize) -> usize {
+    (plan.partition_bytes / 4 * 3 / (clusters + WRITING)).clamp(4 << 10, 1 << 20)
 }
 
 impl Pass<'_> {
@@ -154,7 +160,7 @@ fn place_chunks(
         full.send(FullBuffer { cluster, records }).map_err(|_| Error::Cancelled)
     };
     for chunk in chunks {
-        placing.place(&chunk, &mut write)?;
+        placing.place(chunk, &mut write)?;
     }
     placing.records.finish(write)?;
     Ok(placing.filling.shared)

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 
 use bytemuck::cast_slice;
+use rayon::prelude::*;
 
-use super::assign::Chunk;
+use super::assign::{Chunk, count_pairs};
 use crate::cluster::cpu::Centres;
 use crate::outofcore::store::Gather;
+use crate::vectors::embedding::Embedding;
 use crate::vectors::with_matrix;
 use crate::{Result, Vectors};
 
@@ -26,43 +28,62 @@ impl Filling {
         Self { most, sizes: vec![0; clusters], shared: SharedNodes::new() }
     }
 
-    /// Puts the next row into its two `nearest` clusters. Where one is full, the nearest cluster
-    /// with room takes its place, by the `distances` to all centres. Returns the two clusters.
-    pub(crate) fn put(&mut self, nearest: [u32; 2], distances: impl FnOnce() -> Vec<f32>) -> [u32; 2] {
-        let is_full = |&cluster: &u32| self.sizes[cluster as usize] == self.most;
-        let [a, b] = if nearest.iter().any(is_full) {
-            nearest_with_room(&distances(), &self.sizes, self.most)
-        } else {
-            nearest
-        };
-        self.add([a, b], 1);
-        [a, b]
+    /// Puts the next rows into their two `nearest` clusters. Where one is full, the nearest cluster
+    /// with room takes its place, by the `distances` of a row of `nearest` to all centres. Sets
+    /// `nearest` to the clusters.
+    ///
+    /// Rows find clusters full in their order, on any number of threads.
+    pub(crate) fn put(&mut self, nearest: &mut [[u32; 2]], distances: impl Fn(usize) -> Vec<f32> + Sync) {
+        let mut first = 0;
+        while first < nearest.len() {
+            // Until the next cluster is full, the same clusters have room, so rows move in parallel.
+            let Self { sizes, most, .. } = &*self;
+            let move_row = |(index, pair): (usize, &mut [u32; 2])| {
+                if pair.iter().any(|&cluster| sizes[cluster as usize] == *most) {
+                    *pair = nearest_with_room(&distances(first + index), sizes, *most);
+                }
+            };
+            nearest[first..].par_iter_mut().enumerate().for_each(move_row);
+            for &[a, b] in &nearest[first..] {
+                first += 1;
+                self.sizes[a as usize] += 1;
+                self.sizes[b as usize] += 1;
+                if self.sizes[a as usize].max(self.sizes[b as usize]) == self.most {
+                    break;
+                }
+            }
+        }
+        self.share(&count_pairs(nearest));
     }
 
     /// Puts the next rows into their nearest clusters if all of them have room, and returns whether
-    /// they have. `pairs` counts the rows by their two clusters.
-    pub(crate) fn put_all(&mut self, pairs: impl Iterator<Item = ([u32; 2], u64)> + Clone) -> bool {
+    /// they have. `pairs` are the rows' [counts](count_pairs).
+    pub(crate) fn put_all(&mut self, pairs: &[[u32; 3]]) -> bool {
         let mut sizes = self.sizes.clone();
-        for (pair, rows) in pairs.clone() {
-            pair.iter().for_each(|&cluster| sizes[cluster as usize] += rows as usize);
+        for &[a, b, rows] in pairs {
+            sizes[a as usize] += rows as usize;
+            sizes[b as usize] += rows as usize;
         }
         let have_room = sizes.iter().all(|&size| size <= self.most);
         if have_room {
-            pairs.for_each(|(pair, rows)| self.add(pair, rows));
+            self.sizes = sizes;
+            self.share(pairs);
         }
         have_room
     }
 
-    fn add(&mut self, [a, b]: [u32; 2], rows: u64) {
-        *self.shared.entry((a.min(b), a.max(b))).or_default() += rows;
-        self.sizes[a as usize] += rows as usize;
-        self.sizes[b as usize] += rows as usize;
+    /// Counts the nodes that pairs of clusters share.
+    fn share(&mut self, pairs: &[[u32; 3]]) {
+        for &[a, b, rows] in pairs {
+            *self.shared.entry((a, b)).or_default() += u64::from(rows);
+        }
     }
 }
 
 /// Puts chunks into clusters, and gathers their records.
 pub(super) struct Placing<'a> {
     pub base: &'a Vectors,
+    pub embedding: &'a Embedding,
     pub centres: &'a Centres,
     pub filling: Filling,
     pub records: Gather,
@@ -70,17 +91,14 @@ pub(super) struct Placing<'a> {
 
 impl Placing<'_> {
     /// Gathers the records of the next chunk, and passes full buffers to `write`.
-    ///
-    /// Rows are placed in their order. So the same rows find a cluster full on any number of
-    /// threads.
     pub(super) fn place(
         &mut self,
-        chunk: &Chunk,
+        Chunk { ids, mut nearest }: Chunk,
         mut write: impl FnMut(usize, &mut Vec<u8>) -> Result<()>,
     ) -> Result<()> {
-        let Self { base, centres, filling, records } = self;
-        for (index, (&id, &nearest)) in chunk.ids.iter().zip(&chunk.nearest).enumerate() {
-            let pair = filling.put(nearest, || centres.distances(&chunk.rows.row(index)));
+        let Self { base, embedding, centres, filling, records } = self;
+        filling.put(&mut nearest, |index| distances(centres, embedding, base, ids[index]));
+        for (id, pair) in ids.into_iter().zip(nearest) {
             write_records(base, id, pair, |cluster, record| records.append(cluster, &record, &mut write))?;
         }
         Ok(())
@@ -101,6 +119,13 @@ pub(crate) fn write_records(
     })
 }
 
+/// The squared distances of row `id` of `base` to all centres.
+pub(crate) fn distances(centres: &Centres, embedding: &Embedding, base: &Vectors, id: u32) -> Vec<f32> {
+    let mut row = vec![0.0; embedding.dim(base.dim())];
+    embedding.embed(base, id as usize, &mut row);
+    centres.distances(&row)
+}
+
 /// The two nearest clusters with room. The plan guarantees two.
 fn nearest_with_room(distances: &[f32], sizes: &[usize], most: usize) -> [u32; 2] {
     let mut open: Vec<usize> = (0..sizes.len()).filter(|&cluster| sizes[cluster] < most).collect();
@@ -113,24 +138,41 @@ fn nearest_with_room(distances: &[f32], sizes: &[usize], most: usize) -> [u32; 2
 mod tests {
     use super::*;
 
+    /// Places rows one by one: the clusters of each row, and the size of each cluster.
+    fn one_by_one(
+        rows: &[[u32; 2]],
+        most: usize,
+        distances: impl Fn(usize) -> Vec<f32>,
+    ) -> (Vec<[u32; 2]>, Vec<usize>) {
+        let mut sizes = vec![0; 5];
+        let place = |(row, &nearest): (usize, &[u32; 2])| {
+            let is_full = nearest.iter().any(|&cluster| sizes[cluster as usize] == most);
+            let pair = if is_full { nearest_with_room(&distances(row), &sizes, most) } else { nearest };
+            pair.iter().for_each(|&cluster| sizes[cluster as usize] += 1);
+            pair
+        };
+        (rows.iter().enumerate().map(place).collect(), sizes)
+    }
+
     #[test]
-    fn counts_place_rows_as_the_rows_do() {
+    fn parts_of_any_size_are_placed_as_row_by_row() {
         let rows: Vec<[u32; 2]> = (0..60).map(|row| [row % 3, (row % 3 + 1 + row / 3 % 2) % 3]).collect();
-        let distances = || vec![3.0, 1.0, 2.0, 4.0, 0.5];
+        // A row's distances in an order of its own.
+        let distances = |row: usize| (0..5).map(|cluster| ((cluster * 7 + row * 3) % 11) as f32).collect();
         for most in [30, 33, 40, 60] {
-            let mut one_by_one = Filling::new(5, most);
-            let expected: Vec<_> = rows.iter().map(|&row| one_by_one.put(row, distances)).collect();
-            let mut by_counts = Filling::new(5, most);
-            let mut found = Vec::new();
-            for part in rows.chunks(7) {
-                if by_counts.put_all(part.iter().map(|&row| (row, 1))) {
-                    found.extend_from_slice(part);
-                } else {
-                    found.extend(part.iter().map(|&row| by_counts.put(row, distances)));
+            let (expected, sizes) = one_by_one(&rows, most, distances);
+            let shared: SharedNodes =
+                count_pairs(&expected).into_iter().map(|[a, b, rows]| ((a, b), rows.into())).collect();
+            for part in [1, 7, 25, 60] {
+                let (mut found, mut by_counts) = (rows.clone(), Filling::new(5, most));
+                for (number, pairs) in found.chunks_mut(part).enumerate() {
+                    if !by_counts.put_all(&count_pairs(pairs)) {
+                        by_counts.put(pairs, |index| distances(number * part + index));
+                    }
                 }
+                assert_eq!(found, expected, "at most {most}, parts of {part}");
+                assert_eq!((&by_counts.sizes, &by_counts.shared), (&sizes, &shared));
             }
-            assert_eq!(found, expected, "at most {most}");
-            assert_eq!((by_counts.sizes, by_counts.shared), (one_by_one.sizes, one_by_one.shared));
         }
     }
 }

@@ -10,11 +10,12 @@ use std::thread;
 use super::assign::{AssignedRange, Assigning, BlockSums, add_blocks};
 use super::centres::{Found, find_centres};
 use super::clusters::Members;
-use super::place::Filling;
+use super::pass::buffer_bytes;
+use super::place::{Filling, distances};
 use super::{Partition, PartitionInput, chunk_rows};
 use crate::cluster::assigner::{Assigner, AssignerRoom};
 use crate::gpu::Gpu;
-use crate::outofcore::plan::ClusterGraph;
+use crate::outofcore::plan::{ClusterGraph, RECORD_HEAD};
 use crate::outofcore::store::{Bins, Checksums, Log, RepeatedFile};
 use crate::parallel::{join, spawn};
 use crate::vectors::Access;
@@ -25,16 +26,13 @@ use crate::{Device, Repeated, Result, Vectors};
 /// [`SUM_ROWS`](super::SUM_ROWS) and of the rows of a checksum.
 const RANGE: usize = 1 << 17;
 
-/// Members of a piece of the file.
-const PIECE: usize = 1 << 17;
-
 /// Threads that assign on a GPU: two embed rows while the GPU compares those of another.
 const THREADS: usize = 3;
 
 /// The clusters of a base, as lists of its rows.
 pub(crate) struct RowLists {
     /// Of each cluster: ids in ascending order, each with the member's other cluster.
-    members: Vec<Vec<[u32; 2]>>,
+    members: Bins,
     graph: ClusterGraph,
     mean: Vec<f64>,
     checksums: Checksums,
@@ -45,8 +43,8 @@ type AssignedBlocks = (AssignedRange, Vec<u32>);
 
 impl RowLists {
     /// Finds the clusters of all rows except the repeated ones, on all `devices`: those of
-    /// [`Partition::new`] on the first.
-    pub(crate) fn find(input: &PartitionInput<'_>, devices: &[Device]) -> Result<Self> {
+    /// [`Partition::new`] on the first. Writes members to `log`.
+    pub(crate) fn find(input: &PartitionInput<'_>, devices: &[Device], log: Log) -> Result<Self> {
         let PartitionInput { base, repeated, embedding, plan, progress, .. } = *input;
         let n = base.len();
         let nodes = n - repeated.len();
@@ -74,25 +72,24 @@ impl RowLists {
         };
         base.advise(Access::InOrder);
         let mut filling = Filling::new(clusters, plan.cluster_size);
-        let mut members: Vec<Vec<[u32; 2]>> = vec![Vec::new(); clusters];
+        // The disk reads the base meanwhile, so it writes members later.
+        let mut members = Bins::new(log.deferred(), clusters, buffer_bytes(plan, clusters));
         let (mut mean, mut largest, mut checksums) = (vec![0f64; dim], 0f32, Checksums::default());
         let mut place = |rows: Range<usize>, (assigned, blocks): AssignedBlocks| -> Result<()> {
+            progress.check()?;
             checksums.add(&blocks);
             largest = largest.max(assigned.largest);
             add_blocks(&mut mean, &assigned.sums);
             let ids = repeated.others(rows);
             let mut pairs = assigned.nearest;
-            if !filling.put_all(assigned.pairs.iter().map(|(&pair, &rows)| (pair, rows.into()))) {
-                for (&id, pair) in ids.iter().zip(&mut pairs) {
-                    // A row whose nearest clusters are full is compared with all.
-                    progress.check()?;
-                    let row = || embedding.rows(base, 1, |_| id as usize);
-                    *pair = filling.put(*pair, || centres.distances(&row().row(0)));
-                }
+            if !filling.put_all(&assigned.pairs) {
+                filling.put(&mut pairs, |index| distances(&centres, embedding, base, ids[index]));
             }
-            for (&id, &[a, b]) in ids.iter().zip(&pairs) {
-                members[a as usize].push([id, b]);
-                members[b as usize].push([id, a]);
+            let (records, ends) = by_cluster(&ids, &pairs, clusters);
+            let mut first = 0;
+            for (cluster, &end) in ends.iter().enumerate() {
+                members.extend(cluster, bytemuck::cast_slice(&records[first..end]), RECORD_HEAD)?;
+                first = end;
             }
             Ok(())
         };
@@ -116,6 +113,7 @@ impl RowLists {
             });
             threads.into_iter().try_for_each(join).and(placed)
         })?;
+        members.pieces()?;
         check_smallest(base, largest, embedding.metric())?;
         base.validated(largest);
         mean.iter_mut().for_each(|sum| *sum /= nodes as f64);
@@ -123,21 +121,17 @@ impl RowLists {
         Ok(Self { members, graph: ClusterGraph::new(clusters, shared), mean, checksums })
     }
 
-    /// Writes the members to `log` and the `repeated` rows to `repeated_log`.
-    pub(crate) fn written(
+    /// The partition with these lists. Writes the `repeated` rows to `repeated_log`.
+    pub(crate) fn partition(
         self,
         base: &Vectors,
         repeated: &Repeated,
-        [log, repeated_log]: [Log; 2],
+        repeated_log: Log,
     ) -> Result<Partition> {
         let Self { members, graph, mean, checksums } = self;
         base.advise(Access::AtRandom);
-        let mut bins = Bins::new(log, members.len(), 0);
-        for (cluster, members) in members.into_iter().enumerate() {
-            members.chunks(PIECE).try_for_each(|piece| bins.put(cluster, bytemuck::cast_slice(piece)))?;
-        }
         Ok(Partition {
-            members: Members::Ids(bins, base.clone()),
+            members: Members::Ids(members, base.clone()),
             graph,
             mean,
             checksums,
@@ -147,6 +141,26 @@ impl RowLists {
             dim: base.dim(),
         })
     }
+}
+
+/// The records of rows by cluster, in the order of the rows: ids, each with the row's other cluster.
+/// Also returns the end of each cluster's records.
+fn by_cluster(ids: &[u32], pairs: &[[u32; 2]], clusters: usize) -> (Vec<[u32; 2]>, Vec<usize>) {
+    let mut ends = vec![0; clusters];
+    pairs.iter().flatten().for_each(|&cluster| ends[cluster as usize] += 1);
+    let mut begin = 0;
+    for end in &mut ends {
+        begin += std::mem::replace(end, begin);
+    }
+    let mut records = vec![[0; 2]; 2 * ids.len()];
+    for (&id, &[a, b]) in ids.iter().zip(pairs) {
+        for (cluster, other) in [(a, b), (b, a)] {
+            let place = &mut ends[cluster as usize];
+            records[*place] = [id, other];
+            *place += 1;
+        }
+    }
+    (records, ends)
 }
 
 /// The GPU of each thread that assigns; none on the CPU, which has all threads of the pool.
@@ -164,4 +178,16 @@ fn workers(devices: &[Device]) -> Result<Vec<Option<Gpu>>> {
         }
     }
     Ok(workers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_grouped_by_cluster_in_the_order_of_rows() {
+        let (records, ends) = by_cluster(&[3, 5, 8], &[[2, 0], [0, 2], [3, 2]], 5);
+        assert_eq!(ends, [2, 2, 5, 6, 6]);
+        assert_eq!(records, [[3, 2], [5, 2], [3, 0], [5, 0], [8, 3], [8, 2]]);
+    }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Vectors;
 use crate::outofcore::plan::RECORD_HEAD;
-use crate::outofcore::store::{Checksums, Piece, RepeatedPieces};
+use crate::outofcore::store::{Checkpoint, Checksums, Piece, RepeatedPieces};
 use crate::vectors::embedding::Embedding;
 
 /// The places of all clusters on disk.
@@ -28,6 +28,15 @@ impl Table {
     /// Bytes of the file of repeated rows.
     pub(crate) fn repeated_bytes(&self) -> u64 {
         self.repeated.bytes()
+    }
+
+    /// Whether all clusters were built and merged at a checkpoint: their members are not needed any
+    /// more, and their file may be empty.
+    pub(crate) fn is_merged(&self, done: &Checkpoint) -> bool {
+        let is_built = |cluster: u32| done.entries.get(cluster as usize).is_some_and(Option::is_some);
+        done.base == self.checksums.digest()
+            && done.merged.len() == self.shared.len()
+            && self.shared.iter().all(|&(a, b, _)| is_built(a) && is_built(b))
     }
 
     /// Whether all numbers are in range, fit one another, and fit clusters of `base` of at most

@@ -122,7 +122,7 @@ impl ClusterPlan {
         let limits = given.or(Limits::available(builder.descent.device, base.len())?);
         let plan = Self::new(builder, base, &limits)?.map(|plan| {
             let host = limits.host_memory.unwrap_or(u64::MAX);
-            let reads = plan.members_fit(base.len(), host) && stays_in_memory(base, plan.host_bytes);
+            let reads = plan.assignment_fits(base.len(), host) && stays_in_memory(base, plan.host_bytes);
             Self { limits: *given, ..plan.reading_base(reads) }
         });
         Ok(plan)
@@ -225,14 +225,13 @@ impl ClusterPlan {
         Self { disk_bytes: plan.disk().bytes(), ..plan }
     }
 
-    /// Whether the partition may hold all members in `host` bytes: their ids and other clusters,
-    /// and the nearest centres of all rows, beside the search for repeated rows.
-    fn members_fit(&self, nodes: usize, host: u64) -> bool {
-        let PlannedBytes { process, buffers, member_ids, .. } = self.bytes;
+    /// Whether the partition may hold the nearest centres of all rows in `host` bytes, beside the
+    /// search for repeated rows: ranges of rows wait for the ranges before them.
+    fn assignment_fits(&self, nodes: usize, host: u64) -> bool {
+        let PlannedBytes { process, buffers, .. } = self.bytes;
         let search = if self.groups { PEAK_BYTES * nodes } else { 0 };
         let nearest = nodes * size_of::<[u32; 2]>();
-        [buffers, member_ids, search as u64, nearest as u64].into_iter().fold(process, u64::saturating_add)
-            <= host
+        [buffers, search as u64, nearest as u64].into_iter().fold(process, u64::saturating_add) <= host
     }
 
     /// Bytes of host memory of a build [in memory](super::super::OutOfCore::in_memory), without the

@@ -20,6 +20,10 @@ pub(super) const LEAST_CLUSTER: usize = 16;
 /// Average fill of clusters: k-means makes some larger than others.
 const FILL: f64 = 0.75;
 
+/// Least ranges of ids of finished rows: the first ones are soon sorted, so the disk waits little
+/// for them when the index is written.
+const ROW_BINS: usize = 128;
+
 /// Maximum bytes of all buffers of work files.
 const BUFFERS: u64 = 256 << 20;
 
@@ -178,7 +182,7 @@ impl MemoryModel<'_> {
     pub(super) fn row_bins(&self, host: u64) -> RowBins {
         let n = self.data.rows;
         let bytes = n as u64 * self.finished_row();
-        let count = usize::try_from(bytes.div_ceil((host / 8).max(1))).unwrap_or(n).clamp(8, n);
+        let count = usize::try_from(bytes.div_ceil((host / 8).max(1))).unwrap_or(n).max(ROW_BINS).min(n);
         let buffer = ((buffers(host) / 2 / count as u64) as usize).clamp(4 << 10, LARGEST_BUFFER);
         RowBins { count, buffer }
     }

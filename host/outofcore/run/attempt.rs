@@ -17,7 +17,7 @@ use crate::outofcore::partition::{Partition, PartitionInput, RowLists, Table, fi
 use crate::outofcore::plan::{ClusterGraph, ClusterPlan, Dispatcher};
 use crate::outofcore::store::{
     Attempt, Bins, CHECKPOINT, CLUSTERS, Checkpoint, CheckpointShape, Checkpoints, Damage, Fault, LISTS, Log,
-    Medium, Pair, REPEATED, ROWS, TABLE, changed,
+    Medium, Pair, REPEATED, ROWS, Saving, TABLE, changed,
 };
 use crate::parallel::{join, spawn};
 use crate::vectors::embedding::Embedding;
@@ -57,22 +57,23 @@ impl Run<'_> {
         let Self { settings: OutOfCore { builder, .. }, base, .. } = *self;
         let began = Instant::now();
         let embedding = Embedding::new(base, builder.descent.metric, &self.progress.partition)?;
-        let partition = self.partition(work, &embedding, first)?;
+        let (partition, table) = self.partition(work, &embedding, first)?;
         work.keep();
         stats.clusters = partition.graph.clusters();
         stats.cluster_bytes = partition.bytes();
         stats.partition += began.elapsed().as_secs_f64();
 
         let began = Instant::now();
-        let (mut merged, mut checkpoints) = self.merge(work, &partition, &embedding, stats)?;
+        let (mut merged, mut checkpoints) = self.merge(work, &partition, table, &embedding, stats)?;
         stats.build += began.elapsed().as_secs_f64();
         (stats.cache, stats.spilled_bytes) = (merged.cache, merged.spilled_bytes);
         thread::scope(|scope| {
-            // No list waits, so their file is emptied while the index is written: large files take
-            // a while.
+            // No list waits and no member is needed any more, so their files are emptied while the
+            // index is written: large files take a while.
             let cutting = spawn(scope, || {
                 checkpoints.wait()?;
-                work.log(LISTS, 0).map(drop)
+                work.log(LISTS, 0)?;
+                work.log(CLUSTERS, 0).map(drop)
             })?;
             self.finish(&mut merged, &partition, &embedding, stats)?;
             Ok(join(cutting)?)
@@ -96,9 +97,9 @@ impl Run<'_> {
         let Merged { entries: clusters, central, .. } = merged;
         let nodes = Reached { clusters, central: *central };
         let entries = entry_points(builder, base, embedding, &repeated, nodes);
-        stats.layers = self.write(merged, &repeated, entries)?;
+        self.write(merged, &repeated, entries, stats)?;
         task.end(merged.rows.bytes());
-        stats.write += began.elapsed().as_secs_f64();
+        stats.write += began.elapsed().as_secs_f64() - stats.reach;
         Ok(())
     }
 
@@ -124,29 +125,37 @@ impl Run<'_> {
         Ok(BTreeSet::new())
     }
 
-    /// Opens the clusters of earlier work, or makes new ones. Clusters of an `earlier` run must be
-    /// of the unchanged base.
-    fn partition(&self, work: &Medium, embedding: &Embedding, earlier: bool) -> Attempt<Partition> {
+    /// Opens the clusters of earlier work, or makes new ones, whose table is still to be saved.
+    /// Clusters of an `earlier` run must be of the unchanged base.
+    fn partition(
+        &self,
+        work: &Medium,
+        embedding: &Embedding,
+        earlier: bool,
+    ) -> Attempt<(Partition, Option<Saving>)> {
         let Self { base, plan, .. } = *self;
         if let Some(table) = work.load::<Table>(TABLE)?
             && table.is_sound(base, embedding, plan.cluster_size)
-            && let Some(log) = work.log(CLUSTERS, table.bytes)?
+            && let done = work.load::<Checkpoint>(CHECKPOINT)?
+            && let bytes = if done.is_some_and(|done| table.is_merged(&done)) { 0 } else { table.bytes }
+            && let Some(log) = work.log(CLUSTERS, bytes)?
             && let Some(repeated) = work.log(REPEATED, table.repeated_bytes())?
         {
             if earlier {
                 table.checksums.check(base, work.path(), &self.progress.partition)?;
             }
-            return Ok(Partition::open(base, table, log, repeated));
+            return Ok((Partition::open(base, table, log, repeated), None));
         }
         work.forget(TABLE)?;
         self.new_partition(work, embedding)
     }
 
-    fn new_partition(&self, work: &Medium, embedding: &Embedding) -> Attempt<Partition> {
+    fn new_partition(&self, work: &Medium, embedding: &Embedding) -> Attempt<(Partition, Option<Saving>)> {
         let Self { settings: OutOfCore { builder, .. }, base, plan, trace, devices, .. } = *self;
         let task = trace.start(TaskKind::Partition, "partition", None);
-        let log = work.log(CLUSTERS, 0)?.ok_or(Fault::Damage(Damage::Clusters))?;
-        let repeated_log = work.log(REPEATED, 0)?.ok_or(Fault::Damage(Damage::Repeated))?;
+        let empty = |name, damage| work.log(name, 0)?.ok_or(Fault::Damage(damage));
+        let log = || empty(CLUSTERS, Damage::Clusters);
+        let repeated_log = empty(REPEATED, Damage::Repeated)?;
         let mut partition = thread::scope(|scope| {
             for device in devices.iter().filter(|device| matches!(device, Device::Cuda(_))) {
                 let builder = builder.clone().device(*device);
@@ -168,10 +177,10 @@ impl Run<'_> {
                 progress: &self.progress.partition,
             };
             if plan.reads_base || matches!(work, Medium::Memory) {
-                self.row_lists(input, [log, repeated_log])
+                self.row_lists(input, log, repeated_log)
             } else {
                 let repeated = &find_repeated(builder, base, plan, input.progress)?;
-                Partition::new(&PartitionInput { repeated, ..input }, log, repeated_log)
+                Ok(Partition::new(&PartitionInput { repeated, ..input }, log()?, repeated_log)?)
             }
         })?;
         let checksum = partition.checksums.digest();
@@ -179,30 +188,34 @@ impl Run<'_> {
             // An earlier table was lost, and the checksums of the blocks with it.
             return Err(changed(base, "other values", work.path()).into());
         }
-        if let Medium::Folder(_) = work {
-            work.save(TABLE, &partition.table()?)?;
-        }
+        let (table, on_disk) = partition.table()?;
         task.end(partition.bytes());
-        Ok(partition)
+        Ok((partition, work.saving(TABLE, table, on_disk)))
     }
 
     /// Partitions a base that stays in memory. Repeated rows are looked for meanwhile, since most
     /// data has none; if it has, the rows are assigned again without them.
-    fn row_lists(&self, input: PartitionInput<'_>, logs: [Log; 2]) -> Result<Partition> {
+    fn row_lists(
+        &self,
+        input: PartitionInput<'_>,
+        empty: impl Fn() -> Attempt<Log>,
+        repeated_log: Log,
+    ) -> Attempt<Partition> {
         let Self { settings: OutOfCore { builder, .. }, base, plan, devices, .. } = *self;
         let unwatched = input.progress.unwatched();
         base.read_ahead();
-        let (repeated, lists) = thread::scope(|scope| {
+        let log = empty()?;
+        let (repeated, lists) = thread::scope(|scope| -> Result<_> {
             let finding = spawn(scope, || find_repeated(builder, base, plan, &unwatched))?;
-            let lists = RowLists::find(&input, devices);
+            let lists = RowLists::find(&input, devices, log);
             Ok((join(finding)?, lists?))
         })?;
         let lists = if repeated.is_empty() {
             lists
         } else {
-            RowLists::find(&PartitionInput { repeated: &repeated, ..input }, devices)?
+            RowLists::find(&PartitionInput { repeated: &repeated, ..input }, devices, empty()?)?
         };
-        lists.written(base, &repeated, logs)
+        Ok(lists.partition(base, &repeated, repeated_log)?)
     }
 
     /// Loads the last checkpoint, and computes the steps of all clusters.
@@ -227,12 +240,13 @@ impl Run<'_> {
         Ok(Begun { checkpoint, steps, turns, left })
     }
 
-    /// Builds the remaining clusters and merges their lists. The last checkpoint may still be
-    /// saving on return.
+    /// Builds the remaining clusters and merges their lists. Before the first checkpoint, the table of
+    /// new clusters is saved beside. The last checkpoint may still be saving on return.
     fn merge(
         &self,
         work: &Medium,
         partition: &Partition,
+        table: Option<Saving>,
         embedding: &Embedding,
         stats: &mut OutOfCoreStats,
     ) -> Attempt<(Merged, Checkpoints)> {
@@ -249,6 +263,7 @@ impl Run<'_> {
         let degree = builder.strategy.max_degree();
         let mut merger = Merger::new(self.base.len(), degree, checkpoint, lists, rows);
         let mut checkpoints = work.checkpoints(CHECKPOINT, *every);
+        table.map_or(Ok(()), |save| checkpoints.run(save))?;
         let stage = self.progress.build.stage("build", left as u64);
         let peak_gpu_bytes = AtomicU64::new(0);
         let pipeline = Pipeline {

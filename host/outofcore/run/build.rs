@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::attempt::{Parts, Run};
@@ -11,8 +10,7 @@ use super::trace::Trace;
 use crate::atomic_file::with_suffix;
 use crate::outofcore::plan::{ClusterPlan, Limits, Order};
 use crate::outofcore::store::{Damage, Fault, Manifest, Medium, WorkFolder};
-use crate::parallel::{join, spawn};
-use crate::{Builder, DataShape, Device, Error, Fingerprint, Index, Result, Target, Vectors, check_no_input};
+use crate::{Builder, DataShape, Device, Fingerprint, Result, Target, Vectors, check_no_input};
 
 /// Builds an index cluster by cluster, with work files on disk or in memory.
 ///
@@ -182,19 +180,10 @@ impl OutOfCore {
             }
         }
         stats.tasks = trace.tasks();
-        let counting = Instant::now();
-        thread::scope(|scope| {
-            // Large files take a while to be removed.
-            let removing = spawn(scope, || {
-                work.remove();
-                Ok::<(), Error>(())
-            })?;
-            stats.unreachable = Index::open(output)?.unreachable(&builder.descent.progress)?;
-            stats.reach = counting.elapsed().as_secs_f64();
-            join(removing)?;
-            stats.remove = counting.elapsed().as_secs_f64() - stats.reach;
-            Ok(stats)
-        })
+        let removing = Instant::now();
+        work.remove();
+        stats.remove = removing.elapsed().as_secs_f64();
+        Ok(stats)
     }
 
     /// The parts of the build's progress, by their estimated times.

@@ -49,7 +49,7 @@ impl LocalIndex {
         let builder = builder.clone().sample(0).layers(false).grouped(false).descent(descent.clone());
         let Built { index, stats, on_device } = builder.build_and_keep(&vectors, None)?;
         let distance = |out: &mut Vec<f32>, member: usize| {
-            embedding.embed(&vectors.row(member), out);
+            embedding.embed(&vectors, member, out);
             let terms = out.iter().zip(mean).map(|(&x, y)| (f64::from(x) - y).powi(2));
             CentralNode::new(terms.sum::<f64>(), ids[member])
         };

@@ -31,15 +31,14 @@ pub struct OutOfCoreStats {
     pub partition: f64,
     /// Seconds of building and merging clusters.
     pub build: f64,
-    /// Seconds of writing the index, layers included.
+    /// Seconds of writing the index, layers included, without the count of reachable nodes.
     pub write: f64,
     /// Seconds of testing for layers and building them.
     pub layers: f64,
-    /// Seconds of removing the work files, from the end of the count of reachable nodes on. The
-    /// count and the removal begin together.
-    pub remove: f64,
-    /// Seconds of counting the nodes that cannot be reached.
+    /// Seconds of counting the nodes that cannot be reached, while the disk writes the index.
     pub reach: f64,
+    /// Seconds of removing the work files.
+    pub remove: f64,
     /// Peak bytes of device memory, the maximum over all devices.
     pub peak_gpu_bytes: u64,
     /// Kernel times of each GPU while clusters were built. Concurrent kernels slow each other down.

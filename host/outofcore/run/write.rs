@@ -12,9 +12,10 @@ use rayon::prelude::*;
 use super::attempt::Run;
 use super::build::OutOfCore;
 use super::merge::Merged;
+use super::stats::OutOfCoreStats;
 use super::turns::Turns;
 use crate::build::Below;
-use crate::index::{IndexFile, Layered};
+use crate::index::{IndexFile, Layered, Reach, WrittenRows};
 use crate::memory::zeros;
 use crate::outofcore::plan::ClusterPlan;
 use crate::outofcore::store::{Attempt, Damage, Fault};
@@ -54,20 +55,30 @@ impl Run<'_> {
         if sound { Ok(()) } else { Err(Fault::Damage(Damage::Rows)) }
     }
 
-    /// Writes the index range by range, then its layers. Returns the seconds of the layers.
-    pub(super) fn write(&self, merged: &Merged, repeated: &Repeated, entries: Vec<u32>) -> Attempt<f64> {
+    /// Writes the index range by range, then its layers. Sets the statistics of both.
+    pub(super) fn write(
+        &self,
+        merged: &Merged,
+        repeated: &Repeated,
+        entries: Vec<u32>,
+        stats: &mut OutOfCoreStats,
+    ) -> Attempt<()> {
         let Self { settings: OutOfCore { builder, stale, .. }, base, plan, .. } = *self;
         let ending = Ending { builder, base, plan, repeated };
         let mut file = ending.create(self.output, merged.entries.len())?;
         // The last unit is the layers.
         let stage = self.progress.write.stage("write", merged.rows.count() as u64 + 1);
         self.write_rows(&mut file, merged, &stage)?;
+        // The disk writes the rows meanwhile.
+        let graph = file.rows()?;
         let began = Instant::now();
-        let layers = ending.layers(&mut file, entries, self.devices[0])?;
-        let seconds = began.elapsed().as_secs_f64();
+        let layers = ending.layers(&graph, entries, self.devices[0])?;
+        stats.layers = began.elapsed().as_secs_f64();
+        stats.unreachable = ending.unreachable(&graph, &layers)?;
+        stats.reach = began.elapsed().as_secs_f64() - stats.layers;
+        drop(graph);
         stage.advance(1)?;
-        ending.commit(file, &layers, stale)?;
-        Ok(seconds)
+        Ok(ending.commit(file, &layers, stale)?)
     }
 
     /// Writes all rows. Threads read and sort the next ranges while one range is written.
@@ -189,21 +200,27 @@ impl Ending<'_> {
         IndexFile::create(output, &description, Fingerprint::of(base)?, degree, ENTRIES)
     }
 
-    /// Builds the layers that the index needs above its `entries`. All of its rows must be in
-    /// `file`.
-    pub(crate) fn layers(self, file: &mut IndexFile, entries: Vec<u32>, device: Device) -> Result<Layered> {
+    /// Builds the layers that the written rows `graph` need above their `entries`.
+    pub(crate) fn layers(self, graph: &WrittenRows, entries: Vec<u32>, device: Device) -> Result<Layered> {
         let Self { builder, base, plan, repeated } = self;
         if !builder.layered || plan.layer_nodes < 2 {
             return Ok(Layered::at(entries));
         }
-        let graph = &file.rows()?;
         graph.advise(Access::AtRandom);
         base.advise(Access::AtRandom);
         let space = &Space::unprepared(base, builder.descent.metric);
         let below = Below { base, space, graph, repeated, most: plan.layer_nodes, on_device: None };
         let layered = builder.clone().device(device).layers_over(&below, entries);
         base.advise(Access::Somehow);
+        graph.advise(Access::Somehow);
         layered
+    }
+
+    /// Counts the nodes of the written rows `graph` that no path from the start reaches.
+    pub(crate) fn unreachable(self, graph: &WrittenRows, start: &Layered) -> Result<u64> {
+        let Self { builder, base, repeated, .. } = self;
+        let reach = Reach { graph, nodes: base.len(), first: start.first_nodes() };
+        reach.unreachable(repeated, std::iter::empty(), &builder.descent.progress)
     }
 
     /// Puts the complete index in place, and deletes `stale` files just before.

@@ -208,14 +208,19 @@ impl Checkpoints {
         checkpoint: Checkpoint,
         sync: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        self.wait()?;
         self.last = Instant::now();
         let Some(path) = self.path.clone() else { return Ok(()) };
-        let saving = std::thread::Builder::new().spawn(move || {
+        self.run(move || {
             sync()?;
             save(&path, &checkpoint)
-        });
-        self.running = Some(saving.map_err(no_thread)?);
+        })
+    }
+
+    /// Runs `saving` on the thread, after the running save. Its error comes from the next save, or
+    /// from [`wait`](Self::wait).
+    pub(crate) fn run(&mut self, saving: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+        self.wait()?;
+        self.running = Some(std::thread::Builder::new().spawn(saving).map_err(no_thread)?);
         Ok(())
     }
 

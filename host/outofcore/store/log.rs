@@ -41,6 +41,8 @@ struct WorkFile {
     name: &'static str,
     path: PathBuf,
     flush: Flush,
+    /// Whether the file is only synced by [`Log::flushing`].
+    deferred: bool,
 }
 
 /// Pieces in memory, by their offsets.
@@ -78,13 +80,22 @@ impl Log {
         }
         file.set_len(bytes).map_err(Error::io(&path))?;
         let folder = Arc::clone(folder);
-        let place = Place::File(WorkFile { file, folder, name, path, flush: Flush::default() });
+        let place =
+            Place::File(WorkFile { file, folder, name, path, flush: Flush::default(), deferred: false });
         Ok(Some(Self { place, end: bytes }))
     }
 
     /// An empty log in memory.
     pub(crate) fn in_memory() -> Self {
         Self { place: Place::Memory(Pieces::default()), end: 0 }
+    }
+
+    /// This log, without syncs before [`flushing`](Self::flushing).
+    pub(crate) fn deferred(mut self) -> Self {
+        if let Place::File(file) = &mut self.place {
+            file.deferred = true;
+        }
+        self
     }
 
     pub(crate) fn append(&mut self, content: &[u8]) -> Result<Piece> {
@@ -112,7 +123,7 @@ impl Log {
     }
 
     /// A function that waits, on any thread, until all appended pieces are on disk.
-    pub(crate) fn flushing(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + use<>> {
+    pub(crate) fn flushing(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + 'static + use<>> {
         let running = match &mut self.place {
             Place::File(WorkFile { file, path, flush, .. }) => {
                 let file = file.try_clone().map_err(Error::io(path))?;
@@ -137,7 +148,7 @@ impl WorkFile {
         let mut write = || {
             self.file.seek(SeekFrom::Start(end))?;
             self.file.write_all(content)?;
-            self.flush.wrote(content.len(), &self.file)
+            if self.deferred { Ok(()) } else { self.flush.wrote(content.len(), &self.file) }
         };
         write().map_err(Error::io(&self.path))
     }
@@ -301,7 +312,7 @@ impl Bins {
     }
 
     /// As [`Log::flushing`], without the buffers.
-    pub(crate) fn flushing(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + use<>> {
+    pub(crate) fn flushing(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + 'static + use<>> {
         self.log.flushing()
     }
 

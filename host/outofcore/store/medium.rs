@@ -9,6 +9,9 @@ use serde::de::DeserializeOwned;
 use super::{Checkpoints, Log, WorkFolder, save};
 use crate::Result;
 
+/// Saves a state, on any thread.
+pub(crate) type Saving = Box<dyn FnOnce() -> Result<()> + Send>;
+
 /// The place of a build's work.
 pub(crate) enum Medium {
     /// Files, from which a stopped build goes on.
@@ -40,6 +43,21 @@ impl Medium {
             Self::Folder(folder) => save(&folder.state(name), state),
             Self::Memory => Ok(()),
         }
+    }
+
+    /// A function that saves the state `name` after `sync`; `None` if nothing can use it later.
+    pub(crate) fn saving(
+        &self,
+        name: &str,
+        state: impl Serialize + Send + 'static,
+        sync: impl FnOnce() -> Result<()> + Send + 'static,
+    ) -> Option<Saving> {
+        let Self::Folder(folder) = self else { return None };
+        let path = folder.state(name);
+        Some(Box::new(move || {
+            sync()?;
+            save(&path, &state)
+        }))
     }
 
     /// Removes the state `name`.

@@ -15,7 +15,7 @@ pub(crate) use self::fault::{Attempt, Damage, Fault};
 #[cfg(test)]
 pub(crate) use self::folder::Folder;
 pub(crate) use self::log::{Bins, Gather, Log, Piece, Reader};
-pub(crate) use self::medium::Medium;
+pub(crate) use self::medium::{Medium, Saving};
 pub(crate) use self::repeated::{RepeatedFile, RepeatedPieces};
 use self::work::save;
 pub(crate) use self::work::{Manifest, WorkFolder};

@@ -55,11 +55,14 @@ impl RepeatedFile {
         Self { bins: Bins::open(log, vec![pieces.0], 0), rows }
     }
 
-    /// Waits until the file is on disk, and returns its pieces.
-    pub(crate) fn flushed(&mut self) -> Result<RepeatedPieces> {
-        let pieces = self.bins.pieces()?.concat();
-        self.bins.flushing()?()?;
-        Ok(RepeatedPieces(pieces))
+    /// The pieces of the file.
+    pub(crate) fn pieces(&mut self) -> Result<RepeatedPieces> {
+        Ok(RepeatedPieces(self.bins.pieces()?.concat()))
+    }
+
+    /// As [`Log::flushing`].
+    pub(crate) fn flushing(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + 'static + use<>> {
+        self.bins.flushing()
     }
 
     /// Reads the repeated rows. Fails with [`Damage::Repeated`] if they are damaged.

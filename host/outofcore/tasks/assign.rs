@@ -9,7 +9,7 @@ use super::store::ObjectStore;
 use crate::Error;
 use crate::cluster::assigner::{Assigner, AssignerRoom};
 use crate::outofcore::partition::{
-    AssignedRange, Assigning, BlockSums, Filling, add_blocks, chunk_rows, write_records,
+    AssignedRange, Assigning, BlockSums, Filling, add_blocks, chunk_rows, distances, write_records,
 };
 use crate::outofcore::plan::{ClusterGraph, Dispatcher, RECORD_HEAD};
 use crate::outofcore::store::rows_crc;
@@ -68,7 +68,6 @@ impl Context<'_> {
         let assigning = Assigning { base, repeated, embedding, nearest, stage, sums, largest: 0.0 };
         base.advise(Access::InOrder);
         let AssignedRange { nearest, pairs, sums, largest } = assigning.range(rows.clone(), piece)?;
-        let pairs: Vec<[u32; 3]> = pairs.into_iter().map(|([a, b], rows)| [a, b, rows]).collect();
         let assigned = Assigned { crc: rows_crc(base, rows), largest: largest.to_bits() };
         let pieces = [
             (NEAREST, bytemuck::cast_slice(&nearest)),
@@ -111,19 +110,14 @@ impl Context<'_> {
             }
             let pairs = counts(plan, &input)?;
             nodes += pairs.iter().map(|pair| u64::from(pair[2])).sum::<u64>();
-            if !filling.put_all(pairs.iter().map(|&[a, b, rows]| ([a, b], rows.into()))) {
+            if !filling.put_all(&pairs) {
                 let ids = shared.repeated.others(plan.rows(range));
                 let nearest = self.nearest(&input, ids.len())?;
-                for (&id, &nearest) in ids.iter().zip(&nearest) {
-                    let distances = || {
-                        let row = embedding.rows(base, 1, |_| id as usize);
-                        centres.distances(&row.row(0))
-                    };
-                    let pair = filling.put(nearest, distances);
-                    if pair != nearest {
-                        moved[range as usize].push([id, pair[0], pair[1]]);
-                    }
-                }
+                let mut placed = nearest.clone();
+                filling.put(&mut placed, |index| distances(centres, embedding, base, ids[index]));
+                let rows = ids.iter().zip(nearest).zip(placed);
+                let of_range = rows.filter(|((_, nearest), placed)| nearest != placed);
+                moved[range as usize].extend(of_range.map(|((&id, _), [a, b])| [id, a, b]));
             }
             stage.advance(1)?;
         }
@@ -196,7 +190,7 @@ pub(super) fn first_full(plan: &Plan, store: &ObjectStore) -> Outcome<Option<u32
     for range in 0..plan.ranges() as u32 {
         let input: Input<Assigned> = open(store, TaskId::new(TaskStage::Assign, range as usize))?;
         let pairs = counts(plan, &input)?;
-        if !filling.put_all(pairs.iter().map(|&[a, b, rows]| ([a, b], rows.into()))) {
+        if !filling.put_all(&pairs) {
             return Ok(Some(range));
         }
     }

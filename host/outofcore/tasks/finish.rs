@@ -11,7 +11,7 @@ use super::id::{TaskId, TaskStage};
 use super::store::{sync, unique};
 use crate::outofcore::run::{Ending, Reached, RowRange, append_rows, entry_points};
 use crate::outofcore::store::CentralNode;
-use crate::{Error, Index, Result};
+use crate::{Error, Result};
 
 /// The only piece of `assemble`.
 const ROWS: u32 = 0;
@@ -97,9 +97,11 @@ impl Context<'_> {
         }
         let reached = Reached { clusters: &entries, central: central.node };
         let entries = entry_points(builder, base, embedding, &shared.repeated, reached);
-        let layered = ending.layers(&mut file, entries, device)?;
+        let graph = file.rows()?;
+        let layered = ending.layers(&graph, entries, device)?;
+        let unreachable = ending.unreachable(&graph, &layered)?;
+        drop(graph);
         ending.commit(file, &layered, &[])?;
-        let unreachable = Index::open(&part.0)?.unreachable(&builder.descent.progress)?;
         stage.advance(1)?;
         let (bytes, header) = beginning(&part.0).map_err(Error::io(&part.0))?;
         fs::rename(&part.0, output).map_err(Error::io(output))?;
