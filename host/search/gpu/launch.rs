@@ -298,7 +298,8 @@ impl Task<'_> {
         let mut entries = Entries::Same(entries);
         for layer in layers {
             let LayerOnGpu { degree, beam, ref edges, ref places } = *layer;
-            let limits = BatchLimits { k: beam, breadth: layer.breadth(), width: 1, ..self.limits };
+            let limits =
+                BatchLimits { k: beam, breadth: layer.breadth(self.metric), width: 1, ..self.limits };
             let stage = Stage { edges, places: Some(places), degree, entries, limits };
             let output = Output { found: here, computed };
             self.launch_stage::<T, T::BeamLayer>(base, &stage, &queries, output)?;

@@ -30,7 +30,7 @@ use crate::search::coded::Coded;
 use crate::vectors::gpu::{AnyOrigin, Base, DeviceResults, OnDevice, Origin, narrowed};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
-use crate::{ElementType, Error, Progress, Result};
+use crate::{ElementType, Error, Metric, Progress, Result};
 
 /// The widest beam: it lies in the registers of a warp.
 pub(crate) const MAX_BEAM: usize = Held::Nodes512 as usize;
@@ -129,8 +129,8 @@ struct LayerOnGpu {
 
 impl LayerOnGpu {
     /// The breadth of searches of this layer.
-    fn breadth(&self) -> Breadth {
-        Breadth::fixed(self.beam)
+    fn breadth(&self, metric: Metric) -> Breadth {
+        Breadth::of_layer(self.beam, metric)
     }
 
     /// Device memory of a layer of an index of `n` nodes.
@@ -305,9 +305,11 @@ impl OnGpu {
     /// # Errors
     /// If they do not fit: the degree of the rows, and the bytes needed.
     fn check_slots(&self, space: &Space<'_>, limits: BatchLimits) -> std::result::Result<(), (usize, u64)> {
-        let dim = space.dim();
-        let of_layer =
-            |layer: &LayerOnGpu| BeamShape { dim, degree: layer.degree, breadth: layer.breadth(), width: 1 };
+        let (dim, metric) = (space.dim(), space.metric());
+        let of_layer = |layer: &LayerOnGpu| {
+            let breadth = layer.breadth(metric);
+            BeamShape { dim, degree: layer.degree, breadth, width: 1 }
+        };
         let BatchLimits { breadth, width, .. } = limits;
         let of_index = BeamShape { dim, degree: self.degree, breadth, width };
         self.layers.iter().map(of_layer).chain([of_index]).try_for_each(|shape| {
