@@ -30,7 +30,7 @@ use crate::search::coded::Coded;
 use crate::vectors::gpu::{AnyOrigin, Base, DeviceResults, OnDevice, Origin, narrowed};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
-use crate::{ElementType, Error, Metric, Progress, Result};
+use crate::{ElementType, Error, Progress, Result};
 
 /// The widest beam: it lies in the registers of a warp.
 pub(crate) const MAX_BEAM: usize = Held::Nodes512 as usize;
@@ -128,11 +128,6 @@ struct LayerOnGpu {
 }
 
 impl LayerOnGpu {
-    /// The breadth of searches of this layer.
-    fn breadth(&self, metric: Metric) -> Breadth {
-        Breadth::of_layer(self.beam, metric)
-    }
-
     /// Device memory of a layer of an index of `n` nodes.
     fn plan(n: usize, layer: &Layer) -> MemoryPlan {
         MemoryPlan::new().with::<u32>("layer edges", layer.padded_rows().len()).with::<u32>("layer places", n)
@@ -305,9 +300,9 @@ impl OnGpu {
     /// # Errors
     /// If they do not fit: the degree of the rows, and the bytes needed.
     fn check_slots(&self, space: &Space<'_>, limits: BatchLimits) -> std::result::Result<(), (usize, u64)> {
-        let (dim, metric) = (space.dim(), space.metric());
+        let dim = space.dim();
         let of_layer = |layer: &LayerOnGpu| {
-            let breadth = layer.breadth(metric);
+            let breadth = Breadth::of_layer(layer.beam, space.metric());
             BeamShape { dim, degree: layer.degree, breadth, width: 1 }
         };
         let BatchLimits { breadth, width, .. } = limits;
