@@ -31,8 +31,7 @@ const FEW_FROM_FIRST: usize = SAMPLE / 125;
 /// Beam of the test searches: narrow, since the entry points matter most for a narrow beam.
 pub(super) const BEAM: usize = 32;
 
-/// Beams tried for a layer. The layer takes the smallest that loses at most [`FEW_MORE`] searches
-/// more than the best. A search that goes astray in a layer does so with any beam below.
+/// Beams tried for a layer. A search that goes astray in a layer does so with any beam below.
 pub(super) const LAYER_BEAMS: [usize; 11] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64];
 
 /// One test search in a thousand.
@@ -87,6 +86,17 @@ impl Outcome {
     }
 }
 
+/// The place of a layer's beam among `tried`, the outcomes of beams from the narrowest on: the
+/// narrowest that loses at most [`FEW_MORE`] searches more than the best, or a wider one that loses
+/// fewer and takes at most 1 % more distances.
+fn place_of_beam(tried: &[Outcome]) -> usize {
+    let fewest = tried.iter().map(|outcome| outcome.lost).min().unwrap_or(0);
+    let first = tried.iter().position(|outcome| outcome.lost <= fewest + FEW_MORE).unwrap_or(0);
+    let most = tried[first].distances + tried[first].distances / 100;
+    let places = (first..tried.len()).filter(|&place| tried[place].distances <= most);
+    places.min_by_key(|&place| tried[place].lost).unwrap_or(first)
+}
+
 /// Searches for a sample of the nodes of a graph. A search goes astray if its best result is
 /// farther than the median neighbour of the node: it ended in another part of the data.
 struct Test<'a, G> {
@@ -129,8 +139,7 @@ impl<'a, G: Graph> Test<'a, G> {
         self.from(start)
     }
 
-    /// Sets the beam of the lowest of `layers`, entered at `entries`; returns the fewest searches
-    /// that go astray with any of the beams that were tried, and the distances with the beam set.
+    /// Sets the beam of the lowest of `layers`, entered at `entries`; returns the outcome with it.
     fn with(&self, layers: &mut [Layer], entries: &[u32]) -> Result<Outcome> {
         self.below.start(Start { layers, ..Start::at(entries) })?;
         let mut tried: Vec<Outcome> = Vec::with_capacity(LAYER_BEAMS.len());
@@ -141,15 +150,14 @@ impl<'a, G: Graph> Test<'a, G> {
             }
             let outcome = self.from(Start { layers, ..Start::at(entries) })?;
             tried.push(outcome);
-            // No wider beam can make this one too narrow.
-            if outcome.lost <= FEW_MORE {
+            // No wider beam loses fewer.
+            if outcome.lost == 0 {
                 break;
             }
         }
-        let lost = tried.iter().map(|outcome| outcome.lost).min().unwrap_or(usize::MAX);
-        let first = tried.iter().position(|outcome| outcome.lost <= lost + FEW_MORE).unwrap_or(0);
-        layers[0].set_beam(LAYER_BEAMS[first]);
-        Ok(Outcome { lost, ..tried[first] })
+        let place = place_of_beam(&tried);
+        layers[0].set_beam(LAYER_BEAMS[place]);
+        Ok(tried[place])
     }
 
     /// The beam that a search from `start` on the CPU finds for each node, and the distances of all
@@ -316,6 +324,22 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_beam_is_wider_where_it_loses_fewer_at_hardly_more_distances() {
+        let place = |tried: &[(usize, u64)]| {
+            let outcome = |&(lost, distances): &(usize, u64)| Outcome { lost, distances, growth: None };
+            place_of_beam(&tried.iter().map(outcome).collect::<Vec<_>>())
+        };
+        assert_eq!(place(&[(3, 1000)]), 0);
+        // One more than the fewest is few enough.
+        assert_eq!(place(&[(9, 1000), (2, 1100), (1, 1200)]), 1);
+        assert_eq!(place(&[(9, 1000), (2, 1100), (1, 1111)]), 2);
+        assert_eq!(place(&[(9, 1000), (2, 1100), (1, 1112)]), 1);
+        // As many losses do not widen it.
+        assert_eq!(place(&[(1, 1000), (1, 1000), (0, 1010), (0, 900)]), 2);
+        assert_eq!(place(&[(5, 1000), (5, 990), (5, 980)]), 0);
+    }
 
     #[test]
     fn layers_stay_if_searches_lose_less_or_compute_less() {

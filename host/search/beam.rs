@@ -3,6 +3,7 @@
 use tagore_device::key::{self, Key, NONE};
 use tagore_device::search::beam::stop::Stop;
 
+use super::breadth::Breadth;
 use super::visited::Visited;
 use crate::index::{Graph, Layer, Start};
 use crate::vectors::space::{Query, Space};
@@ -85,7 +86,8 @@ impl BeamSearch {
     }
 
     fn walk_layer(&mut self, space: &Space<'_>, layer: &Layer, query: Query<'_>) {
-        self.walk(space, layer, query, BeamLimits::all_of(layer.beam()), &mut |_| ());
+        let Breadth { kept: beam, stop, .. } = Breadth::of_layer(layer.beam(), space.metric());
+        self.walk(space, layer, query, BeamLimits { stop, ..BeamLimits::all_of(beam) }, &mut |_| ());
     }
 
     /// Starts the next layer's beam with the results of this one, up to `width` nodes.
@@ -199,5 +201,41 @@ impl BeamSearch {
     /// Distances computed by all searches so far.
     pub(crate) fn computed(&self) -> u64 {
         self.computed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prune::GraphRows;
+    use crate::{Metric, Progress, Vectors};
+
+    /// Distances that a search computes in a layer: a path through all of `rows` from the last to
+    /// the first and back, with an edge from every node to the first.
+    fn computed_in_layer(rows: &[[f32; 2]], query: [f32; 2], metric: Metric) -> u64 {
+        let base = Vectors::from_rows(rows).unwrap();
+        let space = Space::new(&base, metric, &Progress::silent()).unwrap();
+        let n = rows.len() as u32;
+        let edges = (0..n).flat_map(|node| [0, (node + 1) % n]).collect();
+        let layers = [Layer::new((0..n).collect(), 2, edges, 8)];
+        let graph = GraphRows::from_padded(vec![u32::MAX; rows.len()], 1);
+        let mut search = BeamSearch::new(rows.len());
+        let mut buffer = Vec::new();
+        let query = space.query_of(&query, &mut buffer).unwrap();
+        let start = Start { layers: &layers, ..Start::at(&[1]) };
+        search.run(&space, &graph, BeamTask { query, start, limits: BeamLimits::all_of(8) }, |_| ());
+        assert_eq!(search.found().next().map(|key| key as u32), Some(0));
+        search.computed()
+    }
+
+    #[test]
+    fn a_search_of_a_layer_leaves_nodes_twice_as_far_as_the_nearest() {
+        let rows = |far: f32| [[1.0, 0.0], [0.0, far], [0.0, far], [0.0, far], [0.0, far], [0.0, far]];
+        // Nodes 1, 0 and 2 are met before the first is found to be nearest.
+        assert_eq!(computed_in_layer(&rows(2.1), [0.0, 0.0], Metric::L2), 3);
+        assert_eq!(computed_in_layer(&rows(1.9), [0.0, 0.0], Metric::L2), 6);
+        assert_eq!(computed_in_layer(&rows(2.1), [1.0, 0.1], Metric::Cosine), 3);
+        assert_eq!(computed_in_layer(&rows(2.1), [1.0, 1.0], Metric::Cosine), 6);
+        assert_eq!(computed_in_layer(&rows(0.1), [1.0, 0.1], Metric::InnerProduct), 6);
     }
 }

@@ -8,6 +8,11 @@ use crate::{Index, Metric};
 /// nodes than its beam.
 const ROOM: usize = 2;
 
+/// A search of a layer expands no node beyond this multiple of the nearest list distance it found.
+/// List distances are squares, so the bound is twice as far. Where clusters lie apart, nodes of the
+/// query's own cluster are nearer than half of the way to all others, whose edges lead away.
+const FACTOR_IN_LAYERS: f32 = 4.0;
+
 /// The kernels of beam search, by the nodes that they hold.
 #[derive(Clone, Copy)]
 #[repr(usize)]
@@ -49,6 +54,16 @@ impl Breadth {
     /// A search that expands all of the `beam` nodes that it keeps.
     pub(crate) const fn fixed(beam: usize) -> Self {
         Self { beam, kept: beam, stop: Stop::NEVER }
+    }
+
+    /// A search of a layer that keeps `beam` nodes. It stops by distance, except under inner
+    /// product, where a ratio of list distances means nothing.
+    pub(super) const fn of_layer(beam: usize, metric: Metric) -> Self {
+        let stop = match metric {
+            Metric::InnerProduct => Stop::NEVER,
+            Metric::L2 | Metric::Cosine => Stop { rank: 0, factor: FACTOR_IN_LAYERS, slack: 0.0 },
+        };
+        Self { beam, kept: beam, stop }
     }
 
     /// A search that stops by distance: one for `k` nodes with a beam of `narrow` nodes, which a
@@ -110,6 +125,15 @@ mod tests {
         assert!((product.slack - 0.125 * 10f32.ln()).abs() < 1e-6, "{}", product.slack);
         // A beam of k stops at the first farther node, as a search that keeps k nodes does.
         assert_eq!(adaptive(7, (7, 7), Metric::L2).stop, Stop { rank: 6, factor: 1.0, slack: 0.0 });
+    }
+
+    #[test]
+    fn searches_of_layers_stop_at_twice_the_nearest_distance() {
+        for metric in [Metric::L2, Metric::Cosine] {
+            let stop = Stop { rank: 0, factor: 4.0, slack: 0.0 };
+            assert_eq!(Breadth::of_layer(8, metric), Breadth { stop, ..Breadth::fixed(8) });
+        }
+        assert_eq!(Breadth::of_layer(8, Metric::InnerProduct), Breadth::fixed(8));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::rerank::Reranking;
 use super::{BatchLimits, BeamShape, KeysTo, LayerOnGpu, OnGpu, Resident};
 use crate::gpu::{Buffer, Gpu, KernelTime, Measurement, MemoryPlan};
 use crate::progress::StageProgress;
-use crate::search::breadth::Held;
+use crate::search::breadth::{Breadth, Held};
 use crate::vectors::gpu::{
     Base, DeviceResults, OnDevice, Origin, Pick, metric_number, stage_kernels, stride,
 };
@@ -296,7 +296,8 @@ impl Task<'_> {
         let mut entries = Entries::Same(entries);
         for layer in layers {
             let LayerOnGpu { degree, beam, ref edges, ref places } = *layer;
-            let limits = BatchLimits { k: beam, breadth: layer.breadth(), width: 1, ..self.limits };
+            let breadth = Breadth::of_layer(beam, self.metric);
+            let limits = BatchLimits { k: beam, breadth, width: 1, ..self.limits };
             let stage = Stage { edges, places: Some(places), degree, entries, limits };
             let output = Output { found: here, computed };
             self.launch_stage::<T, T::BeamLayer>(base, &stage, &queries, output)?;

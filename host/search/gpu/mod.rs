@@ -138,11 +138,6 @@ struct LayerOnGpu {
 }
 
 impl LayerOnGpu {
-    /// The breadth of searches of this layer.
-    fn breadth(&self) -> Breadth {
-        Breadth::fixed(self.beam)
-    }
-
     /// Device memory of a layer of an index of `n` nodes.
     fn plan(n: usize, layer: &Layer) -> MemoryPlan {
         MemoryPlan::new().with::<u32>("layer edges", layer.padded_rows().len()).with::<u32>("layer places", n)
@@ -316,8 +311,10 @@ impl OnGpu {
     /// If they do not fit: the degree of the rows, and the bytes needed.
     fn check_slots(&self, space: &Space<'_>, limits: BatchLimits) -> std::result::Result<(), (usize, u64)> {
         let dim = space.dim();
-        let of_layer =
-            |layer: &LayerOnGpu| BeamShape { dim, degree: layer.degree, breadth: layer.breadth(), width: 1 };
+        let of_layer = |layer: &LayerOnGpu| {
+            let breadth = Breadth::of_layer(layer.beam, space.metric());
+            BeamShape { dim, degree: layer.degree, breadth, width: 1 }
+        };
         let BatchLimits { breadth, width, .. } = limits;
         let of_index = BeamShape { dim, degree: self.degree, breadth, width };
         self.layers.iter().map(of_layer).chain([of_index]).try_for_each(|shape| {
