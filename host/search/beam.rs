@@ -208,10 +208,11 @@ impl BeamSearch {
 mod tests {
     use super::*;
     use crate::prune::GraphRows;
+    use crate::vectors::QueryBuffer;
     use crate::{Metric, Progress, Vectors};
 
-    /// Distances that a search computes in a layer: a path through all of `rows` from the last to
-    /// the first and back, with an edge from every node to the first.
+    /// Distances that a search computes in a layer: a cycle through all `rows`, with an edge from
+    /// every node to the first. The search enters at the second.
     fn computed_in_layer(rows: &[[f32; 2]], query: [f32; 2], metric: Metric) -> u64 {
         let base = Vectors::from_rows(rows).unwrap();
         let space = Space::new(&base, metric, &Progress::silent()).unwrap();
@@ -220,7 +221,7 @@ mod tests {
         let layers = [Layer::new((0..n).collect(), 2, edges, 8)];
         let graph = GraphRows::from_padded(vec![u32::MAX; rows.len()], 1);
         let mut search = BeamSearch::new(rows.len());
-        let mut buffer = Vec::new();
+        let mut buffer = QueryBuffer::default();
         let query = space.query_of(&query, &mut buffer).unwrap();
         let start = Start { layers: &layers, ..Start::at(&[1]) };
         search.run(&space, &graph, BeamTask { query, start, limits: BeamLimits::all_of(8) }, |_| ());
@@ -229,9 +230,9 @@ mod tests {
     }
 
     #[test]
-    fn a_search_of_a_layer_leaves_nodes_twice_as_far_as_the_nearest() {
+    fn a_search_of_a_layer_expands_no_node_twice_as_far_as_the_nearest() {
         let rows = |far: f32| [[1.0, 0.0], [0.0, far], [0.0, far], [0.0, far], [0.0, far], [0.0, far]];
-        // Nodes 1, 0 and 2 are met before the first is found to be nearest.
+        // The first expansion computes nodes 0 and 2.
         assert_eq!(computed_in_layer(&rows(2.1), [0.0, 0.0], Metric::L2), 3);
         assert_eq!(computed_in_layer(&rows(1.9), [0.0, 0.0], Metric::L2), 6);
         assert_eq!(computed_in_layer(&rows(2.1), [1.0, 0.1], Metric::Cosine), 3);

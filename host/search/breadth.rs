@@ -9,8 +9,8 @@ use crate::{Index, Metric};
 const ROOM: usize = 2;
 
 /// A search of a layer expands no node beyond this multiple of the nearest list distance it found.
-/// List distances are squares, so the bound is twice as far. Where clusters lie apart, nodes of the
-/// query's own cluster are nearer than half of the way to all others, whose edges lead away.
+/// List distances are squares, so the bound is twice as far. A search that has met a node of the
+/// query's cluster finds nothing nearer from other clusters, where clusters lie apart.
 const FACTOR_IN_LAYERS: f32 = 4.0;
 
 /// The kernels of beam search, by the nodes that they hold.
