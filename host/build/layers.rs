@@ -37,6 +37,9 @@ pub(super) const LAYER_BEAMS: [usize; 11] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 
 /// One test search in a thousand.
 const FEW_MORE: usize = SAMPLE / 1000;
 
+/// Wider beams that are tried for a layer after the one that loses fewest searches.
+const PATIENCE: usize = 4;
+
 /// Degree of layers that are not monotonic graphs, and neighbours per node of the k-NN graphs they
 /// are pruned from. A step of a larger degree and a narrower beam takes fewer distances where the
 /// nodes are hard to search, as one node of each of thousands of clusters is.
@@ -97,6 +100,14 @@ fn place_of_beam(tried: &[Outcome]) -> usize {
     places.min_by_key(|&place| tried[place].lost).unwrap_or(first)
 }
 
+/// Whether a wider beam may lose fewer searches than those `tried`, at least one, from the narrowest
+/// on: not after [`PATIENCE`] that lost no fewer.
+fn may_find_more(tried: &[Outcome]) -> bool {
+    let fewest = tried.iter().map(|outcome| outcome.lost).min().unwrap_or(0);
+    let best = tried.iter().position(|outcome| outcome.lost == fewest).unwrap_or(0);
+    fewest > 0 && tried.len() - 1 - best < PATIENCE
+}
+
 /// Searches for a sample of the nodes of a graph. A search goes astray if its best result is
 /// farther than the median neighbour of the node: it ended in another part of the data.
 struct Test<'a, G> {
@@ -150,8 +161,7 @@ impl<'a, G: Graph> Test<'a, G> {
             }
             let outcome = self.from(Start { layers, ..Start::at(entries) })?;
             tried.push(outcome);
-            // No wider beam loses fewer.
-            if outcome.lost == 0 {
+            if !may_find_more(&tried) {
                 break;
             }
         }
@@ -339,6 +349,17 @@ mod tests {
         // As many losses do not widen it.
         assert_eq!(place(&[(1, 1000), (1, 1000), (0, 1010), (0, 900)]), 2);
         assert_eq!(place(&[(5, 1000), (5, 990), (5, 980)]), 0);
+    }
+
+    #[test]
+    fn wider_beams_are_tried_while_they_may_lose_fewer() {
+        let tried = |lost: &[usize]| {
+            let outcome = |&lost| Outcome { lost, distances: 0, growth: None };
+            may_find_more(&lost.iter().map(outcome).collect::<Vec<_>>())
+        };
+        assert!(tried(&[9]) && tried(&[9, 9, 9, 9]) && tried(&[9, 8, 9, 9, 9]));
+        assert!(!tried(&[9, 9, 9, 9, 9]) && !tried(&[9, 8, 9, 9, 9, 8]));
+        assert!(!tried(&[0]) && !tried(&[3, 0]));
     }
 
     #[test]

@@ -136,7 +136,7 @@ const ALPHAS: RangeInclusive<f32> = 0.01..=100.0;
 pub struct Strategy {
     pub(crate) kind: String,
     collect: Collect,
-    /// Whether lists of as many neighbours as there are candidates are the candidates.
+    /// Whether long lists are the candidates.
     takes_long_lists: bool,
     pub(crate) filter: Filter,
     pub(crate) threshold: Option<f32>,
@@ -294,8 +294,8 @@ impl Strategy {
     }
 
     /// Sets the source of candidates. Unless set, it is the kind's own, but a node's list alone if
-    /// lists hold as many neighbours as there are [`candidates`](Self::candidates): no node of a
-    /// path is then nearer than those of a good list.
+    /// lists are long: as long as the [`candidates`](Self::candidates), or twice the degree. Paths
+    /// hardly find nearer nodes than those of a good list.
     pub fn collect(mut self, collect: Collect) -> Self {
         self.collect = collect;
         self.takes_long_lists = false;
@@ -325,7 +325,8 @@ impl Strategy {
 
     /// The source of candidates of a graph with lists of `k` neighbours.
     pub(crate) const fn collect_from(&self, k: usize) -> Collect {
-        if self.takes_long_lists && k >= self.candidates { Collect::OneHop } else { self.collect }
+        let is_long = k >= self.candidates || k >= 2 * self.degree;
+        if self.takes_long_lists && is_long { Collect::OneHop } else { self.collect }
     }
 
     /// Whether this device can run the filter.
@@ -403,5 +404,26 @@ impl FromStr for Strategy {
         Self::all().into_iter().find(|strategy| strategy.kind == name).ok_or_else(|| {
             Error::argument("index", name, "cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng")
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lists_are_candidates_unless_another_source_is_set() {
+        for (strategy, long) in
+            [(Strategy::nsg(), 72), (Strategy::nssg(), 60), (Strategy::vamana(), 64), (Strategy::dpg(), 1)]
+        {
+            let kind = strategy.kind().to_owned();
+            assert_eq!(strategy.collect_from(long), Collect::OneHop, "{kind}");
+            assert_eq!(strategy.collect_from(long - 1), strategy.collect, "{kind}");
+            for collect in [Collect::OneHop, Collect::TwoHop, Collect::Path] {
+                assert_eq!(strategy.clone().collect(collect).collect_from(1000), collect, "{kind}");
+            }
+        }
+        assert_eq!(Strategy::nsg().candidates(300).collect_from(99), Collect::Path);
+        assert_eq!(Strategy::nsg().candidates(300).collect_from(100), Collect::OneHop);
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct PruneOptions {
     #[arg(long, conflicts_with = "threshold")]
     angle: Option<f32>,
     /// Collection of candidates: 1-hop, 2-hop or path [default: 1-hop if K is at least the number of
-    /// candidates, else the kind's]
+    /// candidates or twice the degree, else the kind's]
     #[arg(long)]
     collect: Option<Collect>,
     /// Filter of candidates: dist, angle, rank, tau-mng or alpha-cng [default: the kind's]
