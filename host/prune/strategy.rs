@@ -294,8 +294,8 @@ impl Strategy {
     }
 
     /// Sets the source of candidates. Unless set, it is the kind's own, but a node's list alone if
-    /// lists are long: as long as the [`candidates`](Self::candidates), or twice the degree. Paths
-    /// hardly find nearer nodes than those of a good list.
+    /// lists hold at least two thirds of as many neighbours as there are
+    /// [`candidates`](Self::candidates). Paths hardly find nearer nodes than those of a good list.
     pub fn collect(mut self, collect: Collect) -> Self {
         self.collect = collect;
         self.takes_long_lists = false;
@@ -325,7 +325,7 @@ impl Strategy {
 
     /// The source of candidates of a graph with lists of `k` neighbours.
     pub(crate) const fn collect_from(&self, k: usize) -> Collect {
-        let is_long = k >= self.candidates || k >= 2 * self.degree;
+        let is_long = 3 * k >= 2 * self.candidates;
         if self.takes_long_lists && is_long { Collect::OneHop } else { self.collect }
     }
 
@@ -414,7 +414,7 @@ mod tests {
     #[test]
     fn long_lists_are_candidates_unless_another_source_is_set() {
         for (strategy, long) in
-            [(Strategy::nsg(), 72), (Strategy::nssg(), 60), (Strategy::vamana(), 64), (Strategy::dpg(), 1)]
+            [(Strategy::nsg(), 48), (Strategy::nssg(), 40), (Strategy::vamana(), 64), (Strategy::dpg(), 1)]
         {
             let kind = strategy.kind().to_owned();
             assert_eq!(strategy.collect_from(long), Collect::OneHop, "{kind}");
@@ -423,7 +423,6 @@ mod tests {
                 assert_eq!(strategy.clone().collect(collect).collect_from(1000), collect, "{kind}");
             }
         }
-        assert_eq!(Strategy::nsg().candidates(300).collect_from(99), Collect::Path);
-        assert_eq!(Strategy::nsg().candidates(300).collect_from(100), Collect::OneHop);
+        assert_eq!(Strategy::vamana().candidates(200).collect_from(96), Collect::Path);
     }
 }

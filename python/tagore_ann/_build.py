@@ -77,7 +77,7 @@ def build(
         convert: convert float64 and other orders, by a copy.
         candidates: the largest number of candidates per node.
         collect: how candidates are collected: ``1-hop``, ``2-hop`` or ``path``. Unless given, ``1-hop``
-            if knn is at least candidates or twice the degree, else the kind's.
+            if knn is at least two thirds of candidates, else the kind's.
         filter: how candidates are filtered; the kind's unless given.
         alpha: slack of the distance filter or of alpha-cng.
         angle: least angle of the angle filter, in degrees.
