@@ -320,10 +320,14 @@ mod tests {
         (0..base.len()).filter_map(|at| Some([at as u32, first(at)? as u32])).collect()
     }
 
+    /// This base, without the repeated rows that it may remember.
+    fn unread(base: &Vectors) -> Vectors {
+        Vectors { repeated: OnceLock::new(), ..base.clone() }
+    }
+
     fn check(base: &Vectors, metric: Metric, what: &str) -> Repeated {
         let silent = Progress::silent();
-        // Remembers nothing of an earlier metric.
-        let base = &Vectors { repeated: OnceLock::new(), ..base.clone() };
+        let base = &unread(base);
         let space = Space::new(base, metric, &silent).unwrap();
         let expected = plain(base, metric);
         let raw = Repeated::of_base(base, metric, &silent).unwrap();
@@ -402,8 +406,9 @@ mod tests {
         let values = (0..n * dim).map(|i| if i % dim == 5 { (i / dim % 1000) as f32 } else { 1.5 });
         let alike = Vectors::from_f32(values.collect(), dim).unwrap();
         for (base, expected) in [(&equal, n - 1), (&alike, n - 1000)] {
-            let space = Space::new(base, Metric::L2, &Progress::silent()).unwrap();
             let on = |threads| {
+                let base = unread(base);
+                let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 pool.install(|| Repeated::of(&space, &Progress::silent())).unwrap()
             };

@@ -158,7 +158,7 @@ fn an_index_built_out_of_core_is_deterministic_and_as_good() {
 fn lists_too_long_for_a_block_are_pruned_on_the_cpu() {
     let base = uniform(560, 4, 32);
     let graph = Descent::new().knn(530).device(Device::Cpu).build(&base).unwrap();
-    let builder = |device| Builder::new(Strategy::nsg().degree(8)).device(device);
+    let builder = |device| Builder::new(Strategy::nsg().degree(8).collect(Collect::Path)).device(device);
     let build = |device| builder(device).build_with_stats(&base, Some(&graph)).unwrap();
     let ((expected, _), (found, stats)) = (build(Device::Cpu), build("emulated:8.9".parse().unwrap()));
     assert_eq!(stats.prune.device, "cpu");
