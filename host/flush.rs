@@ -29,8 +29,8 @@ impl Flush {
         self.begin(file)
     }
 
-    /// Starts to sync all that was written to `file`. A thread waits for the running sync first, and
-    /// takes over its error.
+    /// Starts to sync all that was written to `file`. A thread waits for the running sync first,
+    /// and takes over its error.
     ///
     /// # Errors
     /// If the file has no room for another handle, or no thread is available and the sync fails.

@@ -36,7 +36,7 @@ impl Filling {
     pub(crate) fn put(&mut self, nearest: &mut [[u32; 2]], distances: impl Fn(usize) -> Vec<f32> + Sync) {
         let mut first = 0;
         while first < nearest.len() {
-            // Until the next cluster is full, the same clusters have room, so rows move in parallel.
+            // Until the next cluster is full, the same ones have room, so rows move in parallel.
             let Self { sizes, most, .. } = &*self;
             let move_row = |(index, pair): (usize, &mut [u32; 2])| {
                 if pair.iter().any(|&cluster| sizes[cluster as usize] == *most) {

@@ -143,8 +143,8 @@ impl RowLists {
     }
 }
 
-/// The records of rows by cluster, in the order of the rows: ids, each with the row's other cluster.
-/// Also returns the end of each cluster's records.
+/// The records of rows by cluster, in the order of the rows: ids, each with the row's other
+/// cluster. Also returns the end of each cluster's records.
 fn by_cluster(ids: &[u32], pairs: &[[u32; 2]], clusters: usize) -> (Vec<[u32; 2]>, Vec<usize>) {
     let mut ends = vec![0; clusters];
     pairs.iter().flatten().for_each(|&cluster| ends[cluster as usize] += 1);

@@ -240,8 +240,8 @@ impl Run<'_> {
         Ok(Begun { checkpoint, steps, turns, left })
     }
 
-    /// Builds the remaining clusters and merges their lists. Before the first checkpoint, the table of
-    /// new clusters is saved beside. The last checkpoint may still be saving on return.
+    /// Builds the remaining clusters and merges their lists. The table of new clusters is saved
+    /// meanwhile, before the first checkpoint. The last checkpoint may still be saving on return.
     fn merge(
         &self,
         work: &Medium,
