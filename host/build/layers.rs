@@ -100,8 +100,8 @@ fn place_of_beam(tried: &[Outcome]) -> usize {
     places.min_by_key(|&place| tried[place].lost).unwrap_or(first)
 }
 
-/// Whether a wider beam may lose fewer searches than those `tried`, at least one, from the narrowest
-/// on: not after [`PATIENCE`] that lost no fewer.
+/// Whether a wider beam may lose fewer searches than those `tried`, at least one, from the
+/// narrowest on: not after [`PATIENCE`] that lost no fewer.
 fn may_find_more(tried: &[Outcome]) -> bool {
     let fewest = tried.iter().map(|outcome| outcome.lost).min().unwrap_or(0);
     let best = tried.iter().position(|outcome| outcome.lost == fewest).unwrap_or(0);

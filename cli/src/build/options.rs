@@ -22,8 +22,8 @@ pub(crate) struct PruneOptions {
     /// Least angle between neighbours of the angle filter, in degrees [default: 60]
     #[arg(long, conflicts_with = "threshold")]
     angle: Option<f32>,
-    /// Collection of candidates: 1-hop, 2-hop or path [default: 1-hop if K is at least two thirds of
-    /// the candidates, else the kind's]
+    /// Collection of candidates: 1-hop, 2-hop or path [default: 1-hop if K is at least two thirds
+    /// of the candidates, else the kind's]
     #[arg(long)]
     collect: Option<Collect>,
     /// Filter of candidates: dist, angle, rank, tau-mng or alpha-cng [default: the kind's]
