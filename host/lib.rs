@@ -71,8 +71,8 @@
 //! | [`tau_mng`](Strategy::tau_mng) | 50 | 72, path | distance, tau 0 | medoid |
 //! | [`alpha_cng`](Strategy::alpha_cng) | 50 | 72, path | distance, alpha 1.1, tau 0 | medoid |
 //!
-//! Lists of at least two thirds of as many neighbours are the candidates, without a path or a second
-//! hop, unless [`Strategy::collect`] is called.
+//! Lists of at least two thirds of as many neighbours are the candidates, without a path or a
+//! second hop, unless [`Strategy::collect`] is called.
 //!
 //! # In a service
 //!

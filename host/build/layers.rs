@@ -37,7 +37,7 @@ pub(super) const LAYER_BEAMS: [usize; 11] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 
 /// One test search in a thousand.
 const FEW_MORE: usize = SAMPLE / 1000;
 
-/// Wider beams that are tried for a layer after the one that loses fewest searches.
+/// The test of a layer tries this many wider beams after the best one.
 const PATIENCE: usize = 4;
 
 /// Degree of layers that are not monotonic graphs, and neighbours per node of the k-NN graphs they

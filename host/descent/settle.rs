@@ -1,5 +1,5 @@
-//! Lists on codes in bytes, settled: longer lists, ordered by codes and their rests, of which the
-//! nearest are kept.
+//! Settled lists of a build on int8 codes: descent finds longer lists, codes with their rests order
+//! them, and the nearest stay.
 
 use tagore_device::block::exact;
 use tagore_device::key::{self, Key};

@@ -47,8 +47,8 @@ pub struct Repeated {
 }
 
 impl Repeated {
-    /// Finds the repeated rows of a base. Rows in host memory remember them for the next build, but
-    /// for those that a space has normalised.
+    /// Finds the repeated rows of a base. A base in host memory remembers them for the next build,
+    /// except under cosine.
     ///
     /// # Errors
     /// If the work is cancelled.

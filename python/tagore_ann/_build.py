@@ -76,8 +76,8 @@ def build(
         progress: True for a bar of tqdm, or a callable that takes each `Update`.
         convert: convert float64 and other orders, by a copy.
         candidates: the largest number of candidates per node.
-        collect: how candidates are collected: ``1-hop``, ``2-hop`` or ``path``. Unless given, ``1-hop``
-            if knn is at least two thirds of candidates, else the kind's.
+        collect: how candidates are collected: ``1-hop``, ``2-hop`` or ``path``. Unless given,
+            ``1-hop`` if knn is at least two thirds of candidates, else the kind's.
         filter: how candidates are filtered; the kind's unless given.
         alpha: slack of the distance filter or of alpha-cng.
         angle: least angle of the angle filter, in degrees.

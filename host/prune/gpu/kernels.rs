@@ -14,8 +14,8 @@ use crate::gpu::sort;
 use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
 use crate::vectors::Element;
 
-/// The kernels of pruning lists of `k` by `strategy` over a base of type `T` and `dim` components on
-/// the device.
+/// The kernels of pruning lists of `k` by `strategy` over a base of type `T` and `dim` components
+/// on the device.
 /// Kernels of a user's rule are not among them.
 pub(crate) fn kernels<T: PruneKernels>(
     strategy: &Strategy,
