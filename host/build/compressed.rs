@@ -6,7 +6,7 @@ use super::{Builder, Built};
 use crate::quantize::{Compression, ScalarQuantizer};
 use crate::vectors::Repeated;
 use crate::vectors::space::Space;
-use crate::{DataShape, Error, Progress, Result, Vectors};
+use crate::{Collect, DataShape, Error, Progress, Result, Vectors};
 
 /// Share of making codes in the time of a build, for progress.
 const CODES: f64 = 0.1;
@@ -43,7 +43,9 @@ impl Builder {
 
     /// The builder of an index of the codes of a base.
     pub(super) fn on_codes(&self) -> Self {
-        let builder = Self { compression: None, ..self.clone() };
+        // Settled lists and paths would give one node two distances.
+        let strategy = self.strategy.clone().collect(Collect::OneHop);
+        let builder = Self { compression: None, strategy, ..self.clone() };
         let metric = ScalarQuantizer::metric_of(self.descent.metric);
         let have_rests = self.compression == Some(Compression::Int8);
         builder.metric(metric).grouped(false).with(|descent| descent.of_codes(have_rests))
