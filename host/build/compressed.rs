@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{Builder, Built};
-use crate::quantize::{Compression, ScalarQuantizer};
+use crate::quantize::{Codes, Compression, ScalarQuantizer};
 use crate::vectors::Repeated;
 use crate::vectors::space::Space;
 use crate::{Collect, DataShape, Error, Progress, Result, Vectors};
@@ -15,9 +15,13 @@ impl Builder {
     /// Builds on codes of one or two bytes per component in place of the vectors: a GPU holds the
     /// codes alone, and reads less; full vectors if `None`, as unless set. Edges are chosen by the
     /// distances of codes, which rounding changes a little, so an index finds nearly as much.
-    /// Neighbours are chosen by codes in `F16`; codes in `Int8` find more of them, and a second
-    /// byte per component chooses the nearest. Codes, with this byte, are in host memory during the
-    /// build. Not for a build from a given k-NN graph, nor out of core.
+    /// Codes are in host memory during the build. Not for a build from a given k-NN graph, nor out
+    /// of core.
+    ///
+    /// On `Int8`, lists begin longer and keep the nearest by a second byte per component, which
+    /// stays in host memory too. Not where candidates come from paths or second hops
+    /// ([`Strategy::collect`](crate::Strategy::collect)): their distances are those of the codes
+    /// alone.
     ///
     /// ```
     /// use tagore::{Builder, Compression, Strategy, Synth};
@@ -41,14 +45,17 @@ impl Builder {
         self.compression
     }
 
-    /// The builder of an index of the codes of a base.
-    pub(super) fn on_codes(&self) -> Self {
-        // Settled lists and paths would give one node two distances.
-        let strategy = self.strategy.clone().collect(Collect::OneHop);
-        let builder = Self { compression: None, strategy, ..self.clone() };
+    /// The builder of an index of the codes of a base, from lists of `k`.
+    pub(super) fn on_codes(&self, k: usize) -> Self {
+        let builder = Self { compression: None, ..self.clone() };
         let metric = ScalarQuantizer::metric_of(self.descent.metric);
-        let have_rests = self.compression == Some(Compression::Int8);
-        builder.metric(metric).grouped(false).with(|descent| descent.of_codes(have_rests))
+        builder.metric(metric).grouped(false).with(|descent| descent.of_codes(self.settles(k)))
+    }
+
+    /// Whether lists of `k` are settled by rests of the codes. Paths and second hops know no rests,
+    /// so they would give a node of a settled list a second distance, and rows the same edge twice.
+    pub(super) fn settles(&self, k: usize) -> bool {
+        self.compression == Some(Compression::Int8) && self.strategy.collect_from(k) == Collect::OneHop
     }
 
     /// The shape of the codes of `data`.
@@ -67,14 +74,22 @@ impl Builder {
     ) -> Result<Built> {
         let [coding, building] = progress.parts([CODES, 1.0 - CODES]);
         let began = Instant::now();
-        let quantizer = ScalarQuantizer::for_nodes(space.vectors(), self.descent.metric, compression)?;
         let gpu = self.descent.gpu(base.len(), base.dim())?;
         let rows = repeated.as_ref().map(|repeated| repeated.others(0..base.len()));
+        let k = k.min(rows.as_ref().map_or(base.len(), Vec::len) - 1);
+        let (vectors, metric) = (space.vectors(), self.descent.metric);
+        let (picked, gpu) = (rows.as_deref(), gpu.as_ref());
+        let coded = if self.settles(k) {
+            ScalarQuantizer::for_settling(vectors, metric, compression)?
+                .with_rests(vectors, picked, gpu, &coding)?
+        } else {
+            let quantizer = ScalarQuantizer::fit(vectors, metric, compression)?;
+            Codes { codes: quantizer.base(vectors, picked, gpu, &coding)?, rests: None }
+        };
         // On the host, where they take no memory of the device beside the build's own.
-        let coded = quantizer.nodes(space.vectors(), rows.as_deref(), gpu.as_ref(), &coding)?;
         let (codes, rests) = (coded.codes.into_host()?, coded.rests.map(Vectors::into_host).transpose()?);
         let coding = began.elapsed().as_secs_f64();
-        let builder = self.on_codes().progress(building);
+        let builder = self.on_codes(k).progress(building);
         let builder = match rows {
             Some(_) => builder.of_part(k, (base.len(), codes.len())),
             None => builder.knn(k),

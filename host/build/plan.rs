@@ -12,7 +12,7 @@ use crate::index::IndexFile;
 use crate::prune::cpu::reversed_at_once;
 use crate::prune::gpu::PruneShape;
 use crate::prune::reach;
-use crate::quantize::{self, Compression};
+use crate::quantize;
 use crate::search::exact::gpu::batch_of_all;
 use crate::search::visited::Visited;
 use crate::vectors::shape::{device_type, own_type, with_device_type};
@@ -154,17 +154,18 @@ impl Builder {
     pub(crate) fn plan_of(&self, data: &DataShape, k: usize, target: Target) -> BuildPlan {
         if let Some(compression) = self.compression {
             let codes = Self::codes_of(compression, data);
-            let mut plan = self.on_codes().plan_of(&codes, k, target);
+            let mut plan = self.on_codes(k).plan_of(&codes, k, target);
             let space = Space::plan((data.rows, data.dim), data.element, self.descent.metric);
             let code_bytes = data.rows.saturating_mul(codes.row_bytes());
-            let rest_bytes = if compression == Compression::Int8 { code_bytes } else { 0 };
+            let settles = self.settles(k);
+            let rest_bytes = if settles { code_bytes } else { 0 };
             let space = space.with::<u8>("codes", code_bytes).with::<u8>("rests", rest_bytes);
             for stage in &mut plan.host {
                 stage.buffers = space.clone().and(&stage.buffers);
             }
             if let Some(gpu) = target.gpu.filter(|_| !plan.device.is_empty()) {
                 let from = own_type(data, self.descent.metric);
-                let buffers = quantize::gpu::plan(from, compression, data.rows, data.dim);
+                let buffers = quantize::gpu::plan(from, compression, settles, (data.rows, data.dim));
                 plan.device.insert(0, PlannedStage { name: "codes", buffers });
                 plan.pool = gpu.pool(plan.peak_device_bytes());
             }

@@ -47,14 +47,14 @@ impl Builder {
 
     /// The kernels of a build of this data, and of its report.
     pub(crate) fn kernels(&self, data: &DataShape) -> Vec<&'static str> {
+        // Wrong parameters are an error of the build.
+        let Ok(k) = self.descent.k_of(data.rows, "") else { return Vec::new() };
         if let Some(compression) = self.compression {
-            let mut kernels = self.on_codes().sample(0).kernels(&Self::codes_of(compression, data));
+            let mut kernels = self.on_codes(k).sample(0).kernels(&Self::codes_of(compression, data));
             kernels.push(quantize::gpu::kernel(own_type(data, self.descent.metric), compression));
             return self.with_report_kernels(kernels, data);
         }
         let metric = self.descent.metric;
-        // Wrong parameters are an error of the build.
-        let Ok(k) = self.descent.k_of(data.rows, "") else { return Vec::new() };
         let mut kernels = self.descent.kernels(data, k);
         let on_device = device_type(data, metric);
         with_device_type!(on_device, T => {

@@ -59,9 +59,13 @@ fn memory<T: OnDevice, C: OnDevice>(has_rests: bool, (count, dim): (usize, usize
         .with::<f32>("mean", dim)
 }
 
-/// Device memory that makes the codes of `n` nodes of `dim` components.
-pub(crate) fn plan(from: ElementType, compression: Compression, n: usize, dim: usize) -> MemoryPlan {
-    let has_rests = compression.has_rests(Role::Nodes);
+/// Device memory that makes the codes, with rests if so, of `n` nodes of `dim` components.
+pub(crate) fn plan(
+    from: ElementType,
+    compression: Compression,
+    has_rests: bool,
+    (n, dim): (usize, usize),
+) -> MemoryPlan {
     match (from, compression) {
         (_, Compression::F16) => memory::<f32, f16>(has_rests, (n, dim)),
         (ElementType::F16, Compression::Int8) => memory::<f16, i8>(has_rests, (n, dim)),
@@ -158,9 +162,9 @@ mod tests {
     /// Codes of `vectors` on the host and on each GPU, as bytes.
     fn check(vectors: &Vectors, metric: Metric, compression: Compression) {
         let silent = Progress::silent();
-        let quantizer = ScalarQuantizer::for_nodes(vectors, metric, compression).unwrap();
+        let quantizer = ScalarQuantizer::for_settling(vectors, metric, compression).unwrap();
         for gpu in [Some(Gpu::emulated(4)), Gpu::cuda_for_tests()].into_iter().flatten() {
-            for role in [Role::Base, Role::Queries, Role::Nodes] {
+            for role in [Role::Base, Role::Queries, Role::Settled] {
                 let backwards: Vec<u32> = (0..vectors.len() as u32).rev().collect();
                 let is_base = role == Role::Base;
                 let pick = if is_base { Pick::of(vectors.len(), None) } else { Pick::Ids(&backwards) };
@@ -168,7 +172,7 @@ mod tests {
                 let there = quantizer.all((vectors, &pick), role, Some(&gpu), &silent).unwrap();
                 let device = there.codes.device().map(|device| device.to_string());
                 assert_eq!(device.as_deref(), Some(gpu.name()));
-                let has_rests = role == Role::Nodes && compression == Compression::Int8;
+                let has_rests = role == Role::Settled && compression == Compression::Int8;
                 assert_eq!((there.rests.is_some(), on_host.rests.is_some()), (has_rests, has_rests));
                 let pairs = there.rests.zip(on_host.rests);
                 for (there, on_host) in pairs.into_iter().chain([(there.codes, on_host.codes)]) {

@@ -11,7 +11,7 @@ use tagore_device::random::{Draws, Stage};
 
 use codebook::{Codebook, ROUNDS};
 pub use scalar::Compression;
-pub(crate) use scalar::ScalarQuantizer;
+pub(crate) use scalar::{Codes, ScalarQuantizer};
 
 use crate::vectors::Vectors;
 use crate::{Progress, Result};

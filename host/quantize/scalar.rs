@@ -27,10 +27,10 @@ use crate::{ElementType, Error, Metric, Progress, Result};
 /// The share of a sample's components, in order of magnitude, that codes hold without being cut.
 const HELD: f64 = 0.9999;
 
-/// As [`HELD`], for nodes of a graph in bytes: the share of [`least_noise`]. Where some rows have
+/// As [`HELD`], for codes in bytes that have rests: the share of [`least_noise`]. Where some rows have
 /// neighbours far nearer than others have, smaller levels keep the order of near neighbours, and
 /// rests tell how far cut components reach (docs/measurements.md).
-const HELD_OF_NODES: [f64; 6] = [HELD, 0.999, 0.998, 0.995, 0.99, 0.98];
+const HELD_IF_SETTLED: [f64; 6] = [HELD, 0.999, 0.998, 0.995, 0.99, 0.98];
 
 /// One row of a sample in this many is compared with all others for [`least_noise`].
 const COMPARED: usize = 4;
@@ -81,7 +81,7 @@ impl Compression {
 
     /// Whether codes of rows of this role have rests.
     pub(super) fn has_rests(self, role: Role) -> bool {
-        role == Role::Nodes && self == Self::Int8
+        role == Role::Settled && self == Self::Int8
     }
 }
 
@@ -106,8 +106,8 @@ pub(super) enum Role {
     /// Rows that searches walk on.
     Base,
     Queries,
-    /// Nodes of a graph under construction, whose codes in bytes have rests.
-    Nodes,
+    /// Nodes of a graph whose lists will be settled: codes in bytes have rests.
+    Settled,
 }
 
 /// Codes, and the rests of codes in bytes if they are wanted.
@@ -135,14 +135,14 @@ impl ScalarQuantizer {
         Self::holding(&[HELD], base, metric, compression)
     }
 
-    /// As [`fit`](Self::fit), for codes of [`nodes`](Self::nodes).
+    /// As [`fit`](Self::fit), for codes [with rests](Self::with_rests).
     ///
     /// # Errors
     /// As [`fit`](Self::fit).
-    pub(crate) fn for_nodes(base: &Vectors, metric: Metric, compression: Compression) -> Result<Self> {
+    pub(crate) fn for_settling(base: &Vectors, metric: Metric, compression: Compression) -> Result<Self> {
         // Cut components would hide the largest products.
         let is_cut = compression == Compression::Int8 && metric != Metric::InnerProduct;
-        Self::holding(if is_cut { &HELD_OF_NODES } else { &[HELD] }, base, metric, compression)
+        Self::holding(if is_cut { &HELD_IF_SETTLED } else { &[HELD] }, base, metric, compression)
     }
 
     /// A quantizer that holds one of `shares`.
@@ -215,18 +215,18 @@ impl ScalarQuantizer {
         Ok(self.all((base, &Pick::of(base.len(), rows)), Role::Base, gpu, progress)?.codes)
     }
 
-    /// The codes of the nodes of a graph, as [`base`](Self::base), and their rests.
+    /// As [`base`](Self::base), with the rests of codes in bytes.
     ///
     /// # Errors
     /// As [`base`](Self::base).
-    pub(crate) fn nodes(
+    pub(crate) fn with_rests(
         &self,
         base: &Vectors,
         rows: Option<&[u32]>,
         gpu: Option<&Gpu>,
         progress: &Progress,
     ) -> Result<Codes> {
-        self.all((base, &Pick::of(base.len(), rows)), Role::Nodes, gpu, progress)
+        self.all((base, &Pick::of(base.len(), rows)), Role::Settled, gpu, progress)
     }
 
     /// The codes of queries, where [`base`](Self::base) says.
