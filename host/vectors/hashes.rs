@@ -1,6 +1,8 @@
 //! Hashes of rows, by which equal rows are found.
 
 use std::borrow::Cow;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use rayon::prelude::*;
 
@@ -14,6 +16,9 @@ const PLACES: usize = 4;
 
 /// Rows hashed between two checks for cancellation.
 const AT_A_TIME: usize = 1024;
+
+/// Buckets per hash: one hash in this many shares a bucket with an unlike one.
+const PER_HASH: usize = 8;
 
 /// Fewest rows of a run worth a thread.
 const COMPARED: usize = 1024;
@@ -49,26 +54,76 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
     mix(mix(hash, u64::from_le_bytes(last)), 0)
 }
 
-/// Hashes every row.
-pub(super) fn hash_rows(
-    hashed: &mut [Hashed],
-    hash: impl Fn(u32) -> u64 + Sync,
+/// Sets each hash to `hash` of its place.
+pub(super) fn hash_all(
+    hashes: &mut [u64],
+    hash: impl Fn(usize) -> u64 + Sync,
     progress: &Progress,
 ) -> Result<()> {
-    hashed.par_chunks_mut(AT_A_TIME).try_for_each(|chunk| {
+    hashes.par_chunks_mut(AT_A_TIME).enumerate().try_for_each(|(chunk, hashes)| {
         progress.check()?;
-        chunk.iter_mut().for_each(|(own, row)| *own = hash(*row));
+        for (own, place) in hashes.iter_mut().zip(chunk * AT_A_TIME..) {
+            *own = hash(place);
+        }
         Ok(())
     })
 }
 
-/// Keeps the rows that share a hash with another row; hashes must ascend.
-pub(super) fn shared(hashed: Vec<Hashed>) -> Vec<Hashed> {
-    let is_shared = |&at: &usize| {
-        let (own, _) = hashed[at];
-        (at > 0 && hashed[at - 1].0 == own) || hashed.get(at + 1).is_some_and(|next| next.0 == own)
-    };
-    (0..hashed.len()).into_par_iter().filter(is_shared).map(|at| hashed[at]).collect()
+/// Buckets of hashes, each a bit that several threads may set.
+struct Buckets(Vec<AtomicU64>);
+
+impl Buckets {
+    /// [`PER_HASH`] empty buckets for each of `hashes` hashes.
+    fn new(hashes: usize) -> Self {
+        Self((0..(hashes * PER_HASH).div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// The word and the bit of a hash's bucket.
+    fn bucket(&self, hash: u64) -> (&AtomicU64, u64) {
+        let buckets = self.0.len() as u128 * 64;
+        let bucket = ((u128::from(hash) * buckets) >> 64) as usize;
+        (&self.0[bucket / 64], 1 << (bucket % 64))
+    }
+
+    fn contains(&self, hash: u64) -> bool {
+        let (word, bit) = self.bucket(hash);
+        word.load(Relaxed) & bit != 0
+    }
+
+    /// Returns whether the bucket of `hash` was empty.
+    fn insert(&self, hash: u64) -> bool {
+        let (word, bit) = self.bucket(hash);
+        word.fetch_or(bit, Relaxed) & bit == 0
+    }
+}
+
+/// The hashes that occur more than once, with the rows at their places, in ascending order.
+///
+/// Most hashes are alone in their bucket, so few are sorted.
+pub(super) fn shared(hashes: &[u64], row: impl Fn(usize) -> u32 + Sync) -> Vec<Hashed> {
+    let (once, twice) = (Buckets::new(hashes.len()), Buckets::new(hashes.len()));
+    hashes.par_iter().with_min_len(AT_A_TIME).for_each(|&hash| {
+        // Many equal rows would write to one word.
+        if !twice.contains(hash) && !once.insert(hash) {
+            twice.insert(hash);
+        }
+    });
+    drop(once);
+    let in_company = hashes.par_iter().enumerate().filter(|&(_, &hash)| twice.contains(hash));
+    let mut hashed: Vec<Hashed> = in_company.map(|(place, &hash)| (hash, row(place))).collect();
+    drop(twice);
+    hashed.par_sort_unstable();
+    let mut kept = 0;
+    for first in 0..hashed.len() {
+        let own = hashed[first].0;
+        if (kept > 0 && hashed[kept - 1].0 == own) || hashed.get(first + 1).is_some_and(|next| next.0 == own)
+        {
+            hashed[kept] = hashed[first];
+            kept += 1;
+        }
+    }
+    hashed.truncate(kept);
+    hashed
 }
 
 /// Pairs of repeated row and first row of its group, within a run of equal hashes.
@@ -92,22 +147,41 @@ pub(super) fn pairs_of<'a>(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::collections::HashMap;
+    use std::sync::atomic::AtomicUsize;
+
+    use tagore_device::random::{Draws, Stage};
 
     use super::*;
     use crate::Error;
+
+    #[test]
+    fn hashes_of_several_rows_are_kept_in_order() {
+        for (n, kinds) in [(0, 1), (1, 1), (2, 1), (1000, 1), (1000, 3), (5000, 2500), (5000, u64::MAX)] {
+            let draws = Draws::new(n, Stage::Test, 1, kinds);
+            // Small numbers share their buckets.
+            let hashes: Vec<u64> = (0..n).map(|i| draws.below(i, kinds)).collect();
+            let mut counts = HashMap::new();
+            hashes.iter().for_each(|&hash| *counts.entry(hash).or_insert(0) += 1);
+            let rows = hashes.iter().zip((0..n as u32).map(|place| 3 * place));
+            let mut expected: Vec<Hashed> = rows.map(|(&hash, row)| (hash, row)).collect();
+            expected.retain(|(hash, _)| counts[hash] > 1);
+            expected.sort_unstable();
+            assert_eq!(shared(&hashes, |place| 3 * place as u32), expected, "{n} of {kinds}");
+        }
+    }
 
     #[test]
     fn a_cancelled_comparison_reads_no_more_rows() {
         let run: Vec<Hashed> = (0..10_000).map(|row| (7, row)).collect();
         let (read, progress) = (AtomicUsize::new(0), Progress::silent());
         let bytes = |_| {
-            read.fetch_add(1, Ordering::Relaxed);
+            read.fetch_add(1, Relaxed);
             Cow::Borrowed(&[1u8][..])
         };
         assert_eq!(pairs_of(&run, bytes, &progress).unwrap().len(), run.len() - 1);
         progress.cancel();
-        read.store(0, Ordering::Relaxed);
+        read.store(0, Relaxed);
         assert!(matches!(pairs_of(&run, bytes, &progress), Err(Error::Cancelled)));
         assert_eq!(read.into_inner(), 1);
     }

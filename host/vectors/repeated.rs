@@ -8,10 +8,11 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::gpu::Lent;
-use super::hashes::{Hashed, SAMPLED, hash, hash_rows, pairs_of, sample, shared};
+use super::hashes::{Hashed, SAMPLED, hash, hash_all, pairs_of, sample, shared};
 use super::norms::normalise;
 use super::space::Space;
 use super::{Access, TypedRows, with_matrix};
+use crate::memory::zeros;
 use crate::{ElementType, Metric, Progress, Result, Vectors};
 
 /// Most rows that are compared with each other where their sampled hashes are equal; more rows are
@@ -24,8 +25,8 @@ const PART_BYTES: usize = 16 << 20;
 /// Bytes of rows that a device passes to the host at a time, except for long runs of equal rows.
 const FETCHED: usize = 64 << 20;
 
-/// Peak memory in bytes per row of the base while repeated rows are found: three copies of the
-/// hashes while they are collected, or one and the pairs.
+/// Peak memory in bytes per row of the base while repeated rows are found. Equal rows take most:
+/// hashes with rows while they are collected, beside the hashes.
 pub(crate) const PEAK_BYTES: usize = 3 * size_of::<Hashed>();
 
 /// Memory in bytes per repeated row.
@@ -82,12 +83,10 @@ impl Repeated {
     /// copied to the host.
     fn on_device(lent: &Lent, zero: &[bool], progress: &Progress) -> Result<Self> {
         let is_zero = |row: u32| zero.get(row as usize) == Some(&true);
-        let hashed = lent.hashes()?.into_iter().zip(0u32..);
+        let mut hashes = lent.hashes()?;
         // Zeros may differ in sign.
-        let mut hashed: Vec<Hashed> =
-            hashed.map(|(hash, row)| (if is_zero(row) { 0 } else { hash }, row)).collect();
-        hashed.par_sort_unstable();
-        let hashed = shared(hashed);
+        hashes.iter_mut().zip(zero).filter(|(_, is_zero)| **is_zero).for_each(|(hash, _)| *hash = 0);
+        let hashed = shared(&hashes, |row| row as u32);
         let row_bytes = lent.layout().stride;
         let (mut pairs, mut first) = (Vec::new(), 0);
         while first < hashed.len() {
@@ -104,7 +103,7 @@ impl Repeated {
                 let place = if is_zero(row) { None } else { places.get(&row) };
                 Cow::Borrowed(place.map_or(&[][..], |place| &rows[place * row_bytes..][..row_bytes]))
             };
-            for run in runs.chunk_by(|a, b| a.0 == b.0) {
+            for run in self::runs(runs) {
                 pairs.extend(pairs_of(run, bytes, progress)?);
             }
             first = least + more;
@@ -157,27 +156,36 @@ impl Repeated {
         bytes: impl Fn(u32) -> Cow<'a, [u8]> + Sync,
         progress: &Progress,
     ) -> Result<Self> {
-        let mut hashed: Vec<Hashed> = (0..base.len() as u32).map(|row| (0, row)).collect();
+        let mut hashes: Vec<u64> = zeros(base.len());
         // In order, so that a disk reads the next parts meanwhile.
         let part = (PART_BYTES / row_bytes).max(1);
-        for (number, hashed) in hashed.chunks_mut(part).enumerate() {
-            base.prefetch(number * part..(number + 3) * part);
-            base.populate(number * part..(number + 1) * part);
-            hash_rows(hashed, |row| hash(&sample(&bytes(row))), progress)?;
+        for (number, hashes) in hashes.chunks_mut(part).enumerate() {
+            let first = number * part;
+            base.prefetch(first..first + 3 * part);
+            base.populate(first..first + part);
+            hash_all(hashes, |place| hash(&sample(&bytes((first + place) as u32))), progress)?;
         }
-        hashed.par_sort_unstable();
+        let hashed = shared(&hashes, |row| row as u32);
+        drop(hashes);
         progress.check()?;
-        let hashed = shared(hashed);
-        let runs = |hashed| <[Hashed]>::chunk_by(hashed, |a, b| a.0 == b.0);
-        let is_short = |run: &&[Hashed]| row_bytes <= SAMPLED || run.len() <= COMPARED_AT_ONCE;
-        let (mut runs_of_rows, long): (Vec<_>, Vec<_>) = runs(&hashed).partition(is_short);
-        let mut long = long.concat();
+
+        // Long runs are divided by the hash of whole rows.
+        let (mut short, mut long): (Vec<Hashed>, Vec<u32>) = (Vec::new(), Vec::new());
+        for run in runs(&hashed) {
+            if row_bytes <= SAMPLED || run.len() <= COMPARED_AT_ONCE {
+                short.extend(run);
+            } else {
+                long.extend(run.iter().map(|&(_, row)| row));
+            }
+        }
+        drop(hashed);
         // In row order, since rows may be read from a file.
-        long.par_sort_unstable_by_key(|&(_, row)| row);
-        hash_rows(&mut long, |row| hash(&bytes(row)), progress)?;
         long.par_sort_unstable();
-        let long = shared(long);
-        runs_of_rows.extend(runs(&long));
+        let mut hashes: Vec<u64> = zeros(long.len());
+        hash_all(&mut hashes, |place| hash(&bytes(long[place])), progress)?;
+        let long = shared(&hashes, |place| long[place]);
+        drop(hashes);
+        let runs_of_rows: Vec<&[Hashed]> = runs(&short).chain(runs(&long)).collect();
         let pairs = runs_of_rows.par_iter().map(|run| pairs_of(run, &bytes, progress));
         let pairs = pairs.collect::<Result<Vec<_>>>()?;
         Ok(Self::from_pairs(pairs.concat()))
@@ -292,6 +300,11 @@ impl Repeated {
         }
         Ok(repeated)
     }
+}
+
+/// Runs of equal hashes.
+fn runs(hashed: &[Hashed]) -> impl Iterator<Item = &[Hashed]> {
+    hashed.chunk_by(|a, b| a.0 == b.0)
 }
 
 fn bytes_of(rows: TypedRows<'_>, row: u32) -> &[u8] {
