@@ -75,7 +75,9 @@ use crate::{Error, Progress, Result};
 /// Most rows of a data set: ids are `u32`, and `u32::MAX` means none.
 pub const MAX_ROWS: usize = u32::MAX as usize - 1;
 
-/// The largest dimension; of bits, eight times as many ([`ElementType::max_dim`]).
+/// The largest dimension; of bits, eight times as many ([`ElementType::max_dim`]). With 8,192 the
+/// widest beams, exact search of many neighbours and merging out of core would need more shared
+/// memory than a block has on compute capability 8.6, 8.9 and 12.0.
 pub const MAX_DIM: usize = 4096;
 
 /// A data set: rows of one dimension and element type, in memory of any owner or mapped from a
