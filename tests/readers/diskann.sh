@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # diskann.sh TAGORE WORK: files for DiskANN, searched by its Python package (C++ underneath) and its Rust crates, of the
 # indexes METRIC.tagore in WORK; beside them base.fbin, query.fbin, METRIC.gt and METRIC.jsonl, what `tagore eval --json` says.
-# Needs Python 3.9 to 3.11 with venv (as PYTHON, else python3), PyPI and crates.io; the first run takes minutes.
+# Needs Python 3.9 to 3.11 with venv (as PYTHON, else python3), PyPI and the Rust registry; the first run takes minutes.
 set -euo pipefail
 tagore=$1 work=$2
 cd "$(dirname "$0")/../.."
