@@ -234,8 +234,9 @@ impl Builder {
     }
 
     /// Builds the layers that searches need, then attaches unreachable nodes. Nodes must be
-    /// reachable from the entry points if the kind guarantees it, else from the lowest layer, if
-    /// any. Returns the start of searches, and the base on its device.
+    /// reachable from the entry points if the kind guarantees it, else from the lowest layer. With
+    /// neither, unreachable nodes are attached only if a node has no incoming edge. Returns the
+    /// start of searches, and the base on its device.
     fn finish(
         &self,
         base: &Vectors,
@@ -264,7 +265,7 @@ impl Builder {
         let began = Instant::now();
         let Layered { entries, layers, .. } = &layered;
         let from = match (self.strategy.connect, layers.first(), self.strategy.entry) {
-            (false, None, _) => None,
+            (false, None, _) => reach::has_unlisted(space, rows).then_some(&entries[..]),
             (false, Some(lowest), _) => Some(lowest.nodes()),
             // Formats of other systems hold one entry point for these kinds.
             (true, _, Entry::Medoid) => Some(&entries[..1]),

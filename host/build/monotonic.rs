@@ -43,10 +43,25 @@ struct Occlusion {
 /// Of layers that are searched here.
 const TIGHT: Occlusion = Occlusion { slack: 1.0, degree: DEGREE };
 
-/// Of layers that are searched with a beam of one. A greedy search for a node gets nearer with each
-/// step. A query is no node, but lies near one, so a search for it may stop where the next step is
-/// hardly nearer. With this slack steps get nearer by 6 %.
-const SLACK: Occlusion = Occlusion { slack: 1.06 * 1.06, degree: MAX_DEGREE };
+/// Most nodes of a layer for searches with a beam of one that has an edge between any two.
+const COMPLETE: usize = MAX_DEGREE + 1;
+
+/// Most nodes of such a layer whose steps get nearer by 15 %. Edges of more nodes take long to
+/// build.
+const SPARSE: usize = 1 << 12;
+
+/// Of a layer of `nodes` nodes that is searched with a beam of one. A greedy search for a node gets
+/// nearer with each step. A query is no node, and of few nodes none lies near it, so a search for
+/// it may stop where the next step is hardly nearer. With this slack steps get nearer by 6 % or
+/// more.
+const fn for_greedy_search(nodes: usize) -> Occlusion {
+    let slack = match nodes {
+        ..=COMPLETE => f32::MAX,
+        ..=SPARSE => 1.15 * 1.15,
+        _ => 1.06 * 1.06,
+    };
+    Occlusion { slack, degree: MAX_DEGREE }
+}
 
 /// How many times [`most`] nodes a layer for searches with a beam of one may have: it is built for
 /// a file that is asked for, and without it every query whose search stops early is lost.
@@ -128,7 +143,8 @@ pub(crate) fn for_beam_of_one(
         return Ok(None);
     }
     let vectors = base.select(nodes)?;
-    let rows = monotonic(&Space::new(&vectors, metric, progress)?, SLACK, progress)?;
+    let occlusion = for_greedy_search(nodes.len());
+    let rows = monotonic(&Space::new(&vectors, metric, progress)?, occlusion, progress)?;
     Ok(Some(layer_of(rows, 1).renamed(nodes)))
 }
 
@@ -188,13 +204,24 @@ mod tests {
         {
             let base = Synth::new(n, dim, 7).unwrap().base();
             let space = Space::new(&base, metric, &Progress::silent()).unwrap();
-            for occlusion in [TIGHT, SLACK] {
+            for occlusion in [TIGHT, for_greedy_search(SPARSE), for_greedy_search(SPARSE + 1)] {
                 let rows = monotonic(&space, occlusion, &Progress::silent()).unwrap();
                 for node in 0..n as u32 {
                     assert_eq!(rows.row(node), reference(&space, node, occlusion), "{n} {metric} {node}");
                 }
             }
         }
+    }
+
+    #[test]
+    fn small_layers_for_a_beam_of_one_are_complete() {
+        let base = Synth::new(COMPLETE, 8, 5).unwrap().base();
+        let nodes = (0..COMPLETE as u32).collect();
+        let layer = Layer::new(nodes, 1, vec![u32::MAX; COMPLETE], 2);
+        let silent = Progress::silent();
+        let widened = for_beam_of_one(&base, Metric::L2, &layer, &silent).unwrap().unwrap();
+        assert!((0..COMPLETE).all(|place| widened.neighbors(place).len() == COMPLETE - 1));
+        assert!(for_beam_of_one(&base, Metric::InnerProduct, &layer, &silent).unwrap().is_none());
     }
 
     #[test]

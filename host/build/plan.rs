@@ -316,13 +316,11 @@ impl HostStages<'_> {
 
     /// The last stages: attaching unreachable nodes, and the index.
     fn last_stages(&self) -> Vec<PlannedStage> {
-        let mut stages = Vec::new();
-        if self.strategy.connect {
-            let buffers = self.rows().and(&reach::plan(self.shape.n, self.threads));
-            stages.push(PlannedStage { name: "reach", buffers });
-        }
-        stages.push(PlannedStage { name: "index", buffers: self.rows() });
-        stages
+        let reach = self.rows().and(&reach::plan(self.shape.n, self.threads));
+        vec![
+            PlannedStage { name: "reach", buffers: reach },
+            PlannedStage { name: "index", buffers: self.rows() },
+        ]
     }
 }
 

@@ -66,8 +66,9 @@ pub(crate) fn connect(
     let tree = Tree::from_entries(rows, entries);
     let mut near = Near { space, entries, on_device, searches: Mutex::default(), progress };
     let listed = (space.metric() == Metric::InnerProduct).then(|| listed(rows));
-    let left_out =
-        |node: u32| listed.as_ref().is_some_and(|listed| !listed[node as usize]) && space.is_short(node);
+    let left_out = |node: u32| {
+        listed.as_ref().is_some_and(|listed| !is_set(&listed[node as usize])) && space.is_short(node)
+    };
     let (mut attached, mut first) = (0, 0);
     loop {
         let unreached: Vec<u32> =
@@ -141,11 +142,31 @@ impl Near<'_> {
     }
 }
 
+/// Whether a node that should be reached has no incoming edge.
+pub(crate) fn has_unlisted(space: &Space<'_>, rows: &GraphRows) -> bool {
+    let may_stay_out = |node: u32| space.metric() == Metric::InnerProduct && space.is_short(node);
+    let listed = listed(rows);
+    (0..rows.len() as u32).into_par_iter().any(|node| !is_set(&listed[node as usize]) && !may_stay_out(node))
+}
+
 /// Whether each node has an incoming edge.
-fn listed(rows: &GraphRows) -> Vec<bool> {
-    let mut listed = vec![false; rows.len()];
-    (0..rows.len() as u32).flat_map(|node| rows.row(node)).for_each(|&id| listed[id as usize] = true);
+fn listed(rows: &GraphRows) -> Vec<AtomicBool> {
+    let nodes = rows.len() as u32;
+    let listed: Vec<_> = (0..nodes).into_par_iter().map(|_| AtomicBool::new(false)).collect();
+    (0..nodes).into_par_iter().with_min_len(FEW).for_each(|node| {
+        for &id in rows.row(node) {
+            let id = &listed[id as usize];
+            // Most nodes have many incoming edges: reading is cheaper.
+            if !is_set(id) {
+                id.store(true, Ordering::Relaxed);
+            }
+        }
+    });
     listed
+}
+
+fn is_set(flag: &AtomicBool) -> bool {
+    flag.load(Ordering::Relaxed)
 }
 
 /// Adds an edge to `node` from the nearest of `reached` that can take one, and returns that node.
@@ -212,7 +233,7 @@ impl Tree {
     }
 
     fn is_reached(&self, node: u32) -> bool {
-        self.reached[node as usize].load(Ordering::Relaxed)
+        is_set(&self.reached[node as usize])
     }
 
     /// Attaches `node` to `parent` and grows the tree from it.
@@ -307,10 +328,13 @@ mod tests {
             for (from, to) in [(0, 1), (2, 3), (3, 2)] {
                 assert!(rows.push(from, to));
             }
+            assert!(has_unlisted(&space, &rows), "{metric:?}");
             connect(&space, &mut rows, &[0], (None, &Progress::silent())).unwrap();
             // Rows 35 to 39 are long: 35² is 0.81 of 39².
             let expected = if metric == Metric::L2 { 40 } else { 4 + 5 };
             assert_eq!(reachable(&rows, &[0]), expected, "{metric:?}");
+            // Nothing leads to the entry point, which under inner product is short.
+            assert_eq!(has_unlisted(&space, &rows), metric == Metric::L2, "{metric:?}");
         }
     }
 

@@ -49,13 +49,14 @@ def test_hnswlib_searches_the_graph(tmp_path, x, q):
     assert (ids == index.search(q, k=5, beam=100)[0]).mean() > 0.95
 
 
-def test_hnswlib_finds_separate_clusters_and_takes_more_rows(tmp_path):
+@pytest.mark.parametrize("clusters, sigma", [(500, 0.1), (50, 0.33), (100, 0.33)])
+def test_hnswlib_finds_separate_clusters_and_takes_more_rows(tmp_path, clusters, sigma):
     hnswlib = pytest.importorskip("hnswlib")
     rng = np.random.default_rng(3)
-    centres = rng.standard_normal((500, 24), dtype=np.float32)
+    centres = rng.standard_normal((clusters, 24), dtype=np.float32)
 
     def near(n):
-        return centres[rng.integers(0, 500, n)] + rng.normal(0, 0.1, (n, 24)).astype(np.float32)
+        return centres[rng.integers(0, clusters, n)] + rng.normal(0, sigma, (n, 24)).astype(np.float32)
 
     x, q, more = near(10_000), near(500), near(500)
     index = tagore_ann.build(x, "nsg", device="cpu")
