@@ -55,10 +55,12 @@ const SPARSE: usize = 1 << 12;
 /// it may stop where the next step is hardly nearer. With this slack steps get nearer by 6 % or
 /// more.
 const fn for_greedy_search(nodes: usize) -> Occlusion {
-    let slack = match nodes {
-        ..=COMPLETE => f32::MAX,
-        ..=SPARSE => 1.15 * 1.15,
-        _ => 1.06 * 1.06,
+    let slack = if nodes <= COMPLETE {
+        f32::MAX
+    } else if nodes <= SPARSE {
+        1.15 * 1.15
+    } else {
+        1.06 * 1.06
     };
     Occlusion { slack, degree: MAX_DEGREE }
 }
