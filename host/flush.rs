@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 /// Bytes written between two syncs.
@@ -37,11 +38,14 @@ impl Flush {
     pub(crate) fn begin(&mut self, file: &File) -> io::Result<()> {
         self.written = 0;
         let clone = file.try_clone()?;
-        let mut before = Self { running: self.running.take(), ..Self::default() };
-        match Builder::new().spawn(move || before.wait().and_then(|()| clone.sync_data())) {
+        let before = Self { running: self.running.take(), ..Self::default() };
+        let before = Arc::new(Mutex::new(before));
+        let wait = |before: &Mutex<Self>| before.lock().unwrap_or_else(PoisonError::into_inner).wait();
+        let of_thread = Arc::clone(&before);
+        match Builder::new().spawn(move || wait(&of_thread).and_then(|()| clone.sync_data())) {
             Ok(thread) => self.running = Some(thread),
             // No thread available, so the caller syncs.
-            Err(_) => file.sync_data()?,
+            Err(_) => wait(&before).and_then(|()| file.sync_data())?,
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use super::norms::normalise;
 use super::space::Space;
 use super::{Access, TypedRows, with_matrix};
 use crate::memory::zeros;
-use crate::{ElementType, Metric, Progress, Result, Vectors};
+use crate::{ElementType, Error, Metric, Progress, Result, Vectors};
 
 /// Most rows that are compared with each other where their sampled hashes are equal; more rows are
 /// hashed whole first.
@@ -25,8 +25,9 @@ const PART_BYTES: usize = 16 << 20;
 /// Bytes of rows that a device passes to the host at a time, except for long runs of equal rows.
 const FETCHED: usize = 64 << 20;
 
-/// Peak memory in bytes per row of the base while repeated rows are found. Equal rows take most:
-/// hashes with rows while they are collected, beside the hashes.
+/// Peak memory in bytes per row of the base while repeated rows are found. Rows that all repeat
+/// another take most: hashes with rows while they are collected, beside the hashes, then their runs
+/// and pairs.
 pub(crate) const PEAK_BYTES: usize = 3 * size_of::<Hashed>();
 
 /// Memory in bytes per repeated row.
@@ -49,7 +50,7 @@ pub struct Repeated {
 
 impl Repeated {
     /// Finds the repeated rows of a base. A base in host memory remembers them for the next build,
-    /// except under cosine.
+    /// unless the space has rows of its own: under cosine, and of bf16.
     ///
     /// # Errors
     /// If the work is cancelled.
@@ -94,8 +95,8 @@ impl Repeated {
             // Whole runs, at least one.
             let least = (first + (FETCHED / row_bytes).max(1)).min(hashed.len());
             let more = hashed[least..].iter().take_while(|pair| pair.0 == hashed[least - 1].0).count();
-            let runs = &hashed[first..least + more];
-            let ids: Vec<u32> = runs.iter().map(|pair| pair.1).collect();
+            let part = &hashed[first..least + more];
+            let ids: Vec<u32> = part.iter().map(|pair| pair.1).collect();
             let words = lent.fetch(&ids)?;
             let rows: &[u8] = bytemuck::cast_slice(&words);
             let places: HashMap<u32, usize> = ids.iter().copied().zip(0..).collect();
@@ -103,7 +104,7 @@ impl Repeated {
                 let place = if is_zero(row) { None } else { places.get(&row) };
                 Cow::Borrowed(place.map_or(&[][..], |place| &rows[place * row_bytes..][..row_bytes]))
             };
-            for run in self::runs(runs) {
+            for run in runs(part) {
                 pairs.extend(pairs_of(run, bytes, progress)?);
             }
             first = least + more;
@@ -186,9 +187,15 @@ impl Repeated {
         let long = shared(&hashes, |place| long[place]);
         drop(hashes);
         let runs_of_rows: Vec<&[Hashed]> = runs(&short).chain(runs(&long)).collect();
-        let pairs = runs_of_rows.par_iter().map(|run| pairs_of(run, &bytes, progress));
-        let pairs = pairs.collect::<Result<Vec<_>>>()?;
-        Ok(Self::from_pairs(pairs.concat()))
+        let pairs = runs_of_rows.par_iter().try_fold(Vec::new, |mut pairs, run| {
+            pairs.extend(pairs_of(run, &bytes, progress)?);
+            Ok::<_, Error>(pairs)
+        });
+        let pairs = pairs.try_reduce(Vec::new, |mut pairs, more| {
+            pairs.extend(more);
+            Ok(pairs)
+        });
+        Ok(Self::from_pairs(pairs?))
     }
 
     fn from_pairs(mut pairs: Vec<[u32; 2]>) -> Self {

@@ -83,6 +83,7 @@ impl Partition {
             centres: &centres,
             filling: Filling::new(clusters, plan.cluster_size),
             records: Gather::new(clusters, buffer),
+            progress: input.progress,
         };
         let (sums, stage) = (BlockSums::new(dim), &stage);
         let repeated_rows = input.repeated;

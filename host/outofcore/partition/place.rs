@@ -10,7 +10,11 @@ use crate::cluster::cpu::Centres;
 use crate::outofcore::store::Gather;
 use crate::vectors::embedding::Embedding;
 use crate::vectors::with_matrix;
-use crate::{Result, Vectors};
+use crate::{Progress, Result, Vectors};
+
+/// Rows that find clusters full at a time. When one becomes full, those behind it are compared with
+/// the centres again.
+const AT_ONCE: usize = 1024;
 
 /// A pair of clusters, the smaller number first, and the number of nodes that they share.
 pub(crate) type SharedNodes = HashMap<(u32, u32), u64>;
@@ -33,17 +37,40 @@ impl Filling {
     /// `nearest` to the clusters.
     ///
     /// Rows find clusters full in their order, on any number of threads.
-    pub(crate) fn put(&mut self, nearest: &mut [[u32; 2]], distances: impl Fn(usize) -> Vec<f32> + Sync) {
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub(crate) fn put(
+        &mut self,
+        nearest: &mut [[u32; 2]],
+        distances: impl Fn(usize) -> Vec<f32> + Sync,
+        progress: &Progress,
+    ) -> Result<()> {
+        for (part, nearest) in nearest.chunks_mut(AT_ONCE).enumerate() {
+            self.put_part(nearest, |index| distances(part * AT_ONCE + index), progress)?;
+        }
+        self.share(&count_pairs(nearest));
+        Ok(())
+    }
+
+    fn put_part(
+        &mut self,
+        nearest: &mut [[u32; 2]],
+        distances: impl Fn(usize) -> Vec<f32> + Sync,
+        progress: &Progress,
+    ) -> Result<()> {
         let mut first = 0;
         while first < nearest.len() {
             // Until the next cluster is full, the same ones have room, so rows move in parallel.
             let Self { sizes, most, .. } = &*self;
             let move_row = |(index, pair): (usize, &mut [u32; 2])| {
                 if pair.iter().any(|&cluster| sizes[cluster as usize] == *most) {
+                    progress.check()?;
                     *pair = nearest_with_room(&distances(first + index), sizes, *most);
                 }
+                Ok(())
             };
-            nearest[first..].par_iter_mut().enumerate().for_each(move_row);
+            nearest[first..].par_iter_mut().enumerate().try_for_each(move_row)?;
             for &[a, b] in &nearest[first..] {
                 first += 1;
                 self.sizes[a as usize] += 1;
@@ -53,7 +80,7 @@ impl Filling {
                 }
             }
         }
-        self.share(&count_pairs(nearest));
+        Ok(())
     }
 
     /// Puts the next rows into their nearest clusters if all of them have room, and returns whether
@@ -87,6 +114,7 @@ pub(super) struct Placing<'a> {
     pub centres: &'a Centres,
     pub filling: Filling,
     pub records: Gather,
+    pub progress: &'a Progress,
 }
 
 impl Placing<'_> {
@@ -96,8 +124,8 @@ impl Placing<'_> {
         Chunk { ids, mut nearest }: Chunk,
         mut write: impl FnMut(usize, &mut Vec<u8>) -> Result<()>,
     ) -> Result<()> {
-        let Self { base, embedding, centres, filling, records } = self;
-        filling.put(&mut nearest, |index| distances(centres, embedding, base, ids[index]));
+        let Self { base, embedding, centres, filling, records, progress } = self;
+        filling.put(&mut nearest, |index| distances(centres, embedding, base, ids[index]), progress)?;
         for (id, pair) in ids.into_iter().zip(nearest) {
             write_records(base, id, pair, |cluster, record| records.append(cluster, &record, &mut write))?;
         }
@@ -155,6 +183,19 @@ mod tests {
     }
 
     #[test]
+    fn many_rows_find_clusters_full_as_row_by_row() {
+        let rows: Vec<[u32; 2]> = (0..3 * AT_ONCE as u32).map(|row| [row % 2, 2 + row % 3]).collect();
+        let distances = |row: usize| (0..5).map(|cluster| ((cluster * 7 + row * 3) % 11) as f32).collect();
+        let (expected, sizes) = one_by_one(&rows, AT_ONCE + 300, distances);
+        let (mut found, mut filling) = (rows.clone(), Filling::new(5, AT_ONCE + 300));
+        filling.put(&mut found, distances, &Progress::silent()).unwrap();
+        assert_eq!((found, &filling.sizes), (expected, &sizes));
+        let cancelled = Progress::silent();
+        cancelled.cancel();
+        assert!(Filling::new(5, AT_ONCE + 300).put(&mut rows.clone(), distances, &cancelled).is_err());
+    }
+
+    #[test]
     fn parts_of_any_size_are_placed_as_row_by_row() {
         let rows: Vec<[u32; 2]> = (0..60).map(|row| [row % 3, (row % 3 + 1 + row / 3 % 2) % 3]).collect();
         // A row's distances in an order of its own.
@@ -167,7 +208,8 @@ mod tests {
                 let (mut found, mut by_counts) = (rows.clone(), Filling::new(5, most));
                 for (number, pairs) in found.chunks_mut(part).enumerate() {
                     if !by_counts.put_all(&count_pairs(pairs)) {
-                        by_counts.put(pairs, |index| distances(number * part + index));
+                        let distances = |index| distances(number * part + index);
+                        by_counts.put(pairs, distances, &Progress::silent()).unwrap();
                     }
                 }
                 assert_eq!(found, expected, "at most {most}, parts of {part}");

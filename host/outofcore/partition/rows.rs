@@ -20,7 +20,7 @@ use crate::outofcore::store::{Bins, Checksums, Log, RepeatedFile};
 use crate::parallel::{join, spawn};
 use crate::vectors::Access;
 use crate::vectors::range::check_smallest;
-use crate::{Device, Repeated, Result, Vectors};
+use crate::{Device, Error, Repeated, Result, Vectors};
 
 /// Rows of a range: ranges are assigned in any order, and placed in theirs. A multiple of
 /// [`SUM_ROWS`](super::SUM_ROWS) and of the rows of a checksum.
@@ -83,7 +83,11 @@ impl RowLists {
             let ids = repeated.others(rows);
             let mut pairs = assigned.nearest;
             if !filling.put_all(&assigned.pairs) {
-                filling.put(&mut pairs, |index| distances(&centres, embedding, base, ids[index]));
+                filling.put(
+                    &mut pairs,
+                    |index| distances(&centres, embedding, base, ids[index]),
+                    progress,
+                )?;
             }
             let (records, ends) = by_cluster(&ids, &pairs, clusters);
             let mut first = 0;
@@ -97,17 +101,19 @@ impl RowLists {
             let (send, results) = channel();
             let mut threads = Vec::new();
             for gpu in workers(devices)? {
-                let (assign, send) = (&assign, send.clone());
-                threads.push(spawn(scope, move || assign(gpu, send))?);
+                let (assign, send, count) = (&assign, send.clone(), ranges.len());
+                // After an error the other threads assign no more ranges.
+                let stop = move |_: &Error| next.store(count, Ordering::Relaxed);
+                threads.push(spawn(scope, move || assign(gpu, send).inspect_err(stop))?);
             }
             drop(send);
             // Ranges are placed in their order, whichever is assigned first.
-            let (mut waiting, mut next) = (BTreeMap::new(), 0);
+            let (mut waiting, mut turn) = (BTreeMap::new(), 0);
             let placed = results.into_iter().try_for_each(|(number, done)| {
                 waiting.insert(number, done);
-                while let Some(done) = waiting.remove(&next) {
-                    place(ranges[next].clone(), done)?;
-                    next += 1;
+                while let Some(done) = waiting.remove(&turn) {
+                    place(ranges[turn].clone(), done)?;
+                    turn += 1;
                 }
                 Ok(())
             });

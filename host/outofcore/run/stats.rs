@@ -15,7 +15,7 @@ pub struct OutOfCoreStats {
     /// Clusters built by this run: fewer than `clusters` in a resumed build, more if lists were
     /// lost.
     pub built: usize,
-    /// Bytes of the file of clusters.
+    /// Bytes of the file of clusters; 0 if a resumed build needed none of them.
     pub cluster_bytes: u64,
     /// Hits of the cluster cache.
     pub cache: CacheUse,

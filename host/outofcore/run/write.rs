@@ -55,7 +55,8 @@ impl Run<'_> {
         if sound { Ok(()) } else { Err(Fault::Damage(Damage::Rows)) }
     }
 
-    /// Writes the index range by range, then its layers. Sets the statistics of both.
+    /// Writes the index range by range, then its layers. Sets the statistics of layers and
+    /// reach.
     pub(super) fn write(
         &self,
         merged: &Merged,

@@ -114,7 +114,8 @@ impl Context<'_> {
                 let ids = shared.repeated.others(plan.rows(range));
                 let nearest = self.nearest(&input, ids.len())?;
                 let mut placed = nearest.clone();
-                filling.put(&mut placed, |index| distances(centres, embedding, base, ids[index]));
+                let distances = |index: usize| distances(centres, embedding, base, ids[index]);
+                filling.put(&mut placed, distances, &builder.descent.progress)?;
                 let rows = ids.iter().zip(nearest).zip(placed);
                 let of_range = rows.filter(|((_, nearest), placed)| nearest != placed);
                 moved[range as usize].extend(of_range.map(|((&id, _), [a, b])| [id, a, b]));

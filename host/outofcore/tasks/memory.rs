@@ -37,7 +37,8 @@ pub(super) fn task_memory(
     let finished = 4 + 4 * degree;
     let bytes = |stage: TaskStage| match stage {
         TaskStage::Assign => chunk + range * 24 + PAIR_BYTES * (clusters * clusters / 2).min(range),
-        TaskStage::Place => pairs + range * 8 + chunk,
+        // Ids, nearest clusters, those with room, and keys of their pairs.
+        TaskStage::Place => pairs + range * (4 + 8 + 8 + 8) + chunk,
         TaskStage::Write => range * (2 * record + 24) + chunk,
         TaskStage::Build => build.peak_of_stages() as usize + members + 3 * lists + pairs,
         TaskStage::Merge => members + 3 * lists + 3 * size * finished + pairs,
