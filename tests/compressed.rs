@@ -200,6 +200,15 @@ fn builds_on_codes_give_nearly_as_good_an_index_of_the_vectors() {
 }
 
 #[test]
+fn one_row_is_built_on_codes() {
+    let base = uniform(1, 24, 13);
+    for device in devices().into_iter().chain([Device::Cpu]) {
+        let builder = Builder::new(Strategy::nsg()).device(device).compressed(Compression::Int8);
+        assert_eq!(builder.build(&base).unwrap().neighbors(0), [0u32; 0], "{device}");
+    }
+}
+
+#[test]
 fn builds_on_codes_collect_candidates_in_any_way() {
     let base = uniform(700, 24, 11);
     for device in devices().into_iter().chain([Device::Cpu]) {

@@ -18,8 +18,8 @@ impl Builder {
     /// Codes are in host memory during the build. Not for a build from a given k-NN graph, nor out
     /// of core.
     ///
-    /// On `Int8`, lists begin longer and keep the nearest by a second byte per component, which
-    /// stays in host memory too. Not where candidates come from paths or second hops
+    /// On `Int8`, descent finds longer lists, and a second byte per component, in host memory too,
+    /// chooses the nearest. Not where candidates come from paths or second hops
     /// ([`Strategy::collect`](crate::Strategy::collect)): their distances are those of the codes
     /// alone.
     ///
@@ -92,7 +92,9 @@ impl Builder {
         let builder = self.on_codes(k).progress(building);
         let builder = match rows {
             Some(_) => builder.of_part(k, (base.len(), codes.len())),
-            None => builder.knn(k),
+            None if k > 0 => builder.knn(k),
+            // A single row.
+            None => builder,
         };
         let builder = builder.with(|descent| descent.settled_by(rests));
         let Built { index, mut stats, .. } = builder.build_and_keep(&codes, None)?;

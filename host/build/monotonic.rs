@@ -43,7 +43,8 @@ struct Occlusion {
 /// Of layers that are searched here.
 const TIGHT: Occlusion = Occlusion { slack: 1.0, degree: DEGREE };
 
-/// Most nodes of a layer for searches with a beam of one that has an edge between any two.
+/// Most nodes of a layer for searches with a beam of one that has an edge between any two, unless
+/// these coincide.
 const COMPLETE: usize = MAX_DEGREE + 1;
 
 /// Most nodes of such a layer whose steps get nearer by 15 %. Edges of more nodes take long to
@@ -51,9 +52,8 @@ const COMPLETE: usize = MAX_DEGREE + 1;
 const SPARSE: usize = 1 << 12;
 
 /// Of a layer of `nodes` nodes that is searched with a beam of one. A greedy search for a node gets
-/// nearer with each step. A query is no node, and of few nodes none lies near it, so a search for
-/// it may stop where the next step is hardly nearer. With this slack steps get nearer by 6 % or
-/// more.
+/// nearer with each step. A query is no node, so a search for it may stop where the next step is
+/// hardly nearer. Fewer nodes lie farther from queries and need longer steps.
 const fn for_greedy_search(nodes: usize) -> Occlusion {
     let slack = if nodes <= COMPLETE {
         f32::MAX

@@ -88,8 +88,13 @@ pub(super) fn settle(
         }
         list.sort_unstable();
     })?;
-    let kept = keys.chunks_exact(longer.max(1)).flat_map(|list| &list[..k]);
-    Ok(kept.copied().collect())
+    let nodes = keys.len() / longer.max(1);
+    for node in 0..nodes {
+        keys.copy_within(node * longer..node * longer + k, node * k);
+    }
+    keys.truncate(nodes * k);
+    keys.shrink_to_fit();
+    Ok(keys)
 }
 
 #[cfg(test)]

@@ -325,7 +325,7 @@ impl Strategy {
 
     /// The source of candidates of a graph with lists of `k` neighbours.
     pub(crate) const fn collect_from(&self, k: usize) -> Collect {
-        let is_long = 3 * k >= 2 * self.candidates;
+        let is_long = 3 * k >= self.candidates.saturating_mul(2);
         if self.takes_long_lists && is_long { Collect::OneHop } else { self.collect }
     }
 

@@ -27,7 +27,7 @@ use crate::{ElementType, Error, Metric, Progress, Result};
 /// The share of a sample's components, in order of magnitude, that codes hold without being cut.
 const HELD: f64 = 0.9999;
 
-/// As [`HELD`], for codes in bytes that have rests: the share of [`least_noise`]. Where some rows
+/// As [`HELD`], for codes in bytes that have rests: [`least_noise`] chooses one. Where some rows
 /// have neighbours far nearer than others have, smaller levels keep the order of near neighbours,
 /// and rests tell how far cut components reach (docs/measurements.md).
 const HELD_IF_SETTLED: [f64; 6] = [HELD, 0.999, 0.998, 0.995, 0.99, 0.98];

@@ -61,9 +61,11 @@ impl Settings {
         }
     }
 
-    /// Whether a GPU answers this many queries in the time in which no signal has to be looked for.
+    /// Whether a GPU answers this many queries before a signal has to be looked for. The CPU
+    /// answers searches with wider beams than a GPU takes.
     fn is_short(&self, queries: usize) -> bool {
-        queries <= FEW && self.filter.is_none()
+        let beam = self.beam.unwrap_or(0).max(self.k);
+        queries <= FEW && beam <= WIDEST && self.filter.is_none()
     }
 
     /// The searcher with the settings that it has itself.
@@ -120,6 +122,9 @@ pub(crate) fn left(
     let floats = Values::Vectors(ElementType::F32);
     Ok((DeviceArray::results(ids, k, Values::Ids), DeviceArray::results(distances, k, floats)))
 }
+
+/// The widest beam of a GPU.
+const WIDEST: usize = 512;
 
 /// Most queries that a GPU is searched for on the calling thread: a few milliseconds, in which no
 /// signal has to be looked for.
