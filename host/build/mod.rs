@@ -136,6 +136,11 @@ impl Builder {
         self.with(|descent| descent.progress(progress))
     }
 
+    /// This builder for the clusters of a build out of core, whose lists are merged.
+    pub(crate) fn of_clusters(&self) -> Self {
+        self.clone().with(Descent::of_cluster)
+    }
+
     fn with(mut self, change: impl FnOnce(Descent) -> Descent) -> Self {
         self.descent = change(self.descent);
         self

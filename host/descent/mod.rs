@@ -70,6 +70,8 @@ pub struct Descent {
     fork: Option<Gpu>,
     /// Whether the vectors are codes, which tiles read without rounding them.
     of_codes: bool,
+    /// Whether the lists are merged with those of another cluster.
+    merged: bool,
     settling: Settling,
     pub(crate) progress: Progress,
 }
@@ -87,6 +89,7 @@ impl Default for Descent {
             device: Device::Auto,
             fork: None,
             of_codes: false,
+            merged: false,
             settling: Settling::None,
             progress: Progress::silent(),
         }
@@ -246,10 +249,22 @@ impl Descent {
     }
 
     fn shape_on_gpu(&self, data: &DataShape, k: usize) -> gpu::DescentShape {
-        let &Self { metric, start, iterations, settings, of_codes, .. } = self;
+        let &Self { metric, start, iterations, settings, of_codes, merged, .. } = self;
         let (narrowed, stored) = (is_narrowed(data, metric), data.element);
         let (n, dim) = (data.rows, data.dim);
-        gpu::DescentShape { n, dim, k, metric, start, iterations, settings, narrowed, stored, of_codes }
+        gpu::DescentShape {
+            n,
+            dim,
+            k,
+            metric,
+            start,
+            iterations,
+            settings,
+            narrowed,
+            stored,
+            of_codes,
+            merged,
+        }
     }
 
     /// The stages of a build on the CPU with `threads` threads, with their host buffers beyond the
@@ -338,6 +353,14 @@ impl Descent {
         Self { knn, settling, progress, ..self.clone() }.or_knn(DEFAULT_KNN, nodes)
     }
 
+    /// This descent for the clusters of a build out of core. A node has a list in each of two
+    /// clusters, and the better neighbours of both stay. So a start from cells takes two
+    /// clusterings and no expansion there, if no other numbers are set (docs/outofcore.md).
+    pub(crate) fn of_cluster(mut self) -> Self {
+        self.settings.clusterings.get_or_insert(gpu::MERGED_CLUSTERINGS);
+        Self { merged: true, ..self }
+    }
+
     /// This descent with `default` neighbours per node, clamped to `nodes` nodes, if none are set.
     pub(crate) fn or_knn(self, default: usize, nodes: usize) -> Self {
         let default = (nodes > 1).then(|| default.min(nodes - 1));
@@ -414,6 +437,7 @@ impl Descent {
             settings: self.settings,
             seed: self.seed,
             of_codes: self.of_codes,
+            merged: self.merged,
             progress: &self.progress,
         }
     }

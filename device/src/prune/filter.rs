@@ -36,8 +36,8 @@
 //! 3. A lane decides on one candidate and four lanes compute its distance, so loads of a row are
 //!    coalesced.
 //! 4. Lists lie in shared memory, vectors do not. The candidates left to the nodes of a
-//!    multiprocessor stay in its L1 cache, and shared memory would take from that. The larger the
-//!    vectors, the more warps a node gets, so that fewer nodes share the cache.
+//!    multiprocessor stay in its L1 cache, and shared memory would take from that. A node gets one
+//!    warp, or two if its vectors are long: more would wait for each other.
 //!
 //! # Speed
 //!

@@ -21,7 +21,7 @@ impl DescentShape {
         if start == Start::AllPairs {
             return Vec::new();
         }
-        let (joins, expands) = CellSettings::iterations(self.iterations, start);
+        let (joins, expands) = CellSettings::iterations(self.iterations, start, self.merged);
         let mut kernels = cluster::kernels::<T>(n, self.settings.cells(n, dim, start, None));
         kernels.extend([
             T::PREPARATION,

@@ -28,6 +28,7 @@ pub(crate) use lists::GpuLists;
 use phases::PhaseKernels;
 pub(super) use plan::DescentShape;
 pub use settings::CellSettings;
+pub(super) use settings::MERGED_CLUSTERINGS;
 pub(super) use settle::SettleShape;
 
 use super::{DescentStats, Iterations, KnnGraph, Start};
@@ -75,6 +76,8 @@ pub(super) struct Build<'a> {
     pub seed: u64,
     /// Whether the vectors are codes, which tiles read without rounding them.
     pub of_codes: bool,
+    /// Whether the lists are merged with those of another cluster.
+    pub merged: bool,
     pub progress: &'a Progress,
 }
 
@@ -164,6 +167,7 @@ impl Build<'_> {
             narrowed: false,
             stored: self.space.vectors().element_type(),
             of_codes: self.of_codes,
+            merged: self.merged,
         }
     }
 
@@ -199,7 +203,7 @@ impl Build<'_> {
         let descending = Instant::now();
         self.prepare(&mut side, &rounding, &mean)?;
         let (original, mut nodes, cells) = self.renumber(side, start)?;
-        let (joins, mut expands) = CellSettings::iterations(self.iterations, start);
+        let (joins, mut expands) = CellSettings::iterations(self.iterations, start, self.merged);
         let clusterings = if start == Start::Cells { CELLS_WEIGHT } else { 0.0 };
         let [in_cells, in_phases] = self.progress.parts([clusterings, 1.0]);
         let mut filling = 0.0;

@@ -44,6 +44,8 @@ pub(in crate::descent) struct DescentShape {
     pub stored: ElementType,
     /// Whether they are codes, which tiles read without rounding them.
     pub of_codes: bool,
+    /// Whether the lists are merged with those of another cluster.
+    pub merged: bool,
 }
 
 impl DescentShape {
@@ -83,7 +85,7 @@ impl DescentShape {
     /// Whether the keys of vectors of type `T` hold exact distances, but for the norm of their
     /// node: products of bytes are exact. Random neighbours have no distance before a join.
     pub(super) fn has_exact_keys<T: OnDevice>(&self) -> bool {
-        let (joins, _) = CellSettings::iterations(self.iterations, self.choose_start());
+        let (joins, _) = CellSettings::iterations(self.iterations, self.choose_start(), self.merged);
         let is_computed = joins > 0 || self.choose_start() == Start::Cells;
         let is_bytes = matches!(T::TYPE, ElementType::U8 | ElementType::I8);
         is_bytes && is_computed && self.metric == Metric::L2 && self.dim <= MOST_EXACT
@@ -222,7 +224,7 @@ impl DescentShape {
                 stage("cells again", &[&original, &nodes, &members, &centres, &kept, &cells]);
             }
         }
-        let (joins, expands) = CellSettings::iterations(self.iterations, start);
+        let (joins, expands) = CellSettings::iterations(self.iterations, start, self.merged);
         let iterations = self.iterations(joins.saturating_add(expands));
         if joins > 0 {
             stage("join", &[&original, &nodes, &iterations, &self.joins()]);

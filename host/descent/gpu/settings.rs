@@ -51,6 +51,9 @@ fn tuned(n: usize, dim: usize) -> TunedCells {
     }
 }
 
+/// Clusterings of lists that are merged with those of another cluster.
+pub(in crate::descent) const MERGED_CLUSTERINGS: usize = 2;
+
 /// Most clusterings.
 const MOST_CLUSTERINGS: usize = 16;
 
@@ -129,11 +132,39 @@ impl CellSettings {
         tuned(n, dim).assignments
     }
 
-    /// Most iterations of each phase.
-    pub(super) fn iterations(request: Iterations, start: Start) -> (u32, u32) {
+    /// Most iterations of each phase; `merged` lists are those of [`Descent::of_cluster`].
+    ///
+    /// [`Descent::of_cluster`]: crate::Descent::of_cluster
+    pub(super) fn iterations(request: Iterations, start: Start, merged: bool) -> (u32, u32) {
         match (request, start) {
+            (Iterations::Auto, Start::Cells) if merged => (JOINS, 0),
             (Iterations::Auto, Start::Cells) => (JOINS, MOST_EXPANSIONS),
             _ => request.limits(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Descent, Device, Iterations, Start, Synth};
+
+    #[test]
+    fn clusters_take_two_clusterings_and_no_expansion_unless_set() {
+        let base = Synth::new(800, 6, 1).unwrap().base();
+        let cells = Descent::new().knn(8).start(Start::Cells).device(Device::Emulated);
+        let built = |descent: Descent| {
+            let graph = descent.build(&base).unwrap();
+            (graph.keys(), graph.stats().iterations)
+        };
+        let two = |iterations| {
+            let settings = super::CellSettings { clusterings: Some(2), ..Default::default() };
+            built(cells.clone().cells(settings).iterations(iterations))
+        };
+        assert_eq!(built(cells.clone().of_cluster()), two(Iterations::Fixed(0, 0)));
+        let one = Iterations::Fixed(0, 1);
+        assert_eq!(built(cells.clone().iterations(one).of_cluster()), two(one));
+        // Random neighbours are nothing without iterations.
+        let (_, (joins, expansions)) = built(cells.start(Start::Random).of_cluster());
+        assert!(joins > 0 && expansions > 0);
     }
 }

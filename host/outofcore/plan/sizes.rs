@@ -84,7 +84,7 @@ impl MemoryModel<'_> {
 
     /// The plan of a build of `nodes` nodes in memory.
     fn build(&self, nodes: usize) -> BuildPlan {
-        self.builder.plan_of(&self.data.part(nodes), self.k.min(nodes - 1), self.target)
+        self.builder.of_clusters().plan_of(&self.data.part(nodes), self.k.min(nodes - 1), self.target)
     }
 
     /// Maximum of `bytes` over builds of up to `nodes` nodes. Just below a size at which descent

@@ -47,6 +47,7 @@ impl LocalIndex {
         let descent = builder.descent.of_part(ids.len());
         let stage = descent.progress.stage("build", 0);
         let builder = builder.clone().sample(0).layers(false).grouped(false).descent(descent.clone());
+        let builder = builder.of_clusters();
         let Built { index, stats, on_device } = builder.build_and_keep(&vectors, None)?;
         let distance = |out: &mut Vec<f32>, member: usize| {
             embedding.embed(&vectors, member, out);

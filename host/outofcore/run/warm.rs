@@ -27,8 +27,8 @@ pub(super) fn warm(
     let rows = ROWS.min(size);
     let descent = builder.descent.of_part(rows);
     let k = descent.k_of(rows, "the sample")?;
-    let start =
-        builder.plan_of(&DataShape::of(base, &builder.descent.progress)?.part(size), k, Target::cuda()).start;
+    let data = DataShape::of(base, &builder.descent.progress)?.part(size);
+    let start = builder.of_clusters().plan_of(&data, k, Target::cuda()).start;
     let descent = descent.forked()?;
     if let Some(gpu) = descent.gpu(size, base.dim())? {
         pin(&gpu, Crew::of_gpus(devices))?;

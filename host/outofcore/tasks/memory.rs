@@ -22,7 +22,7 @@ pub(super) fn task_memory(
     let size = plan.cluster_size;
     let target = Target::of(builder.descent.device, size)?;
     let k = builder.check_for(data)?;
-    let build = builder.plan_of(&data.part(size), k.min(size.saturating_sub(1)), target);
+    let build = builder.of_clusters().plan_of(&data.part(size), k.min(size.saturating_sub(1)), target);
     let (row, degree) = (data.row_bytes(), builder.strategy.max_degree());
     let range = range_rows.min(data.rows);
     let embedded = 4 * (data.dim + 1);
