@@ -8,8 +8,10 @@ use crate::build::estimate::{self, SEARCHES};
 use crate::descent::{KnnSample, sampled};
 use crate::eval::KnnTruth;
 use crate::held::Held;
+use crate::outofcore::Limits;
 use crate::search::Engine;
 use crate::search::exact::ExactSearch;
+use crate::vectors::shape::device_type;
 use crate::vectors::space::Space;
 use crate::{DataShape, Device, Index, Progress, Result, Search, Vectors};
 
@@ -30,9 +32,10 @@ pub struct Measure {
     pub seed: u64,
     /// Device of exact search.
     pub exact_on: Device,
-    /// Device of index searches; a GPU must have room for index and base.
+    /// Device of index searches. They run on the CPU if index and base would take more than half of
+    /// the device memory: exact search needs the rest.
     pub search_on: Device,
-    /// Limit of device memory for exact search, in bytes; default: all free memory.
+    /// Limit of device memory, in bytes; default: free memory.
     pub gpu_memory: Option<u64>,
     /// The number of nodes that cannot be reached, if it is known, as after a build in clusters;
     /// else the report counts them.
@@ -73,7 +76,8 @@ impl Measure {
     ) -> Result<(Option<KnnQuality>, Option<SearchQuality>)> {
         let [exactly, by_index] = self.progress.parts([index.len() as f64, SEARCHES]);
         let engine = Engine::new(Held::Borrowed(index), Held::Borrowed(base), &self.progress.unwatched())?;
-        let engine = engine.devices(&[self.search_on])?;
+        let (search_on, gpu_memory) = self.memory(index, base, engine.space())?;
+        let engine = engine.devices(&[search_on])?;
         // Rows that were left out of the build are no neighbours.
         let rows: Option<Vec<u32>> = index.left_out().map(|rows| rows.complement().iter().collect());
         let part = rows
@@ -90,7 +94,7 @@ impl Measure {
         let k = K.min(n - 1);
         let deepest = k.max(lists.k());
         let mut exact = ExactSearch::new(deepest).device(self.exact_on).progress(exactly);
-        if let Some(bytes) = self.gpu_memory {
+        if let Some(bytes) = gpu_memory {
             exact = exact.device_memory(bytes);
         }
         let truth = KnnTruth::of_nodes(space, nodes.clone(), deepest, &exact)?;
@@ -105,6 +109,21 @@ impl Measure {
         };
         let search = search(&engine, &base.select(&nodes)?, (&nodes, &truth), k, &by_index)?;
         Ok((knn, Some(search)))
+    }
+
+    /// The device of index searches, and the limit of device memory for exact search beside them.
+    fn memory(&self, index: &Index, base: &Vectors, space: &Space<'_>) -> Result<(Device, Option<u64>)> {
+        let allowed = match self.gpu_memory {
+            Some(bytes) => Some(bytes),
+            None => Limits::available(self.search_on, index.len())?.gpu_memory,
+        };
+        let element = device_type(&DataShape::of(base, &self.progress.unwatched())?, index.metric());
+        let edges = index.max_degree() * size_of::<u32>();
+        let bytes = (index.len() * (space.dim() * element.size() + edges)) as u64;
+        if allowed.is_some_and(|allowed| bytes > allowed / 2) {
+            return Ok((Device::Cpu, self.gpu_memory));
+        }
+        Ok((self.search_on, self.gpu_memory.map(|allowed| allowed - bytes)))
     }
 
     /// Estimated seconds of the measurements of an index of `data` on the CPU.
@@ -141,4 +160,33 @@ fn search(
     let (recall, qps) = beams.last().map_or((1.0, 0.0), |judged| (judged.recall, judged.qps));
     let device = engine.runs_on().to_owned();
     Ok(SearchQuality { queries: nodes.len(), k, beam: BEAM, recall, qps, device, beams })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Builder, Report, Strategy, Synth};
+
+    #[test]
+    fn searches_leave_half_of_the_device_memory_to_exact_search() {
+        let base = Synth::new(300, 16, 1).unwrap().base();
+        let index =
+            Builder::new(Strategy::cagra().degree(8)).knn(8).device(Device::Cpu).build(&base).unwrap();
+        // Rows of 16 f32 and 8 edges.
+        let bytes = 300 * (16 + 8) * 4;
+        let recall = |gpu_memory: u64| {
+            let emulated = Device::Emulated;
+            let measure = Measure {
+                nodes: 20,
+                exact_on: Device::Cpu,
+                search_on: emulated,
+                gpu_memory: Some(gpu_memory),
+                ..Measure::default()
+            };
+            Report::of(&index, Some(&base), &KnnSample::default(), &measure).unwrap().search.unwrap()
+        };
+        let (on_gpu, on_cpu) = (recall(2 * bytes), recall(2 * bytes - 1));
+        assert_eq!([on_gpu.device.as_str(), on_cpu.device.as_str()], ["emulated", "cpu"]);
+        assert_eq!(on_gpu.recall, on_cpu.recall);
+    }
 }

@@ -81,7 +81,6 @@ impl Args {
         let measure = Measure {
             // Out of core the index may not fit the device.
             search_on: if in_memory { measure.search_on } else { Device::Cpu },
-            gpu_memory: self.limits.gpu_memory(),
             unreachable: Some(done.stats.unreachable),
             progress: measuring,
             ..measure

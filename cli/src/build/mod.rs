@@ -179,7 +179,8 @@ impl Args {
     }
 
     fn measure(&self, output: &Output) -> Measure {
-        self.report.measure(self.descent.device.first(), self.descent.seed, output)
+        let measure = self.report.measure(self.descent.device.first(), self.descent.seed, output);
+        Measure { gpu_memory: self.limits.gpu_memory(), ..measure }
     }
 
     /// The title of a timeline.
