@@ -4,7 +4,7 @@ use half::f16;
 use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{
     Builder, Collect, Compression, DataShape, Device, ElementType, IdSet, Metric, Progress, Search,
-    SearchResult, Searcher, Strategy, Target, Vectors, ground_truth,
+    SearchResult, Searcher, Start, Strategy, Target, Vectors, ground_truth,
 };
 
 use crate::gpu::devices;
@@ -195,6 +195,34 @@ fn builds_on_codes_give_nearly_as_good_an_index_of_the_vectors() {
             let least = if coded.kind == "cagra" { 0.99 } else { 0.97 };
             let knn = report.knn.unwrap().recall[&32];
             assert!(knn > least, "{metric} {compression}: recall of the k-NN graph {knn}");
+        }
+    }
+}
+
+#[test]
+fn settled_lists_are_pruned_alike_on_all_devices() {
+    // The last is positive, so a long row has more edges to it than are filtered again.
+    for (rows, dim, knn, power) in [(300, 17, 40, 5), (260, 96, 24, 5), (800, 1, 16, 4)] {
+        let plain = uniform(rows, dim, 14);
+        // Heavy tails, so that some codes are cut and the others are coarse.
+        let tailed = |x: f32| x.powi(power);
+        let values = (0..rows).flat_map(|row| plain.row(row).iter().map(|&x| tailed(x)).collect::<Vec<_>>());
+        let base = Vectors::from_f32(values.collect(), dim).unwrap();
+        for metric in [Metric::L2, Metric::InnerProduct] {
+            let kinds = [Strategy::nsg(), Strategy::nssg(), Strategy::vamana(), Strategy::dpg()];
+            for strategy in [Strategy::cagra()].into_iter().chain(kinds) {
+                let name = format!("{rows} x {dim}, {metric}, {}", strategy.kind());
+                let strategy = strategy.degree(8).collect(Collect::OneHop);
+                let builder = Builder::new(strategy).knn(knn).metric(metric).start(Start::AllPairs);
+                let builder = builder.compressed(Compression::Int8).layers(false);
+                let built = |device| builder.clone().device(device).build(&base).unwrap();
+                let expected = built(Device::Cpu);
+                for device in devices() {
+                    let found = built(device);
+                    let differ = (0..rows).filter(|&node| found.neighbors(node) != expected.neighbors(node));
+                    assert_eq!(differ.count(), 0, "{name} on {device}");
+                }
+            }
         }
     }
 }

@@ -6,8 +6,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tagore::{
-    Builder, DataShape, Descent, Device, Iterations, Metric, Progress, Start, Strategy, Synth, Target,
-    Vectors,
+    Builder, Collect, Compression, DataShape, Descent, Device, Iterations, Metric, Progress, Start, Strategy,
+    Synth, Target, Vectors,
 };
 
 /// An allocator that counts the bytes in use and their peak.
@@ -95,6 +95,25 @@ fn a_build_on_the_cpu_takes_no_more_than_is_planned() {
                 let builder = Builder::new(strategy).descent(descent.iterations(Iterations::Fixed(1, 1)));
                 check(&base, &builder, &case);
                 check(&repeated, &builder, &format!("{case}, repeated rows"));
+            }
+        }
+    }
+    check_codes(&base);
+}
+
+/// Checks builds on codes in bytes. No test of its own, since tests that run at once would be
+/// counted together.
+fn check_codes(base: &Vectors) {
+    for metric in [Metric::L2, Metric::InnerProduct, Metric::Cosine] {
+        for (k, start) in [(16, Start::Random), (64, Start::Auto), (128, Start::Random)] {
+            for (strategy, degree) in [(Strategy::nsg(), 64), (Strategy::cagra(), 16), (Strategy::dpg(), 128)]
+            {
+                let case = format!("{} {metric}, K = {k}, start {start}, int8", strategy.kind());
+                // Candidates from lists alone: these are settled.
+                let strategy = strategy.degree(degree).collect(Collect::OneHop);
+                let descent = Descent::new().knn(k).metric(metric).start(start).device(Device::Cpu);
+                let builder = Builder::new(strategy).descent(descent.iterations(Iterations::Fixed(1, 1)));
+                check(base, &builder.compressed(Compression::Int8), &case);
             }
         }
     }

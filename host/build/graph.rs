@@ -101,10 +101,10 @@ impl Builder {
         let (seed, progress) = (descent.seed, &descent.progress);
         match graph {
             Graph::Cpu(graph) => {
-                // Pruning reads ids alone.
+                // Pruning reads ids alone, unless the lists are settled.
                 let graph = match graph {
-                    Cow::Owned(graph) => Cow::Owned(graph.without_distances()),
-                    Cow::Borrowed(graph) => Cow::Borrowed(graph),
+                    Cow::Owned(graph) if !graph.is_settled() => Cow::Owned(graph.without_distances()),
+                    kept => kept,
                 };
                 Ok((cpu::prune(space, &graph, strategy, seed, progress)?, None))
             }

@@ -190,7 +190,8 @@ impl Builder {
         }
         // Stays in memory throughout the build.
         let space = Space::plan((data.rows, data.dim), data.element, self.descent.metric);
-        let memory = HostStages { shape: &shape, strategy: &self.strategy, threads };
+        let is_settled = self.descent.is_settled();
+        let memory = HostStages { shape: &shape, strategy: &self.strategy, is_settled, threads };
         if k > 0 {
             if gpu.is_some() && self.strategy.has_ptx() && shape.block_bytes() <= target.shared {
                 device.extend(with_device_type!(element, T => shape.stages::<T>()));
@@ -265,14 +266,19 @@ impl Builder {
 struct HostStages<'a> {
     shape: &'a PruneShape,
     strategy: &'a Strategy,
+    /// Whether the lists of the graph are settled.
+    is_settled: bool,
     threads: usize,
 }
 
 impl HostStages<'_> {
-    /// Stages of pruning on the CPU. The graph has dropped its distances by then.
+    /// Stages of pruning on the CPU. The graph has dropped its distances by then, unless its lists
+    /// are settled.
     fn stages_on_cpu(&self) -> Vec<PlannedStage> {
-        let &Self { shape: &PruneShape { n, k, degree, .. }, strategy, threads } = self;
-        let forward = MemoryPlan::new().with::<u32>("graph", n * k).with::<Key>("forward edges", n * degree);
+        let &Self { shape: &PruneShape { n, k, degree, .. }, strategy, is_settled, threads } = self;
+        let distances = if is_settled { n * k } else { 0 };
+        let graph = MemoryPlan::new().with::<u32>("graph", n * k).with::<f32>("distances", distances);
+        let forward = graph.with::<Key>("forward edges", n * degree);
         let places = if strategy.counts_detours() {
             MemoryPlan::new().with::<u32>("places", threads * n)
         } else {

@@ -9,6 +9,17 @@ use super::DescentStats;
 use crate::atomic_file::AtomicFile;
 use crate::{Error, Format, GroundTruth, Metric, Progress, Result, Vectors};
 
+/// What is known of the lists of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lists {
+    /// They may miss neighbours.
+    Found,
+    /// They are those of exact search.
+    Exact,
+    /// Codes and their rests ordered them: their distances are finer than those of the rows.
+    Settled,
+}
+
 /// A k-NN graph: n × k ids and list distances. Each row is sorted by (distance, id), without its
 /// own node and without duplicates.
 #[derive(Clone, Debug)]
@@ -19,7 +30,7 @@ pub struct KnnGraph {
     ids: Vec<u32>,
     distances: Vec<f32>,
     stats: DescentStats,
-    is_exact: bool,
+    lists: Lists,
 }
 
 impl KnnGraph {
@@ -32,17 +43,27 @@ impl KnnGraph {
     ) -> Self {
         let ids = keys.par_iter().map(|&k| key::id(k)).collect();
         let distances = keys.par_iter().map(|&k| key::distance(k)).collect();
-        Self { k, metric, nodes, ids, distances, stats, is_exact: false }
+        Self { k, metric, nodes, ids, distances, stats, lists: Lists::Found }
     }
 
     /// Marks the lists as those of exact search.
     pub(crate) fn exact(self) -> Self {
-        Self { is_exact: true, ..self }
+        Self { lists: Lists::Exact, ..self }
+    }
+
+    /// Marks the lists as settled.
+    pub(crate) fn settled(self) -> Self {
+        Self { lists: Lists::Settled, ..self }
+    }
+
+    /// Whether the lists are settled. Their distances are then not those of the rows.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.lists == Lists::Settled
     }
 
     /// Whether the list of each node certainly holds its nearest `count` nodes, or all nodes.
     pub(crate) fn has_nearest(&self, count: usize) -> bool {
-        self.is_exact && (self.k >= count || self.k + 1 >= self.nodes)
+        self.lists == Lists::Exact && (self.k >= count || self.k + 1 >= self.nodes)
     }
 
     /// Drops the [`distances`](Self::distances) to free their memory.
@@ -85,6 +106,12 @@ impl KnnGraph {
     /// If `node >= len()`.
     pub fn distances(&self, node: usize) -> &[f32] {
         &self.distances[node * self.k..][..self.k]
+    }
+
+    /// The neighbours of `node` as keys, nearest first.
+    pub(crate) fn keys_of(&self, node: usize) -> impl Iterator<Item = Key> + '_ {
+        let pairs = self.neighbors(node).iter().zip(self.distances(node));
+        pairs.map(|(&id, &distance)| key::pack(distance, id))
     }
 
     /// All neighbours as keys.
@@ -135,7 +162,7 @@ impl KnnGraph {
             return Err(Error::file(path, format_args!("{nodes} rows"), expected));
         }
         let stats = DescentStats::default();
-        let graph = Self { k, metric, nodes, ids, distances, stats, is_exact: false };
+        let graph = Self { k, metric, nodes, ids, distances, stats, lists: Lists::Found };
         match (0..nodes).into_par_iter().find_first(|&node| !graph.row_is_sound(node)) {
             None => Ok(graph),
             Some(node) => Err(Error::file(

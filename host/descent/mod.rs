@@ -276,6 +276,7 @@ impl Descent {
         if self.is_settled() {
             stages.push(plan::settling_on_cpu(data.rows, longer, k));
         }
+        stages.push(plan::graph_on_cpu(data.rows, k));
         stages
     }
 
@@ -284,7 +285,8 @@ impl Descent {
         if self.is_settled() { unsettled(k, nodes) } else { k }
     }
 
-    fn is_settled(&self) -> bool {
+    /// Whether lists are settled.
+    pub(crate) fn is_settled(&self) -> bool {
         !matches!(self.settling, Settling::None)
     }
 
@@ -400,7 +402,7 @@ impl Descent {
                 self.check_parameters()?;
                 if self.is_settled() && k > 0 {
                     let DeviceGraph { lists, stats, .. } = self.build_on_device(&gpu, space, k)?;
-                    return Ok(KnnGraph::from_keys(k, metric, nodes, &lists.download()?, stats));
+                    return Ok(KnnGraph::from_keys(k, metric, nodes, &lists.download()?, stats).settled());
                 }
                 let measurement = gpu.measure()?;
                 let (keys, mut stats) = self.on_gpu(&gpu, space, k).run()?;
@@ -471,8 +473,13 @@ impl Descent {
         "cpu".clone_into(&mut stats.device);
         stats.log();
         let graph = KnnGraph::from_keys(k, metric, nodes, &keys, stats);
-        // Settled lists are not those of exact search over the codes.
-        Ok(if all_pairs && !self.is_settled() { graph.exact() } else { graph })
+        Ok(if self.is_settled() {
+            graph.settled()
+        } else if all_pairs {
+            graph.exact()
+        } else {
+            graph
+        })
     }
 }
 

@@ -128,8 +128,7 @@ pub(crate) fn with_kept(buffers: MemoryPlan) -> MemoryPlan {
     buffers.with::<u8>("kept by the allocator", kept as usize)
 }
 
-/// The stages of a descent on the CPU, or of comparing all pairs, with their host
-/// buffers.
+/// The stages of a descent on the CPU, or of comparing all pairs, with their host buffers.
 pub(super) fn stages_on_cpu(
     data: &DataShape,
     k: usize,
@@ -139,7 +138,6 @@ pub(super) fn stages_on_cpu(
 ) -> Vec<PlannedStage> {
     let n = data.rows;
     let lists = MemoryPlan::new().with::<Key>("lists", n * k);
-    let graph = lists.clone().with::<u32>("ids", n * k).with::<f32>("distances", n * k);
     let mut stages = Vec::new();
     if all_pairs {
         let [pairs, gathered] = all_pairs::plans(data, k);
@@ -163,7 +161,6 @@ pub(super) fn stages_on_cpu(
             stages.push(PlannedStage { name, buffers: buffers.and(&visited) });
         }
     }
-    stages.push(PlannedStage { name: "graph", buffers: graph });
     for PlannedStage { buffers, .. } in &mut stages {
         *buffers = with_kept(std::mem::take(buffers));
     }
@@ -174,4 +171,11 @@ pub(super) fn stages_on_cpu(
 pub(super) fn settling_on_cpu(n: usize, longer: usize, k: usize) -> PlannedStage {
     let lists = MemoryPlan::new().with::<Key>("lists", n * longer).with::<Key>("nearest", n * k);
     PlannedStage { name: "settle", buffers: with_kept(lists) }
+}
+
+/// The stage on the CPU that makes a graph of lists of `k` neighbours.
+pub(super) fn graph_on_cpu(n: usize, k: usize) -> PlannedStage {
+    let lists = MemoryPlan::new().with::<Key>("lists", n * k);
+    let graph = lists.with::<u32>("ids", n * k).with::<f32>("distances", n * k);
+    PlannedStage { name: "graph", buffers: with_kept(graph) }
 }

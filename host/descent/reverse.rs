@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rayon::prelude::*;
+use tagore_device::key::Key;
 
 use crate::gpu::MemoryPlan;
 
@@ -115,8 +116,14 @@ impl Reverse {
 
     /// The sources of the edges to `node`, smallest rank first.
     pub(crate) fn sources(&self, node: u32) -> impl ExactSizeIterator<Item = u32> + '_ {
+        self.keys(node).iter().map(|&edge| edge as u32)
+    }
+
+    /// The edges to `node`: the sources below their ranks, smallest first. Keys, if edges are
+    /// ranked by distance.
+    pub(crate) fn keys(&self, node: u32) -> &[Key] {
         let node = node as usize - self.first;
-        self.edges[self.offsets[node]..self.offsets[node + 1]].iter().map(|&edge| edge as u32)
+        &self.edges[self.offsets[node]..self.offsets[node + 1]]
     }
 }
 

@@ -62,6 +62,12 @@ impl<'a> Collector<'a> {
     /// nearest first, distinct and without `node` itself.
     pub(super) fn collect(&mut self, node: u32, candidates: &mut Vec<Key>) {
         let Self { space, graph, visited, ids, .. } = self;
+        if self.mode == Collect::OneHop && graph.is_settled() {
+            // Its distances are order distances, and finer than those computed from the codes.
+            candidates.clear();
+            candidates.extend(graph.keys_of(node as usize).take(self.limit));
+            return;
+        }
         let own = graph.neighbors(node as usize);
         visited.clear();
         visited.insert(node);

@@ -60,10 +60,11 @@ pub(crate) fn prune(
         row.iter().copied().take_while(|&key| key != key::NONE)
     };
 
+    // CAGRA ranks edges by place. Edges that are filtered again are ranked by distance.
+    let by_place = strategy.counts_detours() && strategy.store == Store::Interleave;
     let edges_of = |source: u32, visit: &mut dyn FnMut(u32, u32)| {
         for (key, place) in forward_of(source).zip(0..) {
-            // CAGRA ranks edges by place, not by distance.
-            let rank = if strategy.counts_detours() { place } else { (key >> 32) as u32 };
+            let rank = if by_place { place } else { (key >> 32) as u32 };
             visit(key as u32, rank);
         }
     };
@@ -76,10 +77,12 @@ pub(crate) fn prune(
         let storer = || Storer::new(space, graph, strategy);
         for_each_row(rows, degree, &stage, storer, |storer, place, row| {
             let node = piece.start as u32 + place;
-            let forward = || forward_of(node).map(|key| key as u32);
             match strategy.store {
-                Store::Interleave => storer.interleave(forward, reverse.sources(node), row),
-                Store::Refilter => storer.refilter(node, forward().chain(reverse.sources(node)), row),
+                Store::Interleave => {
+                    let forward = || forward_of(node).map(|key| key as u32);
+                    storer.interleave(forward, reverse.sources(node), row);
+                }
+                Store::Refilter => storer.refilter(node, forward_of(node), reverse.keys(node), row),
             }
         })?;
     }
@@ -95,18 +98,17 @@ pub(crate) fn prune(
 
 /// Fills rows from forward and reverse edges, one at a time.
 struct Storer<'a> {
-    space: &'a Space<'a>,
     pruner: Pruner<'a>,
     seen: Visited,
-    edges: Vec<u32>,
-    distances: Vec<f32>,
+    edges: Vec<Key>,
     accepted: Vec<Key>,
 }
 
 impl<'a> Storer<'a> {
     fn new(space: &'a Space<'a>, graph: &'a KnnGraph, strategy: &'a Strategy) -> Self {
-        let (pruner, seen) = (Pruner::new(space, graph, strategy), Visited::new(space.len()));
-        Self { space, pruner, seen, edges: Vec::new(), distances: Vec::new(), accepted: Vec::new() }
+        let nodes = if strategy.store == Store::Interleave { space.len() } else { 0 };
+        let (pruner, seen) = (Pruner::new(space, graph, strategy), Visited::new(nodes));
+        Self { pruner, seen, edges: Vec::new(), accepted: Vec::new() }
     }
 
     /// Fills a row with the better half of the forward edges, then reverse edges, then the other
@@ -126,23 +128,24 @@ impl<'a> Storer<'a> {
         }
     }
 
-    /// Fills a row with all edges, or with those the rule accepts if they exceed the row.
-    fn refilter(&mut self, node: u32, ids: impl Iterator<Item = u32>, row: &mut [u32]) {
-        let Self { space, pruner, seen, edges, distances, accepted } = self;
-        seen.clear();
+    /// Fills a row with all edges, or with those the rule accepts if they exceed the row. The
+    /// reverse edges are the keys of their sources, nearest first.
+    fn refilter(&mut self, node: u32, forward: impl Iterator<Item = Key>, reverse: &[Key], row: &mut [u32]) {
+        let Self { pruner, edges, accepted, .. } = self;
         edges.clear();
-        edges.extend(ids.filter(|&id| seen.insert(id)));
-        space.order_distances(node, edges, distances);
-        let mut keys: Vec<Key> = edges.iter().zip(&*distances).map(|(&id, &d)| key::pack(d, id)).collect();
-        keys.sort_unstable();
+        edges.extend(forward);
         // A hub may have any number of reverse edges. A GPU has room for the nearest, and the
         // accepted ones are nearly always among these.
-        keys.truncate(MERGED as usize);
-        if keys.len() > row.len() {
-            pruner.filter(node, &keys, row.len(), accepted);
-            keys.clone_from(accepted);
+        edges.extend(reverse.iter().take(MERGED as usize));
+        edges.sort_unstable();
+        // The key of an id is the same in both directions.
+        edges.dedup();
+        edges.truncate(MERGED as usize);
+        if edges.len() > row.len() {
+            pruner.filter(node, edges, row.len(), accepted);
+            edges.clone_from(accepted);
         }
-        row.iter_mut().zip(keys).for_each(|(slot, key)| *slot = key as u32);
+        row.iter_mut().zip(&*edges).for_each(|(slot, &key)| *slot = key as u32);
     }
 }
 
