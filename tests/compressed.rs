@@ -202,7 +202,7 @@ fn builds_on_codes_give_nearly_as_good_an_index_of_the_vectors() {
 #[test]
 fn settled_lists_are_pruned_alike_on_all_devices() {
     // The last is positive, so a long row has more edges to it than are filtered again.
-    for (rows, dim, knn, power) in [(300, 17, 40, 5), (260, 96, 24, 5), (800, 1, 16, 4)] {
+    for (rows, dim, knn, power) in [(150, 17, 30, 5), (120, 96, 24, 5), (800, 1, 16, 4)] {
         let plain = uniform(rows, dim, 14);
         // Heavy tails, so that some codes are cut and the others are coarse.
         let tailed = |x: f32| x.powi(power);
@@ -210,7 +210,9 @@ fn settled_lists_are_pruned_alike_on_all_devices() {
         let base = Vectors::from_f32(values.collect(), dim).unwrap();
         for metric in [Metric::L2, Metric::InnerProduct] {
             let kinds = [Strategy::nsg(), Strategy::nssg(), Strategy::vamana(), Strategy::dpg()];
-            for strategy in [Strategy::cagra()].into_iter().chain(kinds) {
+            // All but CAGRA filter edges again in one way, and emulated builds take long.
+            let is_taken = |strategy: &Strategy| rows < 800 || strategy.kind() == "vamana";
+            for strategy in [Strategy::cagra()].into_iter().chain(kinds).filter(is_taken) {
                 let name = format!("{rows} x {dim}, {metric}, {}", strategy.kind());
                 let strategy = strategy.degree(8).collect(Collect::OneHop);
                 let builder = Builder::new(strategy).knn(knn).metric(metric).start(Start::AllPairs);
