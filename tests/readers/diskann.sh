@@ -17,7 +17,7 @@ for metric in l2 ip cosine; do
     "$tagore" convert "$work/$metric.tagore" --base "$work/base.fbin" "$work/"$target
   done
 done
-cargo run --release --locked --quiet --manifest-path tests/readers/diskann_rs/Cargo.toml --target-dir target/readers-rust -- \
+cargo run --release --quiet --manifest-path tests/readers/diskann_rs/Cargo.toml --target-dir target/readers-rust -- \
   "$work/l2.diskann" "$work/l2" "$work/query.fbin" "$work/l2.gt" 20 50 100 > "$work/l2.rust.jsonl"
 
 "$venv/bin/python" tests/readers/diskann.py "$work"
