@@ -93,8 +93,8 @@ fn arguments<T: OnDevice + RuleElement>(
 }
 
 /// Threads per node. Warps of a node wait for each other at each accepted neighbour, so nodes get
-/// one; two if rows are so long that many nodes' candidates do not fit the cache (measured at 128 to
-/// 384 bytes, and at 3,840).
+/// one; two if rows are so long that many nodes' candidates do not fit the cache (measured at 128
+/// to 384 bytes, and at 3,840).
 fn threads(row_bytes: usize) -> u32 {
     if row_bytes <= 1024 { 32 } else { 64 }
 }
