@@ -133,28 +133,31 @@ fn graphs_and_answers_are_those_of_the_same_zeros_and_ones() {
 fn devices_give_the_bytes_of_the_cpu() {
     let ([base, wide], [queries, _]) = (random(220, 21, 4), random(10, 21, 5));
     let silent = Progress::silent();
-    for (device, strategy) in devices().into_iter().flat_map(|d| Strategy::all().map(|s| (d, s))) {
-        let case = format!("{strategy:?}, {device}");
-        let builder = Builder::new(strategy).seed(3);
-        let on = |device| builder.clone().device(device);
-        // The k-NN graph of a device, and pruning of one graph.
-        let graph = Descent::new().knn(40).device(Device::Cpu).build(&base).unwrap();
-        let [found, expected] = [device, Device::Cpu].map(|d| on(d).build_from(&base, &graph).unwrap());
-        assert_eq!(contents(&found), contents(&expected), "{case}");
-        let [index, expected] = [&base, &wide].map(|base| on(device).build(base).unwrap());
-        assert_eq!(contents(&index), contents(&expected), "{case}");
-        let searcher = Searcher::new(index, base.clone(), &silent).unwrap();
-        let search = |device| {
-            let searcher = searcher.clone().device(device).unwrap();
-            let found = searcher.search(&queries, Search::new(5).beam(32), &silent).unwrap();
-            (0..10).map(|q| (found.ids(q).to_vec(), found.distances(q).to_vec())).collect::<Vec<_>>()
-        };
-        assert_eq!(search(device), search(Device::Cpu), "{case}");
+    for device in devices() {
+        let descent = Descent::new().knn(40).device(device);
+        let [graph, of_wide] = [&base, &wide].map(|base| descent.build(base).unwrap());
+        for strategy in Strategy::all() {
+            let case = format!("{strategy:?}, {device}");
+            let builder = Builder::new(strategy).seed(3);
+            let [index, expected] =
+                [device, Device::Cpu].map(|d| builder.clone().device(d).build_from(&base, &graph).unwrap());
+            assert_eq!(contents(&index), contents(&expected), "{case}");
+            let searcher = Searcher::new(index, base.clone(), &silent).unwrap();
+            let search = |device| {
+                let searcher = searcher.clone().device(device).unwrap();
+                let found = searcher.search(&queries, Search::new(5).beam(32), &silent).unwrap();
+                (0..10).map(|q| (found.ids(q).to_vec(), found.distances(q).to_vec())).collect::<Vec<_>>()
+            };
+            assert_eq!(search(device), search(Device::Cpu), "{case}");
+        }
+        assert_eq!(graph.into_parts(), of_wide.into_parts(), "{device}");
     }
     // Descent expands packed bits: of rows that end within a word, and of more than 16 bytes.
-    for (device, dim) in devices().into_iter().flat_map(|device| [21, 150].map(|dim| (device, dim))) {
-        let [base, wide] = random(769, dim, 6);
-        for start in [Start::Cells, Start::Random] {
+    for device in devices() {
+        for (rows, dim, start) in
+            [(769, 150, Start::Cells), (400, 21, Start::Random), (400, 150, Start::Random)]
+        {
+            let [base, wide] = random(rows, dim, 6);
             let descent = Descent::new().knn(8).start(start).device(device);
             let [found, expected] = [&base, &wide].map(|base| descent.build(base).unwrap().into_parts());
             assert_eq!(found, expected, "{start}, {device}, {dim}");

@@ -61,13 +61,13 @@ fn exact_search_is_that_of_the_same_values_as_f32() {
 
 #[test]
 fn graphs_and_answers_are_those_of_the_same_values_as_f32() {
-    let ([base, wide], [_, queries]) = (both(250, 19, 3), both(20, 19, 4));
+    let ([base, wide], [_, queries]) = (both(150, 19, 3), both(20, 19, 4));
     for ((number, strategy), device) in
         Strategy::all().into_iter().enumerate().flat_map(|s| every_device().map(move |d| (s.clone(), d)))
     {
         for metric in metrics(device, number) {
             let case = format!("{strategy:?}, {metric}, {device}");
-            let builder = Builder::new(strategy.clone()).metric(metric).device(device).seed(5);
+            let builder = Builder::new(strategy.clone()).knn(32).metric(metric).device(device).seed(5);
             let [index, expected] = [&base, &wide].map(|base| Arc::new(builder.build(base).unwrap()));
             assert_eq!(contents(&index), contents(&expected), "{case}");
             assert_eq!(index.fingerprint().element, ElementType::Bf16, "{case}");

@@ -140,20 +140,24 @@ fn work_in_memory_makes_the_same_index() {
     let (path, other) = (folder.path().join("index"), folder.path().join("other"));
     // Every third row repeats an earlier one, and most rows are in one dense part, so that clusters
     // become full.
-    let mut rows: Vec<u8> = (0..1400 * 6).map(|i| (i * i % 251 / (1 + i / 6 % 9)) as u8).collect();
-    rows.extend_from_within(..700 * 6);
-    let repeated = Vectors::from_u8(rows, 6).unwrap();
+    let repeated = |rows: usize| {
+        let others = 2 * rows / 3;
+        let mut values: Vec<u8> = (0..others * 6).map(|i| (i * i % 251 / (1 + i / 6 % 9)) as u8).collect();
+        values.extend_from_within(..(rows - others) * 6);
+        Vectors::from_u8(values, 6).unwrap()
+    };
+    let (many, few) = (repeated(2100), repeated(600));
     let plain = Synth::new(2000, 7, 3).unwrap().base();
     for (base, metric, strategy, devices) in [
         (&plain, Metric::L2, Strategy::vamana(), &[Device::Cpu; 3][..]),
         (&plain, Metric::InnerProduct, Strategy::nssg(), &[Device::Cpu]),
         (&plain, Metric::Cosine, Strategy::cagra(), &[Device::Cpu; 2]),
-        (&repeated, Metric::L2, Strategy::nsg(), &[Device::Cpu; 2]),
-        (&repeated, Metric::L2, Strategy::dpg(), &[Device::Emulated; 2]),
+        (&many, Metric::L2, Strategy::nsg(), &[Device::Cpu; 2]),
+        (&few, Metric::L2, Strategy::dpg(), &[Device::Emulated; 2]),
     ] {
         let builder = Builder::new(strategy).metric(metric).knn(40);
         let builder = builder.devices(&devices[..1]);
-        let mut plan = plan(&builder, base, 500);
+        let mut plan = plan(&builder, base, base.len() / 4);
         plan.cache = 3;
         let on_disk = build(&builder, base, plan, &path);
         let builder = builder.devices(devices);
@@ -166,7 +170,7 @@ fn work_in_memory_makes_the_same_index() {
         let stats = OutOfCore::new(builder, plan).in_memory(true).build(base, &other).unwrap();
         assert!(fs::read(&path).unwrap() == fs::read(&other).unwrap(), "{metric}, {devices:?}");
         assert_eq!((stats.repeated, stats.built), (on_disk.repeated, on_disk.built));
-        assert_eq!(stats.repeated >= 700, base.dim() == 6);
+        assert_eq!(stats.repeated >= base.len() as u64 / 3, base.dim() == 6);
         let names = fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(names, 2, "work files of a build in memory");
     }
