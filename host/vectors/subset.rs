@@ -58,7 +58,12 @@ impl Vectors {
         }
         let picked = Some(ids.iter().map(|&id| self.place(id as usize) as u32).collect());
         let layout = Layout { rows: ids.len(), ..self.layout };
-        Ok(Self { layout, picked, repeated: OnceLock::new(), ..self.clone() })
+        let mut only = Self { layout, picked, repeated: OnceLock::new(), ..self.clone() };
+        // Some of the rows may be all bytes though others are not.
+        if only.bytes.get() == Some(&false) {
+            only.bytes.take();
+        }
+        Ok(only)
     }
 
     /// The number of row `index` in storage.
@@ -92,7 +97,7 @@ fn gathered<T: Element>(rows: Matrix<'_, T>, ids: &[u32]) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Progress;
+    use crate::{DataShape, Progress};
 
     /// The numbers of rows of a ramp.
     fn numbers(vectors: &Vectors) -> Vec<f32> {
@@ -119,5 +124,19 @@ mod tests {
             assert_eq!(again.to_f32(), [2.0, 3.0, 14.0, 15.0, 38.0, 39.0]);
             assert_eq!(again.into_vec::<f32>().unwrap(), [2.0, 3.0, 14.0, 15.0, 38.0, 39.0]);
         }
+    }
+
+    #[test]
+    fn rows_of_whole_numbers_are_bytes_whatever_the_other_rows_are() {
+        let mut values: Vec<f32> = (0..40).map(|i| i as f32).collect();
+        let are_bytes = |base: &Vectors| DataShape::of(base, &Progress::silent()).unwrap().bytes;
+        let whole = Vectors::from_f32(values.clone(), 2).unwrap();
+        values[1] = 0.5;
+        let mixed = Vectors::from_f32(values, 2).unwrap();
+        assert_eq!([&whole, &mixed].map(are_bytes), [true, false]);
+        for base in [&whole, &mixed] {
+            assert!(are_bytes(&base.only(&[1, 5, 19]).unwrap()));
+        }
+        assert!(!are_bytes(&mixed.only(&[0, 1]).unwrap()));
     }
 }

@@ -170,8 +170,7 @@ fn place_chunks(
 /// Writes full buffers and returns them empty.
 fn write_buffers(mut files: Bins, full: Receiver<FullBuffer>, empty: &Sender<Vec<u8>>) -> Result<Bins> {
     for FullBuffer { cluster, mut records } in full {
-        files.put(cluster, &records)?;
-        records.clear();
+        files.put(cluster, &mut records)?;
         // Fails at the end, when the other thread is gone.
         let _ = empty.send(records);
     }

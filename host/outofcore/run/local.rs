@@ -18,7 +18,7 @@ pub(crate) struct LocalIndex {
     /// One parcel for each other cluster of the members. Parcels for later clusters come first.
     pub parcels: Vec<ParcelPlaces>,
     pub lists: Box<dyn ClusterLists>,
-    /// The member nearest to the mean of the base.
+    /// The node nearest to the mean of the base, of members whose other cluster is to come.
     pub central: CentralNode,
     /// An entry point of the index.
     pub entry: u32,
@@ -41,7 +41,7 @@ impl LocalIndex {
         cluster: Cluster,
         embedding: &Embedding,
         mean: &[f64],
-        is_to_come: impl Fn(u32) -> bool,
+        is_to_come: impl Fn(u32) -> bool + Sync,
     ) -> Result<Self> {
         let Cluster { number, ids, others, vectors } = cluster;
         let descent = builder.descent.of_part(ids.len());
@@ -54,7 +54,9 @@ impl LocalIndex {
             let terms = out.iter().zip(mean).map(|(&x, y)| (f64::from(x) - y).powi(2));
             CentralNode::new(terms.sum::<f64>(), ids[member])
         };
-        let distances = (0..ids.len()).into_par_iter().map_init(|| vec![0f32; mean.len()], distance);
+        // Each node counts in the first of its two clusters.
+        let counting = (0..ids.len()).into_par_iter().filter(|&member| is_to_come(others[member]));
+        let distances = counting.map_init(|| vec![0f32; mean.len()], distance);
         let central = distances.reduce(|| CentralNode::NONE, CentralNode::nearer);
         let entry = ids[index.entries()[0] as usize];
 

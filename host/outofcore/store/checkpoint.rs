@@ -144,7 +144,7 @@ impl Checkpoint {
         for (&pair, piece) in &self.waiting {
             progress.check()?;
             if let Some(piece) = *piece
-                && (!piece.is_sound(log.bytes(), 1) || reader.read(piece)?.is_none())
+                && (!piece.is_sound(log.bytes(), 1) || reader.read(piece, |_| ())?.is_none())
             {
                 damaged.insert(pair);
             }

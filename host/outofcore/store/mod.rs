@@ -1,5 +1,6 @@
 //! Work files, checkpoints, checksums, and damage.
 
+mod bins;
 mod checkpoint;
 mod checksums;
 mod fault;
@@ -9,12 +10,13 @@ mod medium;
 mod repeated;
 mod work;
 
+pub(crate) use self::bins::{Bins, Gather};
 pub(crate) use self::checkpoint::{CentralNode, Checkpoint, CheckpointShape, Checkpoints};
 pub(crate) use self::checksums::{Checksums, Summing, changed, rows_crc};
 pub(crate) use self::fault::{Attempt, Damage, Fault};
 #[cfg(test)]
 pub(crate) use self::folder::Folder;
-pub(crate) use self::log::{Bins, Gather, Log, Piece, Reader};
+pub(crate) use self::log::{Log, Piece, Reader};
 pub(crate) use self::medium::{Medium, Saving};
 pub(crate) use self::repeated::{RepeatedFile, RepeatedPieces};
 use self::work::save;
