@@ -76,7 +76,7 @@ impl Builder {
         let space = Space::new(base, self.descent.metric, &checking)?;
         let began = Instant::now();
         let is_grouped = self.grouped && graph.is_none();
-        let repeated = is_grouped.then(|| Repeated::of(&space, &checking)).transpose()?;
+        let repeated = is_grouped.then(|| Repeated::of(base, &space, &checking)).transpose()?;
         let repeated = repeated.filter(|repeated| repeated.pay(base.len()));
         if let Some(repeated) = &repeated {
             let (rows, repeated) = (base.len() - repeated.len(), repeated.len());

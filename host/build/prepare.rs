@@ -11,7 +11,7 @@ use crate::search::exact::gpu::kernels as exact_kernels;
 use crate::search::gpu::kernel as beam_kernel;
 use crate::vectors::Repeated;
 use crate::vectors::shape::{device_type, exact_type, own_type, with_device_type};
-use crate::{DataShape, Device, ElementType, Metric, Progress, Result, Vectors, quantize};
+use crate::{DataShape, Device, Metric, Progress, Result, Vectors, quantize};
 
 /// Beams that reports search with.
 const BEAMS: [usize; 2] = [50, 100];
@@ -39,10 +39,8 @@ impl Builder {
     /// # Errors
     /// If the work is cancelled.
     pub fn find_repeated(&self, base: &Vectors, progress: &Progress) -> Result<()> {
-        // Else the build looks at rows of its own: unit vectors, widened rows, or some of all.
-        let reads_base = self.descent.metric != Metric::Cosine
-            && base.element_type() != ElementType::Bf16
-            && self.among.is_none();
+        // Else the build looks at rows of its own: unit vectors, or some of all.
+        let reads_base = self.descent.metric != Metric::Cosine && self.among.is_none();
         if self.grouped && reads_base && base.lent().is_none() {
             Repeated::find(base, progress)?;
         }

@@ -16,14 +16,12 @@ pub(super) fn normalised(vectors: &Vectors, progress: &Progress) -> Result<(Vect
         return Ok((Vectors::of_lent(unit, layout), zero));
     }
     let dim = vectors.dim();
-    let mut values = vec![0f32; vectors.len() * dim];
-    let mut zero = vec![false; vectors.len()];
-    values.par_chunks_exact_mut(dim).zip(&mut zero).enumerate().try_for_each(|(index, (out, zero))| {
-        progress.check()?;
-        out.copy_from_slice(&vectors.row(index));
-        *zero = !normalise(out);
-        Ok(())
+    let values = vectors.floats(|row| {
+        normalise(row);
+        progress.check()
     })?;
+    let is_zero = |row: &[f32]| row.iter().all(|&x| x == 0.0);
+    let mut zero: Vec<bool> = values.par_chunks_exact(dim).map(is_zero).collect();
     if !zero.contains(&true) {
         zero.clear();
     }

@@ -49,21 +49,20 @@ pub struct Repeated {
 }
 
 impl Repeated {
-    /// Finds the repeated rows of a base. A base in host memory remembers them for the next build,
-    /// unless the space has rows of its own: under cosine, and of bf16.
+    /// Finds the repeated rows of `base`, whose space this is. A base in host memory remembers them
+    /// for the next build, except under cosine.
     ///
     /// # Errors
     /// If the work is cancelled.
-    pub(crate) fn of(space: &Space<'_>, progress: &Progress) -> Result<Self> {
-        // Under cosine rows are others than those of the base.
+    pub(crate) fn of(base: &Vectors, space: &Space<'_>, progress: &Progress) -> Result<Self> {
         if let Some(lent) = space.vectors().lent() {
             return Self::on_device(lent, space.zero(), progress);
         }
-        if !space.zero().is_empty() {
+        if space.metric() == Metric::Cosine {
             return Self::by(hash, (space.vectors(), space.zero()), progress);
         }
-        Self::find(space.vectors(), progress)?;
-        Ok(space.vectors().repeated.get().map(|known| Self::clone(known)).unwrap_or_default())
+        Self::find(base, progress)?;
+        Ok(base.repeated.get().map(|known| Self::clone(known)).unwrap_or_default())
     }
 
     /// Finds the repeated rows of a base in host memory, which keeps them: [`of`](Self::of) and
@@ -351,7 +350,8 @@ mod tests {
         let space = Space::new(base, metric, &silent).unwrap();
         let expected = plain(base, metric);
         let raw = Repeated::of_base(base, metric, &silent).unwrap();
-        let found = Repeated::of(&space, &silent).unwrap();
+        let found = Repeated::of(base, &space, &silent).unwrap();
+        assert_eq!(base.repeated.get().is_some(), metric != Metric::Cosine, "{what}, {metric}, remembered");
         let rows = (space.vectors(), space.zero());
         assert_eq!(raw, found, "{what}, {metric}, raw");
         assert_eq!(found.pairs, expected, "{what}, {metric}");
@@ -363,7 +363,7 @@ mod tests {
         let read = base.clone();
         Repeated::find(&read, &silent).unwrap();
         let space = Space::new(&read, metric, &silent).unwrap();
-        assert_eq!(Repeated::of(&space, &silent).unwrap(), found, "{what}, {metric}, known");
+        assert_eq!(Repeated::of(&read, &space, &silent).unwrap(), found, "{what}, {metric}, known");
         assert_eq!(Repeated::of_base(&read, metric, &silent).unwrap(), found, "{what}, {metric}, known raw");
         let others = found.others(0..base.len());
         assert!(others.iter().zip(0..).all(|(&row, place)| found.other(place) == row), "{what}, {metric}");
@@ -430,7 +430,7 @@ mod tests {
                 let base = unread(base);
                 let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                pool.install(|| Repeated::of(&space, &Progress::silent())).unwrap()
+                pool.install(|| Repeated::of(&base, &space, &Progress::silent())).unwrap()
             };
             let alone = on(1);
             assert_eq!(alone.len(), expected);
@@ -439,7 +439,7 @@ mod tests {
         let cancelled = Progress::silent();
         let space = Space::new(&equal, Metric::L2, &cancelled).unwrap();
         cancelled.cancel();
-        assert!(Repeated::of(&space, &cancelled).is_err());
+        assert!(Repeated::of(&equal, &space, &cancelled).is_err());
     }
 
     #[test]

@@ -118,14 +118,8 @@ pub(crate) fn wide<'a>(vectors: &'a Vectors, progress: &Progress) -> Result<Cow<
         ElementType::B1 => return vectors.cast(ElementType::U8, progress),
         _ => return Ok(Cow::Borrowed(vectors)),
     }
-    let dim = vectors.dim();
-    let mut values = vec![0f32; vectors.len() * dim];
-    values.par_chunks_exact_mut(dim).enumerate().try_for_each(|(index, out)| {
-        progress.check()?;
-        out.copy_from_slice(&vectors.row(index));
-        Ok(())
-    })?;
-    Ok(Cow::Owned(Vectors::dense_f32(values, dim)))
+    let values = vectors.floats(|_| progress.check())?;
+    Ok(Cow::Owned(Vectors::dense_f32(values, vectors.dim())))
 }
 
 /// Evaluates an expression with an element type as a type.

@@ -1,8 +1,11 @@
 //! The values of a data set, as slices and vectors.
 
+use std::convert::Infallible;
+
 use rayon::prelude::*;
 
 use super::{Component, Matrix, Vectors, with_matrix};
+use crate::memory::zeros;
 use crate::{Error, Result};
 
 impl Vectors {
@@ -57,14 +60,27 @@ impl Vectors {
 
     /// All values as f32, row-major. Every type converts exactly.
     pub fn to_f32(&self) -> Vec<f32> {
-        let dim = self.dim();
-        let mut values = vec![0f32; self.len() * dim];
-        with_matrix!(self.rows(), matrix => {
-            values.par_chunks_exact_mut(dim).enumerate().for_each(|(row, out)| {
-                out.iter_mut().zip(matrix.components(row)).for_each(|(out, x)| *out = x);
-            });
-        });
+        let Ok(values) = self.floats(|_| Ok::<_, Infallible>(()));
         values
+    }
+
+    /// All values as f32, row-major, with rows as `finish` leaves them.
+    ///
+    /// # Errors
+    /// One of `finish`.
+    pub(super) fn floats<E: Send>(
+        &self,
+        finish: impl Fn(&mut [f32]) -> Result<(), E> + Sync,
+    ) -> Result<Vec<f32>, E> {
+        let dim = self.dim();
+        let mut values: Vec<f32> = zeros(self.len() * dim);
+        with_matrix!(self.rows(), matrix => {
+            values.par_chunks_exact_mut(dim).enumerate().try_for_each(|(row, out)| {
+                out.iter_mut().zip(matrix.components(row)).for_each(|(out, x)| *out = x);
+                finish(out)
+            })
+        })?;
+        Ok(values)
     }
 
     fn typed<T: Component>(&self) -> Result<Matrix<'_, T>> {
