@@ -131,8 +131,9 @@ pub(crate) struct GraphOptions {
     /// Metric: l2, ip (inner product) or cosine; of bits hamming, also named l2
     #[arg(long, default_value = "l2")]
     metric: MetricName,
-    /// Neighbours per node of the k-NN graph [default: 96; up to 100,000 rows on a CPU as many
-    /// as candidates, from 32 to 100, or 64 to 96 for cagra; at most one less than the rows]
+    /// Neighbours per node of the k-NN graph [default: 96; on a CPU up to 200,000 rows and 40
+    /// million values as many as candidates, from 32 to 100, or 64 to 96 for cagra; at most one
+    /// less than the rows]
     #[arg(long, value_name = "K")]
     pub knn: Option<usize>,
     /// Nodes per cell of a start from cells

@@ -111,7 +111,7 @@ pub(super) fn seconds(
     } else {
         // Eight bits are compared in the time of one component.
         let dim = data.values() as f64;
-        let descent = if descent.compares_all_pairs_on_cpu(data.rows, k) {
+        let descent = if descent.compares_all_pairs_on_cpu(data.rows, data.values(), k) {
             n * n * rates::CPU_PAIR.of(dim)
         } else {
             n * rates::CPU_DISTANCES.of(list) * rates::CPU_DISTANCE.of(dim)

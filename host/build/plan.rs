@@ -137,7 +137,7 @@ impl Builder {
     /// # Errors
     /// As [`build`](Self::build), for parameters out of range.
     pub fn plan(&self, data: &DataShape, target: Target) -> Result<BuildPlan> {
-        let k = self.with_knn(target.gpu.is_some(), data.rows).check_for(data)?;
+        let k = self.with_knn(target.gpu.is_some(), data).check_for(data)?;
         target.check()?;
         Ok(self.plan_of(data, k, target))
     }
@@ -178,7 +178,7 @@ impl Builder {
             .with::<u8>("program", PROGRAM as usize)
             .with::<u8>("threads", threads * THREAD as usize);
         let (mut device, mut host) = (Vec::new(), Vec::new());
-        let all_pairs = self.descent.compares_all_pairs_on_cpu(data.rows, k);
+        let all_pairs = self.descent.compares_all_pairs_on_cpu(data.rows, data.values(), k);
         let mut start = if all_pairs { Start::AllPairs } else { Start::Random };
         let element = device_type(data, self.descent.metric);
         if let Some(Overhead { driver, staging, .. }) = gpu {

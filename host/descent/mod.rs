@@ -270,7 +270,7 @@ impl Descent {
     /// The stages of a build on the CPU with `threads` threads, with their host buffers beyond the
     /// space.
     pub(crate) fn stages_on_cpu(&self, data: &DataShape, k: usize, threads: usize) -> Vec<PlannedStage> {
-        let all_pairs = self.compares_all_pairs_on_cpu(data.rows, k);
+        let all_pairs = self.compares_all_pairs_on_cpu(data.rows, data.values(), k);
         let longer = self.unsettled(k, data.rows);
         let mut stages = plan::stages_on_cpu(data, longer, self.expand, all_pairs, threads);
         if self.is_settled() {
@@ -290,12 +290,13 @@ impl Descent {
         !matches!(self.settling, Settling::None)
     }
 
-    pub(crate) fn compares_all_pairs_on_cpu(&self, nodes: usize, k: usize) -> bool {
+    /// Whether the CPU compares all pairs of `nodes` rows of so many values.
+    pub(crate) fn compares_all_pairs_on_cpu(&self, nodes: usize, values: usize, k: usize) -> bool {
         let k = self.unsettled(k, nodes);
         // Up to this size comparing all pairs costs less than the joins.
         match self.start {
             Start::AllPairs => true,
-            Start::Auto => nodes <= ALL_PAIRS.max(k + 1),
+            Start::Auto => nodes <= most_pairs(values).max(k + 1),
             Start::Random | Start::Cells => nodes <= k + 1,
         }
     }
@@ -451,7 +452,7 @@ impl Descent {
         if self.start == Start::Cells {
             return Err(Error::argument("start", "cells", "all-pairs, auto or random on the CPU"));
         }
-        let all_pairs = self.compares_all_pairs_on_cpu(nodes, k);
+        let all_pairs = self.compares_all_pairs_on_cpu(nodes, space.values(), k);
         let longer = self.unsettled(k, nodes);
         let [finding, settling] = self.progress.parts([1.0, if self.is_settled() { SETTLING } else { 0.0 }]);
         let (mut keys, mut stats) = if all_pairs {
@@ -486,10 +487,14 @@ impl Descent {
 /// Time of settling lists on the CPU, in times of finding them, for progress.
 const SETTLING: f64 = 0.05;
 
-/// Numbers of nodes above which `Start::Auto` chooses another start, on the CPU or on a GPU.
-pub(crate) const STEPS: [usize; 3] = [ALL_PAIRS, gpu::ALL_PAIRS, gpu::ALL_PAIRS_OF_PRODUCTS];
+/// Numbers of nodes, with so many values each, above which `Start::Auto` chooses another start, on
+/// the CPU or on a GPU.
+pub(crate) fn steps(values: usize) -> [usize; 3] {
+    [most_pairs(values), gpu::ALL_PAIRS, gpu::ALL_PAIRS_OF_PRODUCTS]
+}
 
-/// Most nodes for which `Start::Auto` compares all pairs on the CPU. With AVX-512, descent is as
-/// fast from 200,000 nodes of 32 components on, later for more components; with narrower
-/// instructions earlier (docs/measurements.md).
-const ALL_PAIRS: usize = 100_000;
+/// Most nodes, with so many values each, for which `Start::Auto` compares all pairs on the CPU: a
+/// little fewer than descent takes as long for (docs/measurements.md).
+fn most_pairs(values: usize) -> usize {
+    (40_000_000 / values.max(1)).min(200_000)
+}

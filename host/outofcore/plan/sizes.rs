@@ -3,7 +3,7 @@
 use super::crew::Crew;
 use super::lists::cluster_memory;
 use super::{Limits, RowBins};
-use crate::descent::STEPS;
+use crate::descent::steps;
 use crate::gpu::Overhead;
 use crate::vectors::shape::with_device_type;
 use crate::{BuildPlan, Builder, DataShape, Error, Result, Target};
@@ -90,7 +90,7 @@ impl MemoryModel<'_> {
     /// Maximum of `bytes` over builds of up to `nodes` nodes. Just below a size at which descent
     /// changes its method, a build may take more than a larger one.
     fn most(&self, nodes: usize, bytes: impl Fn(&BuildPlan) -> u64) -> u64 {
-        let sizes = STEPS.into_iter().filter(|&step| step < nodes).chain([nodes]);
+        let sizes = steps(self.data.values()).into_iter().filter(|&step| step < nodes).chain([nodes]);
         sizes.map(|nodes| bytes(&self.build(nodes))).max().unwrap_or(0)
     }
 
