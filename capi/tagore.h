@@ -709,7 +709,7 @@ tagore_status tagore_builder_create(const char *kind, tagore_builder **out);
  * Sets a parameter by the name and with the values that `tagore build --help` shows: "metric",
  * "knn", "iterations", "start", "expand", "nodes-per-cell", "probes", "clusterings", "seed",
  * "device", "degree", "candidates", "collect", "filter", "alpha", "angle", "threshold" or
- * "strict-detours"; and "layers", "true" unless set.
+ * "strict-detours"; "layers", "true" unless set; and "vectors": "full", "f16" or "int8".
  *
  * A later call replaces what an earlier one set. "filter" also sets its default threshold, so it
  * goes before "alpha", "angle" and "threshold".

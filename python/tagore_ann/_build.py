@@ -58,10 +58,10 @@ def build(
     """Builds an index of the rows of x.
 
     Args:
-        x: vectors, shape (n, dim) with dim at most 4,096: float32, float16, uint8 or int8, of NumPy
-            or anything with ``__array_interface__`` or DLPack, in host memory or on a GPU (also
-            ``__cuda_array_interface__``). They are not copied, and must not change while the index
-            is used.
+        x: vectors, shape (n, dim) with dim at most 4,096: float32, float16, bfloat16, uint8 or
+            int8, of NumPy or anything with ``__array_interface__`` or DLPack, in host memory or on
+            a GPU (also ``__cuda_array_interface__``). They are not copied, and must not change
+            while the index is used.
         kind: the kind of index (docs/data.md says which for which data).
         metric: ``l2`` (squared), ``ip`` (inner product) or ``cosine``.
         knn: neighbours per node of the k-NN graph; by the kind and the data unless given.
@@ -151,8 +151,8 @@ def build_file(
     ``vectors="int8"``, if these fit; else cluster by cluster.
 
     Args:
-        x: a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin or npy. It is
-            mapped, not read.
+        x: a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin or npy.
+            It is mapped, not read.
         path: the file of the index. It appears when it is complete.
         kind: the kind of index.
         metric: ``l2``, ``ip`` or ``cosine``.
@@ -172,7 +172,8 @@ def build_file(
         seed: as of `build`.
         threads: as of `build`.
         progress: as of `build`.
-        options: the other options of `build`, from ``candidates`` to ``verify``, without ``graph``.
+        options: the other options of `build`, from ``candidates`` to ``verify``, without ``graph``
+            and ``among``.
 
     Raises:
         ArgumentError: if an argument is out of its range, or the memory is too little for any
@@ -190,7 +191,7 @@ def build_file(
     """
     known = build.__kwdefaults__ or {}
     for name in options:
-        if name not in known or name in ("graph", "convert"):
+        if name not in known or name in ("graph", "convert", "among"):
             raise TypeError(f"build_file() got an unexpected keyword argument {name!r}")
     _path(x, "x")
     _path(path, "path")
@@ -342,7 +343,7 @@ def plan(
     Args:
         n: rows.
         dim: values per row.
-        dtype: their type: float32, float16, uint8 or int8.
+        dtype: their type: float32, float16, bfloat16, uint8 or int8.
         kind: the kind of index.
         metric: ``l2``, ``ip`` or ``cosine``.
         device: the device of the build on this machine.

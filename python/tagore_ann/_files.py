@@ -13,7 +13,7 @@ from ._errors import refused
 from ._index import Path, _path, given
 from ._progress import Progress, reporting
 
-Format = Literal["fvecs", "bvecs", "fbin", "f16bin", "u8bin", "i8bin", "npy"]
+Format = Literal["fvecs", "bvecs", "fbin", "f16bin", "bf16bin", "u8bin", "i8bin", "b1bin", "npy"]
 
 
 def read(path: Path, format: Format | None = None) -> Array:

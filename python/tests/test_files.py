@@ -144,6 +144,9 @@ def test_a_build_out_of_core_is_searched(tmp_path):
     assert at["recall"] > 0.9
     with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
         tagore_ann.build_file(tmp_path / "x.fbin", tmp_path / "y.tagore", colour=1)
+    # What a build from file to file does not do is not ignored.
+    with pytest.raises(TypeError, match="unexpected keyword argument 'among'"):
+        tagore_ann.build_file(tmp_path / "x.fbin", tmp_path / "y.tagore", among=[1, 2])
 
 
 def test_errors_of_files_are_those_of_the_system(tmp_path, index):
