@@ -12,7 +12,7 @@ use crate::vectors::gpu::{DeviceBase, with_base};
 use crate::vectors::space::Space;
 use crate::{DeviceResults, Result, Vectors};
 
-/// What a device holds after it has pruned a graph.
+/// A pruned graph and its base on a device.
 pub(super) struct OnDevice {
     pub gpu: Gpu,
     pub base: DeviceBase,

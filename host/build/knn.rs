@@ -47,7 +47,7 @@ impl Builder {
         let on_gpu = self.descent.gpu(base.len(), base.dim())?.is_some();
         match DataShape::new(base.len(), base.dim(), base.element_type()) {
             Ok(data) => self.with_knn(on_gpu, &data).descent.k_for(base),
-            // That says what is wrong.
+            // Its error says what is wrong.
             Err(_) => self.descent.k_for(base),
         }
     }

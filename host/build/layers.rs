@@ -70,7 +70,7 @@ impl<G> Below<'_, G> {
     }
 }
 
-/// What a test found.
+/// The outcome of a test.
 #[derive(Clone, Copy)]
 struct Outcome {
     /// Searches that went astray.
@@ -82,8 +82,8 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Whether searches through layers, which ended so, are better than these without: they halve
-    /// the lost ones, or lose no more and compute fewer distances.
+    /// Whether the outcome `with` layers is better than this one without: half as many lost
+    /// searches, or no more of them and fewer distances.
     fn is_bettered_by(&self, with: &Self) -> bool {
         2 * with.lost <= self.lost || with.lost <= self.lost && with.distances < self.distances
     }

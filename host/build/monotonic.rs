@@ -31,16 +31,17 @@ pub(super) const fn most(dim: usize) -> usize {
     if dim <= DIM { MOST } else { MOST * DIM / dim }
 }
 
-/// When an edge from p to r takes away one from p to q, which is longer.
+/// A rule that removes long edges: an edge from p to r removes a longer one from p to q if `slack`
+/// times the rule distance of r and q is less than that of p and q.
 #[derive(Clone, Copy)]
 struct Occlusion {
-    /// How many times the rule distance of r and q may be and still be less than that of p and q.
+    /// Above 1, r must be nearer to q by that factor, so that more edges stay.
     slack: f32,
     /// Most edges of a node.
     degree: usize,
 }
 
-/// Of layers that are searched here.
+/// The rule for layers that searches of this library use.
 const TIGHT: Occlusion = Occlusion { slack: 1.0, degree: DEGREE };
 
 /// Most nodes of a layer for searches with a beam of one that has an edge between any two, unless
@@ -51,8 +52,8 @@ const COMPLETE: usize = MAX_DEGREE + 1;
 /// build.
 const SPARSE: usize = 1 << 12;
 
-/// Of a layer of `nodes` nodes that is searched with a beam of one. A greedy search for a node gets
-/// nearer with each step. A query is no node, so a search for it may stop where the next step is
+/// The rule for a layer of `nodes` nodes that is searched with a beam of one. A greedy search for a
+/// node gets nearer with each step. A query is no node, so a search for it may stop where the next step is
 /// hardly nearer. Fewer nodes lie farther from queries and need longer steps.
 const fn for_greedy_search(nodes: usize) -> Occlusion {
     let slack = if nodes <= COMPLETE {
@@ -79,7 +80,7 @@ struct Scratch {
 
 /// The monotonic relative neighbourhood graph of all rows (Fu et al. 2019, *NSG*, section 3.3): an
 /// edge from p to q stays unless a shorter edge of p leads to a node nearer to q. Greedy search for
-/// any node then never stops before it, as long as no node has more than [`DEGREE`] edges. NSG
+/// any node then never stops before it, as long as no node has as many edges as the rule allows. NSG
 /// takes its candidates from lists of neighbours; here they are all nodes.
 ///
 /// Distances are rule distances, and equal ones are ordered by id.

@@ -14,7 +14,7 @@ pub struct BuildStats {
     /// Pruning.
     pub prune: PruneStats,
     /// k-NN lists of the nodes sampled by [`Builder::sample`](crate::Builder::sample). Empty if
-    /// repeated rows were left out of the graph.
+    /// rows were left out of the graph.
     pub sample: KnnSample,
     /// Rows left out of the graph because they repeat an earlier row; see
     /// [`Index::repeated`](crate::Index::repeated).

@@ -61,7 +61,7 @@ struct Block {
     /// The first row.
     first: usize,
     lists: Vec<Best>,
-    /// What a pair's `h` may be at most to enter a list; none enters a list past the last row.
+    /// The largest `h` ([`Panels`]) of a pair that may enter each list; -∞ past the last row.
     bounds: [PerRow; PANELS],
 }
 

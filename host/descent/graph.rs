@@ -9,7 +9,7 @@ use super::DescentStats;
 use crate::atomic_file::AtomicFile;
 use crate::{Error, Format, GroundTruth, Metric, Progress, Result, Vectors};
 
-/// What is known of the lists of a graph.
+/// The origin of a graph's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lists {
     /// They may miss neighbours.

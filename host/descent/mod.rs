@@ -290,7 +290,7 @@ impl Descent {
         !matches!(self.settling, Settling::None)
     }
 
-    /// Whether the CPU compares all pairs of `nodes` rows of so many values.
+    /// Whether the CPU compares all pairs of `nodes` rows of `values` values each.
     pub(crate) fn compares_all_pairs_on_cpu(&self, nodes: usize, values: usize, k: usize) -> bool {
         let k = self.unsettled(k, nodes);
         // Up to this size comparing all pairs costs less than the joins.
@@ -381,7 +381,11 @@ impl Descent {
             return Err(Error::mismatch(name, "0 rows", "at least 1"));
         }
         if nodes as u64 > MAX_NODES {
-            return Err(Error::mismatch(name, format_args!("{nodes} rows"), "at most 2147483648 in memory"));
+            return Err(Error::mismatch(
+                name,
+                format_args!("{nodes} rows"),
+                format_args!("at most {MAX_NODES}"),
+            ));
         }
         match self.knn {
             None => Ok(DEFAULT_KNN.min(nodes - 1)),
@@ -487,14 +491,14 @@ impl Descent {
 /// Time of settling lists on the CPU, in times of finding them, for progress.
 const SETTLING: f64 = 0.05;
 
-/// Numbers of nodes, with so many values each, above which `Start::Auto` chooses another start, on
-/// the CPU or on a GPU.
+/// Numbers of nodes above which `Start::Auto` chooses another start, on the CPU or on a GPU; a node
+/// has `values` values.
 pub(crate) fn steps(values: usize) -> [usize; 3] {
     [most_pairs(values), gpu::ALL_PAIRS, gpu::ALL_PAIRS_OF_PRODUCTS]
 }
 
-/// Most nodes, with so many values each, for which `Start::Auto` compares all pairs on the CPU: a
-/// little fewer than descent takes as long for (docs/measurements.md).
+/// Most nodes of `values` values each for which `Start::Auto` compares all pairs on the CPU: a little
+/// fewer than descent takes as long for (docs/measurements.md).
 fn most_pairs(values: usize) -> usize {
     (40_000_000 / values.max(1)).min(200_000)
 }

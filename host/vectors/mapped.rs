@@ -95,7 +95,7 @@ impl Place {
         }
     }
 
-    /// Takes this entry for `map`, if it is free and `map` is not empty.
+    /// Takes this entry for `map`, if it is free.
     fn take(&self, map: &[u8], path: &Path) -> bool {
         let is_free = self.begin.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if is_free {

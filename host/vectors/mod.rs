@@ -111,7 +111,7 @@ pub struct Vectors {
     /// Largest magnitude (0 unless the type is f32 or bf16). Set once all values are known to be
     /// finite and all rows of a `vecs` file to have the same dimension.
     largest: OnceLock<f32>,
-    /// Whether all values are f32, but bytes. Set once all have been read for it.
+    /// Whether all values are f32 or bf16, but bytes. Set once all have been read for it.
     bytes: OnceLock<bool>,
     /// The rows that repeat others, if they have been looked for.
     repeated: OnceLock<Arc<Repeated>>,
@@ -414,7 +414,7 @@ impl Vectors {
 
     fn bad_value(&self, row: usize, dim: usize, value: impl ToString, expected: impl ToString) -> Error {
         let (value, expected) = (value.to_string(), expected.to_string());
-        Error::Value { path: self.path.clone(), row, dim, value, expected }
+        Error::Value { path: self.path.clone(), row: self.place(row), dim, value, expected }
     }
 
     fn check_prefixes(&self, mut rows: Range<usize>) -> Result<()> {
@@ -433,7 +433,7 @@ impl Vectors {
         };
         Err(Error::file(
             path,
-            format_args!("dimension {} in row {row}", prefix(row)),
+            format_args!("dimension {} in row {}", prefix(row), self.place(row)),
             format_args!("{dim} as in row 0"),
         ))
     }

@@ -245,7 +245,7 @@ impl<'a> OpenedFile<'a> {
             Ok(()) => Ok(values),
             Err(_) => {
                 let found = format!("too little memory for {} bytes", count.saturating_mul(size_of::<T>()));
-                Err(Error::file(self.path, found, "free memory for all ids"))
+                Err(Error::file(self.path, found, "free memory for its values"))
             }
         }
     }

@@ -139,4 +139,14 @@ mod tests {
         }
         assert!(!are_bytes(&mixed.only(&[0, 1]).unwrap()));
     }
+
+    #[test]
+    fn a_wrong_value_is_named_by_its_row_of_all() {
+        let mut values = vec![1.0; 40];
+        values[2 * 7 + 1] = f32::NAN;
+        let base = Vectors::from_f32(values, 2).unwrap();
+        let error = base.only(&[1, 5, 7, 9]).unwrap().validate(&Progress::silent()).unwrap_err();
+        assert!(error.to_string().contains("row 7"), "{error}");
+        base.only(&[1, 5, 9]).unwrap().validate(&Progress::silent()).unwrap();
+    }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use tagore::outofcore::OutOfCore;
-use tagore::{Builder, Device, Error, Index, Progress, Strategy, Synth, Update};
+use tagore::{Builder, Device, Error, Index, Progress, Strategy, Synth, Update, Vectors};
 
 use super::quality::{separated, ten_times};
 use super::{plan, stops_at, stops_when};
@@ -105,6 +105,27 @@ fn stopped_builds_resume_to_the_same_bytes() {
     }
     // Without work files, a resumed build begins.
     OutOfCore::new(builder, plan).resume(true).build(&base, &path).unwrap();
+    assert!(fs::read(&path).unwrap() == expected);
+}
+
+#[test]
+fn clusters_of_small_values_resume_beside_large_ones() {
+    // Alone, most clusters would be refused: their squares would vanish.
+    let row = |row: usize| if row.is_multiple_of(4) { 1.0 } else { 1e-14 };
+    let values = uniform(800, 6, 5).to_f32();
+    let values = values.iter().enumerate().map(|(i, x)| x * row(i / 6)).collect::<Vec<f32>>();
+    // Each build reads a base that no other has checked.
+    let base = || Vectors::from_f32(values.clone(), 6).unwrap();
+    let builder = Builder::new(Strategy::nssg()).knn(16).device(Device::Cpu);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index");
+    let plan = plan(&builder, &base(), 100).reading_base(true);
+    OutOfCore::new(builder.clone(), plan).build(&base(), &path).unwrap();
+    let expected = fs::read(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let stopped = OutOfCore::new(builder.clone().progress(stops_at(2)), plan);
+    assert!(matches!(stopped.build(&base(), &path), Err(Error::Cancelled)));
+    OutOfCore::new(builder, plan).resume(true).build(&base(), &path).unwrap();
     assert!(fs::read(&path).unwrap() == expected);
 }
 

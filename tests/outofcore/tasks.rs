@@ -291,6 +291,16 @@ fn damaged_and_missing_objects_are_named_and_made_again() {
 }
 
 #[test]
+fn a_claim_of_a_stopped_process_lapses() {
+    let case = small();
+    let folder = case.plan();
+    for task in folder.tasks_of(TaskStage::ALL[0]) {
+        fs::write(case.path("tasks").join(format!(".{}.claim", folder.object(task))), "gone 3").unwrap();
+    }
+    assert!(case.worker(&folder).run_next().unwrap().is_some());
+}
+
+#[test]
 fn a_changed_base_another_plan_and_a_damaged_plan_are_refused() {
     let case = small();
     let folder = case.plan();

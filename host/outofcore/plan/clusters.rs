@@ -275,7 +275,7 @@ impl ClusterPlan {
         Ok(())
     }
 
-    /// The number of clusters before splits if only `nodes` vectors are distinct; at least one.
+    /// The number of clusters before splits if only `nodes` vectors are distinct; at least two.
     pub(crate) fn clusters_for(&self, nodes: usize) -> usize {
         self.clusters.min(clusters(nodes, self.cluster_size))
     }

@@ -1,4 +1,4 @@
-//! Device memory for the lists of a cluster.
+//! Bytes of lists and rows, and device memory for the lists of a cluster.
 
 use tagore_device::key::Key;
 
@@ -8,6 +8,16 @@ use crate::vectors::gpu::{Base, OnDevice};
 
 /// Nodes of one merge on a device, at most.
 pub(crate) const MERGED_AT_ONCE: usize = 1 << 16;
+
+/// Bytes of a waiting list: `degree` keys.
+pub(crate) const fn list_bytes(degree: usize) -> usize {
+    size_of::<Key>() * degree
+}
+
+/// Bytes of a finished row: an id and `degree` ids.
+pub(crate) const fn row_bytes(degree: usize) -> usize {
+    size_of::<u32>() * (1 + degree)
+}
 
 /// Device memory for the vectors and lists of `n` members: `dim` components, `degree` neighbours.
 pub(crate) fn cluster_memory<T: OnDevice>(n: usize, dim: usize, degree: usize, metric: Metric) -> MemoryPlan {

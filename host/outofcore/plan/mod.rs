@@ -19,6 +19,6 @@ pub(crate) use self::clusters::RowBins;
 pub(crate) use self::crew::Crew;
 pub use self::graph::ClusterGraph;
 pub use self::limits::Limits;
-pub(crate) use self::lists::{MERGED_AT_ONCE, list_memory};
+pub(crate) use self::lists::{MERGED_AT_ONCE, list_bytes, list_memory, row_bytes};
 pub use self::order::{Dispatch, Dispatcher, Order};
 pub(crate) use self::sizes::{RECORD_HEAD, SAMPLE_PER_CLUSTER};

@@ -1,7 +1,7 @@
 //! Memory of a build out of core, as a function of the size of its clusters.
 
 use super::crew::Crew;
-use super::lists::cluster_memory;
+use super::lists::{cluster_memory, list_bytes, row_bytes};
 use super::{Limits, RowBins};
 use crate::descent::steps;
 use crate::gpu::Overhead;
@@ -96,12 +96,12 @@ impl MemoryModel<'_> {
 
     /// Bytes of a list with distances.
     pub(super) fn list(&self) -> u64 {
-        8 * self.builder.strategy.max_degree() as u64
+        list_bytes(self.builder.strategy.max_degree()) as u64
     }
 
     /// Bytes of a finished row: an id and its neighbours.
     pub(super) fn finished_row(&self) -> u64 {
-        4 + 4 * self.builder.strategy.max_degree() as u64
+        row_bytes(self.builder.strategy.max_degree()) as u64
     }
 
     /// Bytes of a member's record.

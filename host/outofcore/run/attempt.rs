@@ -76,7 +76,11 @@ impl Run<'_> {
                 work.log(CLUSTERS, 0).map(drop)
             })?;
             self.finish(&mut merged, &partition, &embedding, stats)?;
-            Ok(join(cutting)?)
+            // The index is complete: what is left of the work harms nobody.
+            if let Err(error) = join(cutting) {
+                tracing::debug!(%error, "work files not emptied");
+            }
+            Ok(())
         })
     }
 
@@ -213,17 +217,23 @@ impl Run<'_> {
         let lists = if repeated.is_empty() {
             lists
         } else {
-            RowLists::find(&PartitionInput { repeated: &repeated, ..input }, devices, empty()?)?
+            // Progress has been reported once.
+            let input = PartitionInput { repeated: &repeated, progress: &unwatched, ..input };
+            RowLists::find(&input, devices, empty()?)?
         };
         Ok(lists.partition(base, &repeated, repeated_log)?)
+    }
+
+    /// What checkpoints must fit.
+    fn shape<'a>(&self, graph: &'a ClusterGraph) -> CheckpointShape<'a> {
+        let (nodes, degree) = (self.base.len(), self.settings.builder.strategy.max_degree());
+        CheckpointShape { graph, nodes, degree, row_bins: self.plan.row_bins.count }
     }
 
     /// Loads the last checkpoint, and computes the steps of all clusters.
     fn begin(&self, work: &Medium, graph: &ClusterGraph, base_checksum: u32) -> Result<Begun> {
         let Self { settings: OutOfCore { builder, order, .. }, plan, .. } = *self;
-        let row_bins = plan.row_bins.count;
-        let degree = builder.strategy.max_degree();
-        let shape = CheckpointShape { graph, nodes: self.base.len(), degree, row_bins };
+        let (shape, row_bins) = (self.shape(graph), plan.row_bins.count);
         let checkpoint = work.load::<Checkpoint>(CHECKPOINT)?;
         let checkpoint = checkpoint.filter(|done| done.base == base_checksum && done.is_sound(shape));
         let mut checkpoint =
@@ -284,16 +294,24 @@ impl Run<'_> {
             // A resumed build then builds no finished cluster again. On failure, the previous
             // checkpoint stays.
             let _ = merger.evict_all().and_then(|()| merger.checkpoint()).and_then(|(checkpoint, sync)| {
-                checkpoints.save(checkpoint, sync)?;
+                // After a failed write, rows may be in the file whose pairs are not merged.
+                if checkpoint.is_sound(self.shape(graph)) {
+                    checkpoints.save(checkpoint, sync)?;
+                }
                 checkpoints.wait()
             });
         }
         result?;
         stats.peak_gpu_bytes = stats.peak_gpu_bytes.max(peak_gpu_bytes.into_inner());
-        for measurement in measurements {
+        // An attempt after damage adds to those of the one before.
+        stats.kernels.resize(measurements.len(), Vec::new());
+        stats.busy.resize(measurements.len(), 0.0);
+        for (measurement, (kernels, busy)) in
+            measurements.into_iter().zip(stats.kernels.iter_mut().zip(&mut stats.busy))
+        {
             let measured = measurement.end()?;
-            stats.kernels.push(measured.kernels);
-            stats.busy.push(measured.busy_seconds);
+            kernels.extend(measured.kernels);
+            *busy += measured.busy_seconds;
         }
         // A build that stops while writing the index then builds no cluster again.
         let (checkpoint, sync) = merger.checkpoint()?;

@@ -176,7 +176,7 @@ impl Merger {
     }
 
     /// Marks a cluster as built. It is built again only if one of its lists is lost.
-    pub(super) fn came(&mut self, local: &LocalIndex) {
+    pub(super) fn mark_built(&mut self, local: &LocalIndex) {
         self.done.entries[local.cluster as usize] = Some(local.entry);
         self.done.central = self.done.central.nearer(local.central);
     }

@@ -179,8 +179,8 @@ mod tests {
         let mut lists = fs::read(&path).unwrap();
         damage(&mut lists);
         fs::write(&path, lists).unwrap();
-        let come: Vec<_> = (0..LAST).map(|other| ParcelPlaces { other, places: places(other) }).collect();
-        let (waiting, mut spilled) = (merger.take(LAST, &come), merger.spilled()?);
+        let earlier: Vec<_> = (0..LAST).map(|other| ParcelPlaces { other, places: places(other) }).collect();
+        let (waiting, mut spilled) = (merger.take(LAST, &earlier), merger.spilled()?);
         let mut checkpoints = Checkpoints::new(None, Duration::ZERO);
         let merging = Mutex::new(Merging { merger: &mut merger, checkpoints: &mut checkpoints });
         let stage = progress.stage("build", 1);

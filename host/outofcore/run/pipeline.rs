@@ -127,8 +127,12 @@ impl Pipeline<'_> {
         turns: &Turns,
         thread: &str,
     ) {
+        let stop = turns.stop();
         loop {
-            let Some(step) = lock(steps).next() else { return };
+            let Some(step) = lock(steps).next() else {
+                stop.cancel();
+                return;
+            };
             let number = step.dispatch.load;
             let task = self.trace.start(TaskKind::Read, thread, Some(number));
             let read = if step.built { Ok(None) } else { self.partition.read(number).map(Some) };
@@ -164,11 +168,11 @@ impl Worker<'_> {
             let cluster = cluster.filter(|cluster| !cluster.ids.is_empty());
             let local = cluster.map(|cluster| self.build(&builder, cluster)).transpose()?;
             drop(permit);
-            let came = match local {
+            let has_turn = match local {
                 Some(local) => self.merge(step, local, &mut spilled)?,
                 None => turns.take(step.turn, || evict(merging, step))?.is_some(),
             };
-            if !came {
+            if !has_turn {
                 return Ok(());
             }
             if !step.built {
@@ -214,16 +218,16 @@ impl Worker<'_> {
         let start = |kind| trace.start(kind, &self.name, Some(cluster));
         let task = start(TaskKind::Lists);
         let parcels = std::mem::take(&mut local.parcels);
-        let to_come = parcels.partition_point(|parcel| turn_of[parcel.other as usize] > turn);
-        let (to_come, come) = parcels.split_at(to_come);
-        let first = local.lists.get(0..to_come.last().map_or(0, |parcel| parcel.places.end))?;
+        let later = parcels.partition_point(|parcel| turn_of[parcel.other as usize] > turn);
+        let (later, earlier) = parcels.split_at(later);
+        let first = local.lists.get(0..later.last().map_or(0, |parcel| parcel.places.end))?;
         task.end(0);
         let hand_over = || -> Result<_> {
             let task = start(TaskKind::Spill);
             let bytes = evict(merging, step)?;
             let mut merging = lock(merging);
-            merging.merger.add(cluster, to_come, first);
-            let waiting = merging.merger.take(cluster, come);
+            merging.merger.add(cluster, later, first);
+            let waiting = merging.merger.take(cluster, earlier);
             if bytes > 0 {
                 task.end(bytes);
             }
@@ -233,7 +237,7 @@ impl Worker<'_> {
         let task = start(TaskKind::Merge);
         task.end(merge_parcels(&mut *local.lists, waiting, merging, spilled, stage)?);
         let mut merging = lock(merging);
-        merging.merger.came(&local);
+        merging.merger.mark_built(&local);
         let Merging { merger, checkpoints } = &mut *merging;
         if checkpoints.is_due() {
             let task = trace.start(TaskKind::Checkpoint, &self.name, None);

@@ -17,7 +17,7 @@ use super::turns::Turns;
 use crate::build::Below;
 use crate::index::{IndexFile, Layered, Reach, WrittenRows};
 use crate::memory::zeros;
-use crate::outofcore::plan::ClusterPlan;
+use crate::outofcore::plan::{ClusterPlan, row_bytes};
 use crate::outofcore::store::{Attempt, Damage, Fault};
 use crate::parallel::spawn;
 use crate::progress::StageProgress;
@@ -39,7 +39,7 @@ impl Run<'_> {
         }
         let Merged { rows, nodes_per_bin, .. } = merged;
         let (nodes_per_bin, progress) = (*nodes_per_bin, &self.settings.builder.descent.progress);
-        let record_bytes = 4 + 4 * self.settings.builder.strategy.max_degree();
+        let record_bytes = row_bytes(self.settings.builder.strategy.max_degree());
         let mut copy = vec![0; record_bytes];
         let sound = rows.grow(record_bytes, |piece, append| {
             progress.check()?;
@@ -93,14 +93,16 @@ impl Run<'_> {
             for _ in 0..SORTERS {
                 let send = send.clone();
                 spawn(scope, move || {
+                    let stop = turns.stop();
                     loop {
                         let bin = next.fetch_add(1, Ordering::Relaxed);
                         if bin >= bins {
+                            stop.cancel();
                             return;
                         }
                         let range = self.sorted_rows(merged, bin);
                         // A closed channel means that the file cannot be written.
-                        if turns.take(bin, || send.send(range)).is_err() {
+                        if !matches!(turns.take(bin, || send.send(range)), Ok(Some(()))) {
                             return;
                         }
                     }
@@ -160,7 +162,7 @@ impl RowRange {
     /// Adds finished rows: records of an id and `degree` ids.
     pub(crate) fn add(&mut self, records: &[u8]) {
         let Self { ids, nodes, degree, rows, missing, sound } = self;
-        for record in records.chunks_exact(4 + 4 * *degree) {
+        for record in records.chunks_exact(row_bytes(*degree)) {
             let node: u32 = bytemuck::pod_read_unaligned(&record[..4]);
             let place = (node as usize).wrapping_sub(ids.start);
             if !missing.get_mut(place).is_some_and(std::mem::take) {

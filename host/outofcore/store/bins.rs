@@ -48,10 +48,11 @@ impl Gather {
     /// Passes the remaining buffers to `write` in the order of the bins, and frees them.
     pub(crate) fn finish(&mut self, mut write: impl FnMut(usize, &mut Vec<u8>) -> Result<()>) -> Result<()> {
         for (bin, waiting) in self.waiting.iter_mut().enumerate() {
-            let mut waiting = std::mem::take(waiting);
+            // What cannot be written stays.
             if !waiting.is_empty() {
-                write(bin, &mut waiting)?;
+                write(bin, waiting)?;
             }
+            *waiting = Vec::new();
         }
         Ok(())
     }

@@ -6,10 +6,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tagore_device::key::Key;
 
 use super::{Log, Pair, Piece, save};
-use crate::outofcore::plan::ClusterGraph;
+use crate::outofcore::plan::{ClusterGraph, list_bytes, row_bytes};
 use crate::parallel::no_thread;
 use crate::{Progress, Result};
 
@@ -82,16 +81,6 @@ pub(crate) struct CheckpointShape<'a> {
 }
 
 impl CheckpointShape<'_> {
-    /// Bytes of a finished row: an id and `degree` ids.
-    fn row_bytes(self) -> usize {
-        4 + 4 * self.degree
-    }
-
-    /// Bytes of a waiting list: `degree` keys.
-    fn list_bytes(self) -> usize {
-        size_of::<Key>() * self.degree
-    }
-
     /// The number of nodes that a pair shares; `None` if no such clusters share nodes.
     fn shared(self, (a, b): Pair) -> Option<u64> {
         let known = (a.max(b) as usize) < self.graph.clusters();
@@ -110,17 +99,18 @@ impl Checkpoint {
         let is_node = |node: u32| (node as usize) < shape.nodes;
         let Self { entries, central, merged, waiting, rows, .. } = self;
         let is_list = |(&pair, piece): (&Pair, &Option<Piece>)| {
-            let bytes_of = |nodes: u64| nodes * shape.list_bytes() as u64;
+            let bytes_of = |nodes: u64| nodes * list_bytes(shape.degree) as u64;
             let fits = |piece: &Piece| {
-                piece.is_sound(self.list_bytes, shape.list_bytes())
+                piece.is_sound(self.list_bytes, list_bytes(shape.degree))
                     && shape.shared(pair).map(bytes_of) == Some(piece.bytes())
             };
             shape.shared(pair).is_some() && piece.as_ref().is_none_or(fits)
         };
         // The sum is at most the number of nodes if all pairs are known, so nothing overflows.
         let finished = merged.iter().map(|&pair| shape.shared(pair).filter(|_| pair.0 < pair.1));
-        let finished = finished.sum::<Option<u64>>().map(|nodes| nodes * shape.row_bytes() as u64);
-        let rows_sound = rows.iter().flatten().all(|piece| piece.is_sound(self.row_bytes, shape.row_bytes()));
+        let finished = finished.sum::<Option<u64>>().map(|nodes| nodes * row_bytes(shape.degree) as u64);
+        let rows_sound =
+            rows.iter().flatten().all(|piece| piece.is_sound(self.row_bytes, row_bytes(shape.degree)));
         let written = rows.iter().flatten().try_fold(0u64, |bytes, piece| bytes.checked_add(piece.bytes()));
         entries.len() == shape.graph.clusters()
             && entries.iter().flatten().all(|&node| is_node(node))
@@ -299,7 +289,7 @@ mod tests {
         let graph = ClusterGraph::new(3, [(0, 1, 5), (1, 2, 6)]);
         let shape = CheckpointShape { graph: &graph, nodes: 11, degree: 2, row_bins: 2 };
         let json = |text: &str| serde_json::from_str::<Piece>(text).unwrap();
-        let (row, list) = (shape.row_bytes(), shape.list_bytes());
+        let (row, list) = (row_bytes(shape.degree), list_bytes(shape.degree));
         let piece =
             |offset: u64, bytes: usize| json(&format!(r#"{{"offset":{offset},"bytes":{bytes},"crc":0}}"#));
         // Clusters 0 and 1 are built and merged. A parcel of cluster 1 waits for cluster 2.

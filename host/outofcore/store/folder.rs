@@ -1,7 +1,8 @@
 //! A private folder, opened once.
 //!
-//! Files are opened by name in the open folder, never through links. So no other user can make the
-//! build read or write another file in their place.
+//! Logs, the lock and all that is read are opened by name in the open folder, never through links.
+//! So no other user can make the build read or write another file in their place. States are
+//! written by path ([`AtomicFile`](crate::atomic_file::AtomicFile)).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

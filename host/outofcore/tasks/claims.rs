@@ -28,6 +28,9 @@ pub(super) const CLAIM: &str = ".claim";
 pub(super) struct Claims(BTreeMap<TaskId, (Vec<u8>, Instant)>);
 
 impl Claims {
+    /// Time after which a claim has lapsed unless its process has changed it.
+    pub(super) const LAPSE: Duration = STALE.saturating_add(BEAT);
+
     /// The name of the file that claims a task.
     pub(super) fn name(store: &ObjectStore, task: TaskId) -> String {
         format!(".{}{CLAIM}", store.name(task))

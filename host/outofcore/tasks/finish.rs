@@ -116,12 +116,19 @@ impl Context<'_> {
     }
 }
 
+/// Bytes of a name above which its hash takes its place in the name of a part.
+const LONG_NAME: usize = 150;
+
 /// The index under a name of its own, until it is complete: several processes may finish at once.
 struct Part(PathBuf);
 
 impl Part {
     fn of(output: &Path, plan: u64) -> Self {
-        let name = output.file_name().unwrap_or_default().to_string_lossy();
+        let mut name = output.file_name().unwrap_or_default().to_string_lossy();
+        // The longest names have no room for more.
+        if name.len() > LONG_NAME {
+            name = format!("{:08x}", crc32fast::hash(name.as_bytes())).into();
+        }
         Self(output.with_file_name(format!(".{name}.{plan:016x}.{}.part", unique())))
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::id::TaskStage;
 use crate::outofcore::partition::chunk_rows;
-use crate::outofcore::plan::{ClusterPlan, RECORD_HEAD};
+use crate::outofcore::plan::{ClusterPlan, RECORD_HEAD, list_bytes, row_bytes};
 use crate::vectors::repeated::KEPT_BYTES;
 use crate::{Builder, DataShape, Metric, Result, Target};
 
@@ -32,9 +32,9 @@ pub(super) fn task_memory(
     let pairs = (clusters * clusters / 2).min(data.rows) * PAIR_BYTES;
     let copied = if builder.descent.metric == Metric::Cosine { embedded } else { embedded - 4 * data.dim };
     let members = size * (2 * record + copied);
-    let lists = size * 8 * degree;
+    let lists = size * list_bytes(degree);
     let process = build.process.bytes() as usize + centres + 2 * KEPT_BYTES * repeated;
-    let finished = 4 + 4 * degree;
+    let finished = row_bytes(degree);
     let bytes = |stage: TaskStage| match stage {
         TaskStage::Assign => chunk + range * 24 + PAIR_BYTES * (clusters * clusters / 2).min(range),
         // Ids, nearest clusters, those with room, and keys of their pairs.

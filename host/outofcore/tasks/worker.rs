@@ -1,10 +1,10 @@
 //! A process that runs tasks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::assign::read_clusters;
 use super::claims::{Claim, Claims};
@@ -18,13 +18,13 @@ use crate::{Builder, Device, Error, Progress, Result, Vectors};
 /// Most tasks named in an error.
 const NAMED: usize = 5;
 
-/// Damaged objects of one kind that a worker makes again before it gives up: a bad disk.
+/// Times that a worker makes one object again before it gives up: a bad disk.
 const REPAIRS: usize = 16;
 
 /// Time between two looks at the tasks of other processes.
 const WAIT: Duration = Duration::from_millis(200);
 
-/// What a process knows of the folder.
+/// The objects and claims that a process has seen in the folder.
 #[derive(Default)]
 struct Search {
     /// Tasks of the present stage with objects.
@@ -201,7 +201,7 @@ impl TaskWorker {
     /// As [`run`](Self::run); or if objects are damaged again and again.
     pub fn run_stages(&self, stages: &[TaskStage], mut each: impl FnMut(TaskId)) -> Result<()> {
         let mut search = Search::default();
-        let mut repairs = 0;
+        let mut repairs: BTreeMap<TaskId, usize> = BTreeMap::new();
         for &stage in stages {
             self.check_stage(stage)?;
             while let Some(task) = self.next(stage, &mut search)? {
@@ -216,8 +216,9 @@ impl TaskWorker {
                     Err(TaskFault::Failed(error)) => return Err(error),
                     Err(TaskFault::Lost(lost)) => {
                         drop(claim);
-                        repairs += 1;
-                        self.repair(lost, repairs)?;
+                        let times = repairs.entry(lost).or_default();
+                        *times += 1;
+                        self.repair(lost, *times)?;
                         each(lost);
                         continue;
                     }
@@ -240,15 +241,21 @@ impl TaskWorker {
     }
 
     /// Runs one task that has no object and whose inputs exist, and returns it; none if the index
-    /// is complete, or if other processes run all such tasks.
+    /// is complete, or if other processes run all such tasks, which takes some seconds to tell.
     ///
     /// # Errors
     /// As [`run`](Self::run).
     pub fn run_next(&self) -> Result<Option<TaskId>> {
-        let mut search = Search::default();
+        let (mut search, began) = (Search::default(), Instant::now());
         for stage in TaskStage::ALL {
-            if let Some(task) = self.next(stage, &mut search)? {
-                let Some(task) = task else { return Ok(None) };
+            while let Some(task) = self.next(stage, &mut search)? {
+                let Some(task) = task else {
+                    if began.elapsed() > Claims::LAPSE {
+                        return Ok(None);
+                    }
+                    thread::sleep(WAIT);
+                    continue;
+                };
                 let claim = Claim::take(&self.folder.store, task);
                 self.run(task)?;
                 drop(claim);

@@ -36,7 +36,7 @@ pub(crate) struct WaitingLists<'a> {
 
 /// The neighbour lists of a cluster's members.
 pub(crate) trait ClusterLists {
-    /// Returns the lists of the members at `places`: ascending keys of list distances and ids. Each
+    /// Returns the lists of the members at `places`: ascending keys of order distances and ids. Each
     /// list is padded to the degree with [`NONE`](tagore_device::key::NONE).
     fn get(&mut self, places: Range<usize>) -> Result<Vec<Key>>;
 

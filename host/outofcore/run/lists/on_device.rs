@@ -38,7 +38,7 @@ pub(crate) struct DeviceLists<T: ListKernels> {
     base: Base<T>,
     ids: Buffer<u32>,
     order: Buffer<u32>,
-    /// Lists in the order of the members: ascending keys of list distances and members.
+    /// Lists in the order of the members: ascending keys of order distances and members.
     keys: Buffer<Key>,
     /// Places of the members in a merge.
     places: Buffer<u32>,

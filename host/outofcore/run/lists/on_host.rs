@@ -16,7 +16,7 @@ pub(crate) struct HostLists {
     degree: usize,
     members: Members,
     space: Space<'static>,
-    /// Lists in the order of the members: ascending keys of list distances and members.
+    /// Lists in the order of the members: ascending keys of order distances and members.
     keys: Vec<Key>,
 }
 

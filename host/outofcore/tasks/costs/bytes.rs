@@ -2,7 +2,7 @@
 
 use crate::index::IndexFile;
 use crate::outofcore::partition::SUM_ROWS;
-use crate::outofcore::plan::RECORD_HEAD;
+use crate::outofcore::plan::{RECORD_HEAD, list_bytes, row_bytes};
 use crate::{Builder, DataShape, Metric};
 
 /// Bytes of an object before its index of pieces.
@@ -74,12 +74,12 @@ impl Sizes {
 
     /// Bytes of a list with distances.
     pub(super) fn list(&self) -> u64 {
-        8 * self.degree as u64
+        list_bytes(self.degree) as u64
     }
 
     /// Bytes of a finished row: an id and its neighbours.
     pub(super) fn finished_row(&self) -> u64 {
-        4 + 4 * self.degree as u64
+        row_bytes(self.degree) as u64
     }
 
     /// Bytes of an object before its pieces.
