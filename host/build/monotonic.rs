@@ -53,8 +53,8 @@ const COMPLETE: usize = MAX_DEGREE + 1;
 const SPARSE: usize = 1 << 12;
 
 /// The rule for a layer of `nodes` nodes that is searched with a beam of one. A greedy search for a
-/// node gets nearer with each step. A query is no node, so a search for it may stop where the next step is
-/// hardly nearer. Fewer nodes lie farther from queries and need longer steps.
+/// node gets nearer with each step. A query is no node, so a search for it may stop where the next
+/// step is hardly nearer. Fewer nodes lie farther from queries and need longer steps.
 const fn for_greedy_search(nodes: usize) -> Occlusion {
     let slack = if nodes <= COMPLETE {
         f32::MAX
@@ -80,8 +80,8 @@ struct Scratch {
 
 /// The monotonic relative neighbourhood graph of all rows (Fu et al. 2019, *NSG*, section 3.3): an
 /// edge from p to q stays unless a shorter edge of p leads to a node nearer to q. Greedy search for
-/// any node then never stops before it, as long as no node has as many edges as the rule allows. NSG
-/// takes its candidates from lists of neighbours; here they are all nodes.
+/// any node then never stops before it, as long as no node has as many edges as the rule allows.
+/// NSG takes its candidates from lists of neighbours; here they are all nodes.
 ///
 /// Distances are rule distances, and equal ones are ordered by id.
 fn monotonic(space: &Space<'_>, occlusion: Occlusion, progress: &Progress) -> Result<GraphRows> {

@@ -27,7 +27,7 @@ pub(crate) use gpu::{DeviceGraph, GpuLists};
 pub use graph::KnnGraph;
 pub use iterations::{Iterations, MAX_ITERATIONS};
 pub use plan::{DevicePlan, PlannedStage};
-pub(crate) use plan::{most_knn, with_kept};
+pub(crate) use plan::{most_knn, steps, with_kept};
 pub use sample::KnnSample;
 pub(crate) use sample::sampled;
 use settle::{Settling, unsettled};
@@ -296,7 +296,7 @@ impl Descent {
         // Up to this size comparing all pairs costs less than the joins.
         match self.start {
             Start::AllPairs => true,
-            Start::Auto => nodes <= most_pairs(values).max(k + 1),
+            Start::Auto => nodes <= plan::most_pairs(values).max(k + 1),
             Start::Random | Start::Cells => nodes <= k + 1,
         }
     }
@@ -490,15 +490,3 @@ impl Descent {
 
 /// Time of settling lists on the CPU, in times of finding them, for progress.
 const SETTLING: f64 = 0.05;
-
-/// Numbers of nodes above which `Start::Auto` chooses another start, on the CPU or on a GPU; a node
-/// has `values` values.
-pub(crate) fn steps(values: usize) -> [usize; 3] {
-    [most_pairs(values), gpu::ALL_PAIRS, gpu::ALL_PAIRS_OF_PRODUCTS]
-}
-
-/// Most nodes of `values` values each for which `Start::Auto` compares all pairs on the CPU: a little
-/// fewer than descent takes as long for (docs/measurements.md).
-fn most_pairs(values: usize) -> usize {
-    (40_000_000 / values.max(1)).min(200_000)
-}

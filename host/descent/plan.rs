@@ -7,10 +7,22 @@ use tagore_device::key::Key;
 
 use super::cpu::{GATHER, SAMPLE};
 use super::reverse::Reverse;
-use super::{Start, all_pairs};
+use super::{Start, all_pairs, gpu};
 use crate::gpu::{Gpu, MemoryPlan};
 use crate::search::visited::Visited;
 use crate::{DataShape, ElementType, Error, Remedy};
+
+/// Numbers of nodes above which `Start::Auto` chooses another start, on the CPU or on a GPU; a node
+/// has `values` values.
+pub(crate) fn steps(values: usize) -> [usize; 3] {
+    [most_pairs(values), gpu::ALL_PAIRS, gpu::ALL_PAIRS_OF_PRODUCTS]
+}
+
+/// Most nodes of `values` values each for which `Start::Auto` compares all pairs on the CPU: a few
+/// less than descent takes as long for (docs/measurements.md).
+pub(super) fn most_pairs(values: usize) -> usize {
+    (40_000_000 / values.max(1)).min(200_000)
+}
 
 /// The buffers of one stage of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,8 +14,8 @@ pub struct DescentStats {
     pub device: String,
     /// The device's own name, such as `NVIDIA H200`, if it is a GPU.
     pub device_name: Option<String>,
-    /// Distances computed: at the start, in both phases, and for `completed`; or all pairs, which the
-    /// CPU compares roughly first.
+    /// Distances computed: at the start, in both phases, and for `completed`; or all pairs, which
+    /// the CPU compares roughly first.
     pub distances: u64,
     /// Of these, distances computed in phase 1.
     pub join_distances: u64,

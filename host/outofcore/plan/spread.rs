@@ -17,8 +17,8 @@ const LEAST: usize = 1_000_000;
 
 impl ClusterPlan {
     /// Plans the clusters of a build in memory that all devices of `builder` share; `None` if there
-    /// are fewer than three devices, `base` is too small to share, the builder is on codes, or a build [in
-    /// memory](super::super::OutOfCore::in_memory) exceeds the limits.
+    /// are fewer than three devices, `base` is too small to share, the builder is on codes, or a
+    /// build [in memory](super::super::OutOfCore::in_memory) exceeds the limits.
     ///
     /// # Errors
     /// As [`new`](Self::new).

@@ -36,8 +36,8 @@ pub(crate) struct WaitingLists<'a> {
 
 /// The neighbour lists of a cluster's members.
 pub(crate) trait ClusterLists {
-    /// Returns the lists of the members at `places`: ascending keys of order distances and ids. Each
-    /// list is padded to the degree with [`NONE`](tagore_device::key::NONE).
+    /// Returns the lists of the members at `places`: ascending keys of order distances and ids.
+    /// Each list is padded to the degree with [`NONE`](tagore_device::key::NONE).
     fn get(&mut self, places: Range<usize>) -> Result<Vec<Key>>;
 
     /// Merges the lists of members with waiting lists.
