@@ -26,10 +26,13 @@
 //! 4. All places of a line are reserved by one addition. The additions of a lane's eight lines are
 //!    issued one after another; no line waits for another.
 //! 5. A line with more keys than places is dropped as a whole. Which keys fit would be chance.
+//! 6. A loop writes the keys of a line. Code for each of a lane's 64 pairs would take the driver
+//!    twice as long to compile as any other kernel.
 //!
 //! Bound by the products of the walk; keys written and read again are about as many bytes as the
 //! lists.
 
+use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
 use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
@@ -152,19 +155,22 @@ impl<S: TileSum> Epilogue<S> for Candidates<S> {
             }
         });
         unroll!(8, R => {
-            let hits = marks_of(marks, R);
+            let mut hits = marks_of(marks, R);
             // The merge skips a line with more keys than places.
             if hits != 0 && firsts[R] + hits.count_ones() <= self.ends.get((line + 8 * R as u32) as usize) {
                 let term = self.terms.get((line + 8 * R as u32) as usize);
-                let mut place = firsts[R].wrapping_sub(1);
-                unroll!(8, C => {
-                    if hits >> (7 - C) & 1 == 1 {
-                        place = place.wrapping_add(1);
-                        let column = (column + column_of(C)) as usize;
-                        let value = S::from_nearness(nearness::of(sums, R, C), term, columns.biases.get(column));
-                        self.keys.set(place as usize, key::pack(value.to_f32(), columns.vectors.get(column)));
-                    }
-                });
+                let mut place = firsts[R] as usize;
+                // Optimisation 6.
+                while hits != 0 {
+                    keep_rolled();
+                    let c = hits.leading_zeros() - 24;
+                    hits &= !(0x80 >> c);
+                    let column = (column + column_of(c as usize)) as usize;
+                    let nearness = nearness::select(sums, R, c);
+                    let value = S::from_nearness(nearness, term, columns.biases.get(column));
+                    self.keys.set(place, key::pack(value.to_f32(), columns.vectors.get(column)));
+                    place += 1;
+                }
             }
         });
     }
