@@ -131,7 +131,7 @@ fn graphs_and_answers_are_those_of_the_same_zeros_and_ones() {
 
 #[test]
 fn devices_give_the_bytes_of_the_cpu() {
-    let ([base, wide], [queries, _]) = (random(220, 21, 4), random(10, 21, 5));
+    let ([base, wide], [queries, _]) = (random(130, 21, 4), random(10, 21, 5));
     let silent = Progress::silent();
     for device in devices() {
         let descent = Descent::new().knn(40).device(device);
@@ -155,7 +155,7 @@ fn devices_give_the_bytes_of_the_cpu() {
     // Descent expands packed bits: of rows that end within a word, and of more than 16 bytes.
     for device in devices() {
         for (rows, dim, start) in
-            [(769, 150, Start::Cells), (400, 21, Start::Random), (400, 150, Start::Random)]
+            [(769, 150, Start::Cells), (200, 21, Start::Random), (200, 150, Start::Random)]
         {
             let [base, wide] = random(rows, dim, 6);
             let descent = Descent::new().knn(8).start(start).device(device);

@@ -61,7 +61,7 @@ fn exact_search_is_that_of_the_same_values_as_f32() {
 
 #[test]
 fn graphs_and_answers_are_those_of_the_same_values_as_f32() {
-    let ([base, wide], [_, queries]) = (both(150, 19, 3), both(20, 19, 4));
+    let ([base, wide], [_, queries]) = (both(90, 19, 3), both(20, 19, 4));
     for ((number, strategy), device) in
         Strategy::all().into_iter().enumerate().flat_map(|s| every_device().map(move |d| (s.clone(), d)))
     {
@@ -161,12 +161,12 @@ fn values_are_checked_as_those_of_f32() {
 #[test]
 fn a_build_out_of_core_is_that_of_the_same_values_as_f32() {
     let folder = tempfile::tempdir().unwrap();
-    let [base, wide] = both(400, 12, 9);
+    let [base, wide] = both(240, 12, 9);
     for device in every_device() {
         for metric in metrics(device, 0) {
             let builder = Builder::new(Strategy::vamana()).metric(metric).device(device).seed(2);
             let built = [&base, &wide].map(|base| {
-                let limits = Limits { cluster_size: Some(200), ..Limits::default() };
+                let limits = Limits { cluster_size: Some(120), ..Limits::default() };
                 let plan = ClusterPlan::new(&builder, base, &limits).unwrap().unwrap();
                 let path = folder.path().join("x.tagore");
                 OutOfCore::new(builder.clone(), plan).build(base, &path).unwrap();

@@ -202,7 +202,7 @@ fn builds_on_codes_give_nearly_as_good_an_index_of_the_vectors() {
 #[test]
 fn settled_lists_are_pruned_alike_on_all_devices() {
     // The last is positive, so a long row has more edges to it than are filtered again.
-    for (rows, dim, knn, power) in [(150, 17, 30, 5), (120, 96, 24, 5), (800, 1, 16, 4)] {
+    for (rows, dim, knn, power) in [(110, 17, 30, 5), (80, 96, 24, 5), (800, 1, 16, 4)] {
         let plain = uniform(rows, dim, 14);
         // Heavy tails, so that some codes are cut and the others are coarse.
         let tailed = |x: f32| x.powi(power);

@@ -161,12 +161,12 @@ mod tests {
             built(cells.clone().cells(settings).iterations(iterations))
         };
         assert_eq!(built(cells.clone().of_cluster()), two(Iterations::Fixed(0, 0)));
-        let one = Iterations::Fixed(0, 1);
-        assert_eq!(built(cells.clone().iterations(one).of_cluster()), two(one));
         // Random neighbours are nothing without iterations.
-        let few = Synth::new(200, 6, 1).unwrap().base();
-        let random = cells.start(Start::Random).of_cluster().build(&few).unwrap();
-        let (joins, expansions) = random.stats().iterations;
+        let few = Synth::new(100, 6, 1).unwrap().base();
+        let random = cells.start(Start::Random).of_cluster();
+        let (joins, expansions) = random.build(&few).unwrap().stats().iterations;
         assert!(joins > 0 && expansions > 0);
+        let set = random.iterations(Iterations::Fixed(1, 0));
+        assert_eq!(set.build(&few).unwrap().stats().iterations, (1, 0));
     }
 }
