@@ -157,11 +157,13 @@ impl Report {
             return Err(Error::mismatch(index.describe(), "0 nodes", "at least 1"));
         }
         let began = Instant::now();
-        let statistics = index.statistics_beside(measure.unreachable, &measure.progress)?;
-        let (knn, search) = match base {
-            Some(base) => measure.quality(index, base, knn)?,
-            None => (None, None),
-        };
+        // A GPU searches while the host counts.
+        let mut counted = Err(Error::Cancelled);
+        let judged = rayon::in_place_scope(|scope| {
+            scope.spawn(|_| counted = index.statistics_beside(measure.unreachable, &measure.progress));
+            base.map_or(Ok((None, None)), |base| measure.quality(index, base, knn))
+        });
+        let (statistics, (knn, search)) = (counted?, judged?);
         let (description, base) = (index.description(), index.fingerprint());
         let n = index.len();
         Ok(Self {
