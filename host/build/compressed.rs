@@ -97,7 +97,7 @@ impl Builder {
             None => builder,
         };
         let builder = builder.with(|descent| descent.settled_by(rests));
-        let Built { index, mut stats, .. } = builder.build_and_keep(&codes, None)?;
+        let Built { index, mut stats } = builder.build_any(&codes, None)?;
         stats.coding = coding;
         let mut description = index.description().clone();
         description.metric = self.descent.metric;
@@ -112,7 +112,7 @@ impl Builder {
                 index
             }
         };
-        Ok(Built { index: index.over(base, description)?, stats, on_device: None })
+        Ok(Built { index: index.over(base, description)?, stats })
     }
 
     /// Checks that a build, `what` says which, is one on the vectors themselves.

@@ -6,18 +6,25 @@ use std::time::Instant;
 use super::Builder;
 use crate::descent::{DescentStats, DeviceGraph, KnnGraph, KnnSample};
 use crate::gpu::{Buffer, Gpu};
-use crate::prune::gpu::Pruning;
-use crate::prune::{Pruned, cpu};
+use crate::memory::peak_host_bytes;
+use crate::prune::gpu::{Pruning, download};
+use crate::prune::{GraphRows, Pruned, cpu};
 use crate::vectors::gpu::{DeviceBase, with_base};
 use crate::vectors::space::Space;
 use crate::{DeviceResults, Result, Vectors};
 
 /// A pruned graph and its base on a device.
-pub(super) struct OnDevice {
+pub(crate) struct OnDevice {
     pub gpu: Gpu,
     pub base: DeviceBase,
     /// The padded rows of the pruned graph.
     pub edges: Buffer<u32>,
+}
+
+/// The rows of a pruned graph, where they were pruned.
+pub(crate) enum PrunedRows {
+    Host(GraphRows),
+    Device(Box<OnDevice>),
 }
 
 /// A k-NN graph on the device that prunes it.
@@ -95,8 +102,25 @@ impl Builder {
         }
     }
 
-    /// Prunes the graph on its device. Returns what is on a GPU too.
+    /// Prunes the graph on its device, and copies the rows to the host. Returns what is on a GPU
+    /// too.
     pub(super) fn prune(&self, space: &Space<'_>, graph: Graph<'_>) -> Result<(Pruned, Option<OnDevice>)> {
+        let Pruned { rows, entries, mut stats } = self.prune_there(space, graph)?;
+        let (rows, on_device) = match rows {
+            PrunedRows::Host(rows) => (rows, None),
+            PrunedRows::Device(there) => {
+                let copying = Instant::now();
+                let rows = download(&there.edges, space.len(), self.strategy.degree)?;
+                stats.copy += copying.elapsed().as_secs_f64();
+                stats.peak_host_bytes = peak_host_bytes();
+                (rows, Some(*there))
+            }
+        };
+        Ok((Pruned { rows, entries, stats }, on_device))
+    }
+
+    /// Prunes the graph on its device, and leaves the rows there.
+    pub(super) fn prune_there(&self, space: &Space<'_>, graph: Graph<'_>) -> Result<Pruned<PrunedRows>> {
         let &Self { ref strategy, ref descent, baseline_kernels, .. } = self;
         let (seed, progress) = (descent.seed, &descent.progress);
         match graph {
@@ -106,14 +130,17 @@ impl Builder {
                     Cow::Owned(graph) if !graph.is_settled() => Cow::Owned(graph.without_distances()),
                     kept => kept,
                 };
-                Ok((cpu::prune(space, &graph, strategy, seed, progress)?, None))
+                let Pruned { rows, entries, stats } = cpu::prune(space, &graph, strategy, seed, progress)?;
+                Ok(Pruned { rows: PrunedRows::Host(rows), entries, stats })
             }
             Graph::Gpu { gpu, graph, copy } => {
                 let pruning = Pruning { gpu: &gpu, space, strategy, baseline_kernels, seed, progress };
                 let DeviceGraph { base, lists, .. } = *graph;
-                let (mut pruned, edges) = with_base!(&base, base => pruning.run(base, lists))?;
-                pruned.stats.copy += copy;
-                Ok((pruned, Some(OnDevice { gpu, base, edges })))
+                let Pruned { rows: edges, entries, mut stats } =
+                    with_base!(&base, base => pruning.run(base, lists))?;
+                stats.copy += copy;
+                let there = Box::new(OnDevice { gpu, base, edges });
+                Ok(Pruned { rows: PrunedRows::Device(there), entries, stats })
             }
         }
     }

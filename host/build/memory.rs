@@ -3,31 +3,26 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use super::graph::OnDevice;
+use super::graph::{OnDevice, PrunedRows};
 use super::{Below, BuildStats, Builder, Target, estimate};
-use crate::descent::{KnnGraph, KnnSample, sampled};
+use crate::descent::{DescentStats, KnnGraph, KnnSample, sampled};
 use crate::gpu::Gpu;
 use crate::index::{Fingerprint, Index, Layered, PaddedRows};
 use crate::prune::gpu::PruneShape;
 use crate::prune::{Entry, Pruned, reach};
 use crate::search::gpu::NodeSearch;
 use crate::vectors::Repeated;
-use crate::vectors::gpu::DeviceBase;
 use crate::vectors::space::Space;
 use crate::{DataShape, Device, Error, IdSet, Progress, Result, Vectors};
 
 /// Share of the check of values in the time of a build, for progress.
 const CHECK: f64 = 0.01;
 
-/// An index, its statistics and, after a build on a GPU, the base on that GPU.
-pub(crate) struct Built {
+/// An index and its statistics.
+pub(super) struct Built {
     pub index: Index,
     pub stats: BuildStats,
-    pub on_device: Option<KeptBase>,
 }
-
-/// A base on the GPU that built an index of it.
-type KeptBase = (Gpu, DeviceBase);
 
 impl Builder {
     /// Builds the index of `base`. On a GPU the k-NN graph stays there until it has been pruned.
@@ -56,12 +51,12 @@ impl Builder {
     /// # Errors
     /// As [`build`](Self::build) and [`build_from`](Self::build_from).
     pub fn build_with_stats(&self, base: &Vectors, graph: Option<&KnnGraph>) -> Result<(Index, BuildStats)> {
-        let Built { index, stats, .. } = self.build_and_keep(base, graph)?;
+        let Built { index, stats } = self.build_any(base, graph)?;
         Ok((index, stats))
     }
 
-    /// As [`build_with_stats`](Self::build_with_stats), and keeps the base on the GPU.
-    pub(crate) fn build_and_keep(&self, base: &Vectors, graph: Option<&KnnGraph>) -> Result<Built> {
+    /// As [`build_with_stats`](Self::build_with_stats), for whatever the index is built on.
+    pub(super) fn build_any(&self, base: &Vectors, graph: Option<&KnnGraph>) -> Result<Built> {
         self.strategy.check()?;
         if graph.is_some() {
             self.check_full("from a given k-NN graph")?;
@@ -107,15 +102,7 @@ impl Builder {
         progress: &Progress,
     ) -> Result<Built> {
         let nodes = sampled(base.len(), self.sample, self.descent.seed);
-        let gpu = self.gpu(base, k)?;
-        if gpu.is_none() {
-            base.on_host()?;
-            space.vectors().on_host()?;
-        }
-        if let (Some(gpu), None) = (&gpu, graph) {
-            self.check_fits(gpu, base, k)?;
-        }
-
+        let gpu = self.gpu_with_room(base, space, (k, graph.is_some()))?;
         let weights = self.weights(base, k, gpu.is_some(), graph.is_some())?;
         let [descending, pruning, finishing] =
             progress.parts(weights).map(|part| self.clone().progress(part));
@@ -123,7 +110,7 @@ impl Builder {
         let sample = graph.sample(&nodes)?;
         let descent = graph.stats().clone();
         let (mut pruned, on_device) = pruning.prune(space, graph)?;
-        let (layered, on_device) = finishing.finish(base, space, &mut pruned, on_device)?;
+        let layered = finishing.finish(base, space, &mut pruned, on_device)?;
 
         let Pruned { rows, stats: prune, .. } = pruned;
         let stats = BuildStats { knn: k, descent, prune, sample, ..BuildStats::default() };
@@ -135,7 +122,21 @@ impl Builder {
         let base = Fingerprint::of(base)?;
         let Layered { entries, layers, growth } = layered;
         let index = Index::new(description, base, rows, entries).with_layers(layers, growth);
-        Ok(Built { index, stats, on_device })
+        Ok(Built { index, stats })
+    }
+
+    /// Builds the pruned graph of a cluster, with a node for every row. It has no layers, and
+    /// unreachable nodes are not attached: the merge keeps the nearest of both lists of a node, so
+    /// edges that attach a node would be lost (docs/outofcore.md).
+    pub(crate) fn build_cluster(&self, base: &Vectors) -> Result<(Pruned<PrunedRows>, DescentStats)> {
+        self.strategy.check()?;
+        let k = self.k_for(base)?;
+        self.strategy.check_list(k, base.len())?;
+        let space = Space::new(base, self.descent.metric, &self.descent.progress)?;
+        let gpu = self.gpu_with_room(base, &space, (k, false))?;
+        let graph = self.graph_on(&space, k, gpu, None)?;
+        let descent = graph.stats().clone();
+        Ok((self.prune_there(&space, graph)?, descent))
     }
 
     /// Estimated times of descent, of pruning, and of layers and reach.
@@ -153,10 +154,10 @@ impl Builder {
         let rows = repeated.others(0..base.len());
         let count = repeated.len() as u64;
         let builder = self.of_part(k, (base.len(), rows.len()));
-        let Built { index, stats, .. } = builder.build_and_keep(&base.only(&rows)?, None)?;
+        let Built { index, stats } = builder.build_any(&base.only(&rows)?, None)?;
         let index = index.expanded(base, &rows, repeated)?;
         let stats = BuildStats { sample: KnnSample::default(), repeated: count, ..stats };
-        Ok(Built { index, stats, on_device: None })
+        Ok(Built { index, stats })
     }
 
     /// The builder of an index over `rows` of `all` rows of a base, from lists of at most `k`.
@@ -172,7 +173,7 @@ impl Builder {
         among.check("rows", base)?;
         let builder = Self { among: None, ..self.clone() };
         if among.len() == base.len() {
-            return builder.build_and_keep(base, graph);
+            return builder.build_any(base, graph);
         }
         if among.is_empty() {
             return Err(Error::mismatch("rows", "an empty set", "at least one row to build over"));
@@ -182,9 +183,9 @@ impl Builder {
         }
         let rows: Vec<u32> = among.iter().collect();
         // No sample: its lists would lack the rows left out.
-        let Built { index, stats, .. } = builder.sample(0).build_and_keep(&base.only(&rows)?, None)?;
+        let Built { index, stats } = builder.sample(0).build_any(&base.only(&rows)?, None)?;
         let index = index.among(base, &rows, among.complement())?;
-        Ok(Built { index, stats: BuildStats { sample: KnnSample::default(), ..stats }, on_device: None })
+        Ok(Built { index, stats: BuildStats { sample: KnnSample::default(), ..stats } })
     }
 
     /// Checks, for a build out of core, that no rows of `rows` are left out, and that it is one on
@@ -227,6 +228,26 @@ impl Builder {
         }))
     }
 
+    /// As [`gpu`](Self::gpu), with room for a build that descends unless its graph `is_given`. Rows
+    /// for the CPU come to the host.
+    fn gpu_with_room(
+        &self,
+        base: &Vectors,
+        space: &Space<'_>,
+        (k, is_given): (usize, bool),
+    ) -> Result<Option<Gpu>> {
+        let gpu = self.gpu(base, k)?;
+        match &gpu {
+            Some(gpu) if !is_given => self.check_fits(gpu, base, k)?,
+            Some(_) => {}
+            None => {
+                base.on_host()?;
+                space.vectors().on_host()?;
+            }
+        }
+        Ok(gpu)
+    }
+
     /// The devices for builds of parts of `nodes` nodes.
     pub(crate) fn devices_for(&self, nodes: usize) -> Result<Vec<Device>> {
         let devices = std::iter::once(&self.descent.device).chain(&self.others);
@@ -236,14 +257,14 @@ impl Builder {
     /// Builds the layers that searches need, then attaches unreachable nodes. Nodes must be
     /// reachable from the entry points if the kind guarantees it, else from the lowest layer. With
     /// neither, unreachable nodes are attached only if a node has no incoming edge. Returns the
-    /// start of searches, and the base on its device.
+    /// start of searches.
     fn finish(
         &self,
         base: &Vectors,
         space: &Space<'_>,
         pruned: &mut Pruned,
         mut on_device: Option<OnDevice>,
-    ) -> Result<(Layered, Option<KeptBase>)> {
+    ) -> Result<Layered> {
         let Pruned { rows, entries, stats } = pruned;
         let is_readable = space.vectors().is_readable();
         // A thousand searches take a device as long as one. The emulator takes its time.
@@ -282,7 +303,6 @@ impl Builder {
         stats.connect = began.elapsed().as_secs_f64();
         stats.seconds += stats.layers + stats.connect;
         stats.log();
-        let of_rest = on_device.map(|OnDevice { gpu, base, .. }| (gpu, base));
-        Ok((layered, search.map(NodeSearch::into_base).or(of_rest)))
+        Ok(layered)
     }
 }

@@ -21,8 +21,9 @@ mod target;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub(crate) use graph::{OnDevice, PrunedRows};
 pub(crate) use layers::Below;
-pub(crate) use memory::Built;
+use memory::Built;
 pub use plan::BuildPlan;
 pub use stats::BuildStats;
 pub use target::Target;

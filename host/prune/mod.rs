@@ -19,8 +19,8 @@ pub(crate) use strategy::Entry;
 pub use strategy::{Collect, Filter, MAX_CANDIDATES, Strategy};
 
 /// A pruned graph.
-pub(crate) struct Pruned {
-    pub rows: GraphRows,
+pub(crate) struct Pruned<R = GraphRows> {
+    pub rows: R,
     /// Entry points of searches.
     pub entries: Vec<u32>,
     pub stats: PruneStats,

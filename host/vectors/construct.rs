@@ -219,6 +219,7 @@ impl Vectors {
             bytes: OnceLock::new(),
             repeated: OnceLock::new(),
             picked: None,
+            replicas: None,
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use super::construct::{check_dim, check_rows};
-use super::gpu::{self, Lent, OnDevice};
+use super::gpu::{self, Lent, OnDevice, Replicas};
 use super::shape::sums_are_exact;
 use super::storage::Storage;
 use super::{ElementType, FINITE, Largest, Layout, Metric, Vectors, range};
@@ -206,6 +206,22 @@ impl Vectors {
     /// The array on a device that holds the values.
     pub(crate) fn lent(&self) -> Option<&Lent> {
         self.storage.lent().map(|memory| &memory.array)
+    }
+
+    /// The array on the device of `gpu` that holds the values, and the numbers of their rows unless
+    /// they are all: the caller's memory, or a [replica](Self::with_replicas).
+    pub(super) fn on(&self, gpu: &Gpu) -> Option<(&Lent, Option<&[u32]>)> {
+        if let Some(lent) = self.lent().filter(|lent| lent.is_on(gpu)) {
+            return Some((lent, None));
+        }
+        Some((self.replicas.as_ref()?.on(gpu)?, self.picked.as_deref()))
+    }
+
+    /// These vectors, none of which may be picked, with copies of all rows on devices: builds there
+    /// take the rows of this data set, or those [picked](Self::only) of it, from the copies.
+    pub(crate) fn with_replicas(self, replicas: Replicas) -> Self {
+        debug_assert!(self.picked.is_none(), "replicas of picked rows");
+        Self { replicas: Some(Arc::new(replicas)), ..self }
     }
 
     /// Whether the values are in host memory, if not there alone.

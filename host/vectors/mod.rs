@@ -117,6 +117,8 @@ pub struct Vectors {
     repeated: OnceLock<Arc<Repeated>>,
     /// The numbers of the rows in storage, ascending; all rows of the layout if none.
     picked: Option<Arc<[u32]>>,
+    /// Copies of the storage's rows on devices.
+    replicas: Option<Arc<gpu::Replicas>>,
 }
 
 /// Layout of the rows in storage: row `i` starts at byte `offset + i * stride`.

@@ -36,13 +36,14 @@ impl Vectors {
             return self.select(&ids);
         }
         let part = Self { bytes: OnceLock::new(), repeated: OnceLock::new(), ..self.clone() };
+        // Replicas number the rows of the whole storage.
         if let Some(picked) = &self.picked {
             let layout = Layout { rows: range.len(), ..self.layout };
             return Ok(Self { layout, picked: Some(picked[range].into()), ..part });
         }
         let Layout { offset, stride, .. } = self.layout;
         let layout = Layout { rows: range.len(), offset: offset + range.start * stride, ..self.layout };
-        Ok(Self { layout, ..part })
+        Ok(Self { layout, replicas: None, ..part })
     }
 
     /// The rows `ids` alone, at least one, in ascending order: read where they lie in host memory,

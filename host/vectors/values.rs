@@ -48,11 +48,11 @@ impl Vectors {
         if !(dense && whole) || self.picked.is_some() {
             return Ok(self.rows_as()?.flatten().copied().collect());
         }
-        let Self { storage, layout, path, largest, bytes, repeated, picked } = self;
+        let Self { storage, layout, path, largest, bytes, repeated, picked, replicas } = self;
         match storage.into_vec() {
             Ok(values) => Ok(values),
             Err(storage) => {
-                let shared = Self { storage, layout, path, largest, bytes, repeated, picked };
+                let shared = Self { storage, layout, path, largest, bytes, repeated, picked, replicas };
                 Ok(shared.rows_as()?.flatten().copied().collect())
             }
         }

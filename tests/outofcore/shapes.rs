@@ -159,6 +159,7 @@ fn work_in_memory_makes_the_same_index() {
         let builder = builder.devices(&devices[..1]);
         let mut plan = plan(&builder, base, base.len() / 4);
         plan.cache = 3;
+        plan.replicates = devices[0] == Device::Emulated;
         let on_disk = build(&builder, base, plan, &path);
         let builder = builder.devices(devices);
         // Vectors read from the base, with work files of ids.

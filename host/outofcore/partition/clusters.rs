@@ -114,14 +114,15 @@ impl Partition {
         self.repeated.read()
     }
 
-    /// Reads a cluster. Fails with [`Damage::Clusters`] if it is damaged.
-    pub(crate) fn read(&self, number: u32) -> Attempt<Cluster> {
+    /// Reads a cluster. With `in_place`, vectors of the base stay where they are. Fails with
+    /// [`Damage::Clusters`] if it is damaged.
+    pub(crate) fn read(&self, number: u32, in_place: bool) -> Attempt<Cluster> {
         let &Self { ref graph, rows, element, dim, .. } = self;
         let shape = ClusterShape { graph, number, rows, element, dim };
         let records = &MembersOf(self.members.bins(), number);
         let cluster = match &self.members {
             Members::Vectors(_) => shape.read(records)?,
-            Members::Ids(_, base) => shape.read_from(base, records)?,
+            Members::Ids(_, base) => shape.read_from((base, in_place), records)?,
         };
         cluster.ok_or(Fault::Damage(Damage::Clusters))
     }
@@ -163,7 +164,11 @@ impl ClusterShape<'_> {
 
     /// Reads the cluster from records of ids and other clusters, and its vectors from `base`;
     /// `None` if the records are damaged.
-    fn read_from(self, base: &Vectors, records: &impl MemberRecords) -> Result<Option<Cluster>> {
+    fn read_from(
+        self,
+        (base, in_place): (&Vectors, bool),
+        records: &impl MemberRecords,
+    ) -> Result<Option<Cluster>> {
         let mut members = vec![[0u32; 2]; self.members()];
         let mut left = &mut members[..];
         let room = |bytes| left.split_off_mut(..bytes / RECORD_HEAD).unwrap_or_default();
@@ -174,7 +179,7 @@ impl ClusterShape<'_> {
         if !sound || !self.are_members(&ids, &others) {
             return Ok(None);
         }
-        let vectors = base.select(&ids)?;
+        let vectors = if in_place { base.only(&ids)? } else { base.select(&ids)? };
         // A resumed build has checked the sums of the base alone; its values were checked before.
         vectors.validated(0.0);
         Ok(Some(Cluster { number: self.number, ids, others, vectors }))

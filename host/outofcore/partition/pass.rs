@@ -221,7 +221,7 @@ mod tests {
         let found = Partition::new(&input, log, repeated_log).unwrap();
         let members = |number| {
             let Cluster { ids, others, vectors, .. } =
-                found.read(number).unwrap_or_else(|_| panic!("damage"));
+                found.read(number, false).unwrap_or_else(|_| panic!("damage"));
             assert!(ids.len() <= size && ids.is_sorted());
             ids.iter().zip(0..).for_each(|(&id, row)| assert_eq!(vectors.row(row), base.row(id as usize)));
             (ids, others)

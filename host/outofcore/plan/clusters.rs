@@ -36,6 +36,10 @@ pub struct ClusterPlan {
     /// Whether clusters read their vectors from the base, and work files hold only the ids of their
     /// members; the index is the same. [`reading_base`](Self::reading_base) sets it.
     pub reads_base: bool,
+    /// Whether each device holds a copy of the base, from which it takes the vectors of clusters
+    /// that the host would read from the base; the index is the same. [`within`](Self::within) and
+    /// [`spread`](Self::spread) set it where the copy fits the memory of the devices.
+    pub replicates: bool,
     /// The bytes by purpose.
     pub(crate) bytes: PlannedBytes,
     /// Bytes of chunks and buffers of the partition.
@@ -123,7 +127,8 @@ impl ClusterPlan {
         let plan = Self::new(builder, base, &limits)?.map(|plan| {
             let host = limits.host_memory.unwrap_or(u64::MAX);
             let reads = plan.assignment_fits(base.len(), host) && stays_in_memory(base, plan.host_bytes);
-            Self { limits: *given, ..plan.reading_base(reads) }
+            let plan = plan.reading_base(reads);
+            Self { limits: *given, ..if reads { plan.replicating(builder, base, &limits) } else { plan } }
         });
         Ok(plan)
     }
@@ -206,6 +211,7 @@ impl ClusterPlan {
             device_bytes: model.device(size),
             disk_bytes: 0,
             reads_base: false,
+            replicates: false,
             bytes,
             partition_bytes: buffers as usize,
             row_bins: model.row_bins(host),
@@ -223,6 +229,17 @@ impl ClusterPlan {
     pub fn reading_base(self, yes: bool) -> Self {
         let plan = Self { reads_base: yes, ..self };
         Self { disk_bytes: plan.disk().bytes(), ..plan }
+    }
+
+    /// This plan with a copy of `base` on each device, if it fits the limit of device memory beside
+    /// the builds.
+    pub(super) fn replicating(self, builder: &Builder, base: &Vectors, limits: &Limits) -> Self {
+        let bytes = base.replica_bytes(builder.descent.metric).filter(|_| self.device_bytes > 0);
+        let device_bytes = bytes.map(|bytes| self.device_bytes.saturating_add(bytes));
+        match device_bytes.filter(|&bytes| limits.gpu_memory.is_some_and(|most| bytes <= most)) {
+            Some(device_bytes) => Self { device_bytes, replicates: true, ..self },
+            None => self,
+        }
     }
 
     /// Whether the partition may hold the nearest centres of all rows in `host` bytes, beside the

@@ -19,18 +19,19 @@ pub(crate) const fn row_bytes(degree: usize) -> usize {
     size_of::<u32>() * (1 + degree)
 }
 
-/// Device memory for the vectors and lists of `n` members: `dim` components, `degree` neighbours.
+/// Device memory for the vectors, rows and lists of `n` members: `dim` components, `degree`
+/// neighbours.
 pub(crate) fn cluster_memory<T: OnDevice>(n: usize, dim: usize, degree: usize, metric: Metric) -> MemoryPlan {
-    Base::<T>::plan(n, dim, metric).and(&list_memory(n, degree))
+    let rows = MemoryPlan::new().with::<u32>("index rows", n * degree);
+    Base::<T>::plan(n, dim, metric).and(&rows).and(&list_memory(n, degree))
 }
 
-/// Device memory for lists of `degree` neighbours of `n` members, without their vectors.
+/// Device memory for lists of `degree` neighbours of `n` members, without their vectors and rows.
 pub(crate) fn list_memory(n: usize, degree: usize) -> MemoryPlan {
     let at_once = MERGED_AT_ONCE.min(n);
     MemoryPlan::new()
         .with::<u32>("ids of members", n)
         .with::<u32>("order of members", n)
-        .with::<u32>("edges", n * degree)
         .with::<Key>("lists", n * degree)
         .with::<u32>("places", at_once)
         .with::<Key>("waiting lists", at_once * degree)

@@ -8,8 +8,9 @@ use crate::{Builder, DataShape, Result, Target, Vectors};
 /// long as one alone (docs/measurements.md).
 const DEVICES: usize = 3;
 
-/// Clusters per device: three are built at a time on each, and the last ones of all end together.
-const PER_DEVICE: usize = 6;
+/// Clusters per device: three are built at a time on each, and a device that has no more clusters
+/// waits for the others.
+const PER_DEVICE: usize = 12;
 
 /// Fewest vectors of a cluster. Smaller builds do not fill a GPU, and a vector is in two clusters,
 /// so one device alone is as fast.
@@ -38,6 +39,7 @@ impl ClusterPlan {
         let fits = |plan: &Self| limits.host_memory.is_none_or(|host| plan.bytes_in_memory() <= host);
         Ok(plan
             .filter(fits)
+            .map(|plan| plan.replicating(builder, base, &limits))
             .map(|plan| Self { limits: Limits { cluster_size: Some(size), ..*given }, ..plan }))
     }
 }

@@ -21,7 +21,8 @@ use crate::outofcore::store::{
 };
 use crate::parallel::{join, spawn};
 use crate::vectors::embedding::Embedding;
-use crate::{Device, Progress, Repeated, Result, Vectors};
+use crate::vectors::gpu::{Lent, Replicas};
+use crate::{Device, Error, Progress, Repeated, Result, Vectors};
 
 /// The constants of a build, shared by its attempts.
 pub(super) struct Run<'a> {
@@ -209,11 +210,20 @@ impl Run<'_> {
         let unwatched = input.progress.unwatched();
         base.read_ahead();
         let log = empty()?;
-        let (repeated, lists) = thread::scope(|scope| -> Result<_> {
+        let (repeated, lists, replicas) = thread::scope(|scope| -> Result<_> {
             let finding = spawn(scope, || find_repeated(builder, base, plan, &unwatched))?;
+            let copying = devices.iter().filter(|_| plan.replicates);
+            let copying: Vec<_> =
+                copying.filter_map(|&to| spawn(scope, move || self.replica(to)).ok()).collect();
             let lists = RowLists::find(&input, devices, log);
-            Ok((join(finding)?, lists?))
+            let repeated = join(finding);
+            // Without its copy a device takes the rows of the host.
+            let missing = |error: &Error| tracing::debug!(%error, "no copy of the base on a device");
+            let copied = |thread| join(thread).inspect_err(missing).ok().flatten();
+            let replicas: Replicas = copying.into_iter().filter_map(copied).collect();
+            Ok((repeated?, lists?, replicas))
         })?;
+        let base = &base.clone().with_replicas(replicas);
         let lists = if repeated.is_empty() {
             lists
         } else {
@@ -222,6 +232,13 @@ impl Run<'_> {
             RowLists::find(&input, devices, empty()?)?
         };
         Ok(lists.partition(base, &repeated, repeated_log)?)
+    }
+
+    /// A copy of the base on `device`.
+    fn replica(&self, device: Device) -> Result<Option<Lent>> {
+        let Self { settings: OutOfCore { builder, .. }, base, plan, .. } = *self;
+        let gpu = builder.descent.clone().device(device).gpu(plan.cluster_size, base.dim())?;
+        gpu.map(|gpu| base.replica(&gpu.fork()?)).transpose()
     }
 
     /// What checkpoints must fit.

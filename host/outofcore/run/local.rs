@@ -5,12 +5,14 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::lists::{ClusterLists, DeviceLists, HostLists, Members};
-use crate::build::Built;
+use crate::build::{OnDevice, PrunedRows};
+use crate::descent::DescentStats;
 use crate::outofcore::partition::Cluster;
 use crate::outofcore::store::CentralNode;
+use crate::prune::{PruneStats, Pruned};
 use crate::vectors::embedding::Embedding;
 use crate::vectors::gpu::with_base;
-use crate::{BuildStats, Builder, Result};
+use crate::{Builder, Result};
 
 /// The index of a cluster.
 pub(crate) struct LocalIndex {
@@ -22,7 +24,8 @@ pub(crate) struct LocalIndex {
     pub central: CentralNode,
     /// An entry point of the index.
     pub entry: u32,
-    pub stats: BuildStats,
+    pub descent: DescentStats,
+    pub prune: PruneStats,
 }
 
 /// The members that a cluster shares with another one.
@@ -46,9 +49,8 @@ impl LocalIndex {
         let Cluster { number, ids, others, vectors } = cluster;
         let descent = builder.descent.of_part(ids.len());
         let stage = descent.progress.stage("build", 0);
-        let builder = builder.clone().sample(0).layers(false).grouped(false).descent(descent.clone());
-        let builder = builder.of_clusters();
-        let Built { index, stats, on_device } = builder.build_and_keep(&vectors, None)?;
+        let builder = builder.clone().descent(descent.clone()).of_clusters();
+        let (Pruned { rows, entries, stats: prune }, of_descent) = builder.build_cluster(&vectors)?;
         let distance = |out: &mut Vec<f32>, member: usize| {
             embedding.embed(&vectors, member, out);
             let terms = out.iter().zip(mean).map(|(&x, y)| (f64::from(x) - y).powi(2));
@@ -58,28 +60,26 @@ impl LocalIndex {
         let counting = (0..ids.len()).into_par_iter().filter(|&member| is_to_come(others[member]));
         let distances = counting.map_init(|| vec![0f32; mean.len()], distance);
         let central = distances.reduce(|| CentralNode::NONE, CentralNode::nearer);
-        let entry = ids[index.entries()[0] as usize];
+        let entry = ids[entries[0] as usize];
 
         let (parcels, order) = parcels(&others, is_to_come);
         let members = Members { ids, order };
         // Distances under inner product lift by the largest norm of the whole base. With the norm
         // of the cluster, lists of different clusters could not be compared.
-        let lists: Box<dyn ClusterLists> = match on_device {
-            Some((gpu, base)) => {
+        let lists: Box<dyn ClusterLists> = match rows {
+            PrunedRows::Device(there) => {
+                let OnDevice { gpu, base, edges } = *there;
                 let lifts = embedding.lifts(&vectors, &descent.progress)?;
                 drop(vectors);
-                with_base!(base, base => {
-                    Box::new(DeviceLists::new(&gpu, base, lifts, &index, members)?)
-                })
+                let edges = (edges, builder.strategy.max_degree());
+                with_base!(base, base => Box::new(DeviceLists::new(&gpu, base, lifts, edges, members)?))
             }
-            None => Box::new(HostLists::new(
-                embedding.space(vectors, &descent.progress)?,
-                &index,
-                members,
-                &stage,
-            )?),
+            PrunedRows::Host(rows) => {
+                let space = embedding.space(vectors, &descent.progress)?;
+                Box::new(HostLists::new(space, &rows, members, &stage)?)
+            }
         };
-        Ok(Self { cluster: number, parcels, lists, central, entry, stats })
+        Ok(Self { cluster: number, parcels, lists, central, entry, descent: of_descent, prune })
     }
 }
 

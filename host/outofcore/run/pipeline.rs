@@ -128,6 +128,8 @@ impl Pipeline<'_> {
         thread: &str,
     ) {
         let stop = turns.stop();
+        // A device gathers rows of the base on their way; a build on the CPU reads them often.
+        let in_place = self.devices.iter().all(|device| *device != Device::Cpu);
         loop {
             let Some(step) = lock(steps).next() else {
                 stop.cancel();
@@ -135,7 +137,7 @@ impl Pipeline<'_> {
             };
             let number = step.dispatch.load;
             let task = self.trace.start(TaskKind::Read, thread, Some(number));
-            let read = if step.built { Ok(None) } else { self.partition.read(number).map(Some) };
+            let read = if step.built { Ok(None) } else { self.partition.read(number, in_place).map(Some) };
             if let Ok(Some(cluster)) = &read {
                 task.end(cluster.bytes());
             }
@@ -191,7 +193,7 @@ impl Worker<'_> {
         let turn = turns[number as usize];
         let is_to_come = |other: u32| turns[other as usize] > turn;
         let local = LocalIndex::build(builder, cluster, embedding, &partition.mean, is_to_come)?;
-        let (descent, prune) = (&local.stats.descent, &local.stats.prune);
+        let (descent, prune) = (&local.descent, &local.prune);
         peak_gpu_bytes.fetch_max(descent.peak_gpu_bytes.max(prune.peak_gpu_bytes), Ordering::Relaxed);
         for (kind, seconds) in [
             (TaskKind::Copy, descent.copy + prune.copy),

@@ -283,6 +283,7 @@ mod tests {
             host_bytes: 1,
             device_bytes: 0,
             disk_bytes: 1,
+            replicates: false,
             reads_base: false,
             bytes: Default::default(),
             partition_bytes: 1,

@@ -23,6 +23,7 @@ use medoid::MedoidKernels;
 use path::PathKernels;
 pub(crate) use plan::PruneShape;
 pub(crate) use pruning::Pruning;
+pub(crate) use store::download;
 
 use tagore_device::key::Key;
 use tagore_device::prune::kernels::RuleElement;

@@ -14,7 +14,7 @@ use super::path::path;
 use super::plan::PruneShape;
 use super::rank::{RankedLists, rank};
 use super::reverse::{Rank, Reverse};
-use super::store::{download, merge, store};
+use super::store::{merge, store};
 use super::{Candidates, Chunk, Collected, Forward, PruneKernels};
 use crate::descent::GpuLists;
 use crate::gpu::{Buffer, Gpu};
@@ -44,12 +44,12 @@ impl Pruning<'_> {
         PruneShape::new(self.strategy, self.space.len(), self.space.dim(), k, self.space.metric())
     }
 
-    /// Prunes the graph of `base`. Returns the padded rows on the device too.
+    /// Prunes the graph of `base`. Returns the padded rows, on the device.
     pub(crate) fn run<T: PruneKernels>(
         &self,
         base: &Base<T>,
         lists: GpuLists,
-    ) -> Result<(Pruned, Buffer<u32>)> {
+    ) -> Result<Pruned<Buffer<u32>>> {
         let stage = self.progress.stage("prune", 2 * self.space.len() as u64);
         let measurement = self.gpu.measure()?;
         let began = Instant::now();
@@ -67,11 +67,8 @@ impl Pruning<'_> {
         stage.advance(self.space.len() as u64)?;
         let order = lists.order;
         drop(lists.keys);
-        let ids = self.store(base, &shape, ranks.as_ref(), &order, forward)?;
+        let rows = self.store(base, &shape, ranks.as_ref(), &order, forward)?;
         let mut stats = PruneStats { seconds: began.elapsed().as_secs_f64(), ..PruneStats::default() };
-        let copying = Instant::now();
-        let rows = download(&ids, self.space.len(), self.strategy.degree)?;
-        stats.copy += copying.elapsed().as_secs_f64();
         stage.advance(self.space.len() as u64)?;
 
         let measured = measurement.end()?;
@@ -81,7 +78,7 @@ impl Pruning<'_> {
         stats.kernels = measured.kernels;
         stats.peak_gpu_bytes = measured.peak_bytes;
         stats.peak_host_bytes = peak_host_bytes();
-        Ok((Pruned { rows, entries, stats }, ids))
+        Ok(Pruned { rows, entries, stats })
     }
 
     /// Collect and Filter: the forward edges of each row, at most the degree.

@@ -65,7 +65,7 @@ pub(super) fn merge(
 }
 
 /// Copies rows of `degree` ids to the host.
-pub(super) fn download(ids: &Buffer<u32>, rows: usize, degree: usize) -> Result<GraphRows> {
+pub(crate) fn download(ids: &Buffer<u32>, rows: usize, degree: usize) -> Result<GraphRows> {
     let mut padded: Vec<u32> = zeros(rows * degree);
     ids.download(&mut padded)?;
     Ok(GraphRows::from_padded(padded, degree))

@@ -9,7 +9,7 @@ use super::{AnyBase, BatchLimits, KeysTo, LayerOnGpu, OnGpu, Resident};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::Start;
 use crate::search::breadth::Breadth;
-use crate::vectors::gpu::{DeviceBase, OnDevice};
+use crate::vectors::gpu::DeviceBase;
 use crate::vectors::space::Space;
 use crate::{Progress, Result};
 
@@ -94,16 +94,5 @@ impl NodeSearch {
             AnyBase::I8(base) => task.run(base, &base.base.origin(), to),
         }?;
         Ok((keys, work.computed))
-    }
-
-    /// The device and the base.
-    pub(crate) fn into_base(self) -> (Gpu, DeviceBase) {
-        let base = match self.0.base {
-            AnyBase::F32(base) => f32::device_base(base.base),
-            AnyBase::F16(base) => OnDevice::device_base(base.base),
-            AnyBase::U8(base) | AnyBase::Whole(base, _) => u8::device_base(base.base),
-            AnyBase::I8(base) => i8::device_base(base.base),
-        };
-        (self.0.gpu, base)
     }
 }

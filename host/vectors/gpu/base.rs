@@ -75,7 +75,7 @@ impl<T: OnDevice> Base<T> {
         let (values, stride) = (self.values.view().cast(), self.row_bytes());
         let count = self.values.len() / self.stride;
         let rows = RowsAt { values, stride, count, dim: self.dim, size: size_of::<T>() };
-        Origin::Device { rows, narrowed: false, _memory: None }
+        Origin::Device { rows, picked: None, narrowed: false, _memory: None }
     }
 
     /// The rows as kernels read them.

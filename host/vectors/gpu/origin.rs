@@ -23,8 +23,9 @@ pub(crate) enum Origin<'a, T> {
     Wide(Matrix<'a, f32>),
     /// Rows of bits in host memory, and their dimension: bytes on the device.
     Bits(Matrix<'a, Bits>, usize),
-    /// Rows in memory of the device, with what keeps it there; as bytes if `narrowed`.
-    Device { rows: RowsAt, narrowed: bool, _memory: Option<Borrowed> },
+    /// Rows in memory of the device, with what keeps it there: all of them, or those that are
+    /// `picked`; as bytes if `narrowed`.
+    Device { rows: RowsAt, picked: Option<&'a [u32]>, narrowed: bool, _memory: Option<Borrowed> },
 }
 
 /// Rows of any element type.
@@ -58,7 +59,16 @@ impl<'a, T: OnDevice> Origin<'a, T> {
     /// If the device fails.
     pub(crate) fn copy(&self, gpu: &Gpu, pick: Pick<'_>, to: &mut Buffer<T>, stride: usize) -> Result<()> {
         match self {
-            Self::Device { rows, narrowed, .. } => {
+            Self::Device { rows, picked, narrowed, .. } => {
+                let of_all: Vec<u32>;
+                let pick = match (picked, pick) {
+                    (None, pick) => pick,
+                    (Some(picked), Pick::Range(range)) => Pick::Ids(&picked[range]),
+                    (Some(picked), Pick::Ids(ids)) => {
+                        of_all = ids.iter().map(|&id| picked[id as usize]).collect();
+                        Pick::Ids(&of_all)
+                    }
+                };
                 assert!(pick.len() * stride <= to.len(), "{} rows of {stride} to {}", pick.len(), to.len());
                 rows.copy(gpu, pick, (to.view_mut().cast(), stride * size_of::<T>()), *narrowed)
             }
@@ -105,8 +115,7 @@ impl<'a> AnyOrigin<'a> {
     /// # Errors
     /// If the device fails.
     pub(crate) fn own(gpu: &Gpu, vectors: &'a Vectors) -> Result<Self> {
-        let lent = vectors.lent().filter(|lent| lent.is_on(gpu));
-        let Some(lent) = lent else {
+        let Some((lent, picked)) = vectors.on(gpu) else {
             vectors.on_host()?;
             return Ok(match vectors.rows() {
                 TypedRows::F32(rows) => Self::F32(Origin::Host(rows)),
@@ -120,7 +129,7 @@ impl<'a> AnyOrigin<'a> {
         macro_rules! on_device {
             ($variant:ident) => {{
                 let (memory, rows) = lent.at(gpu)?;
-                Self::$variant(Origin::Device { rows, narrowed: false, _memory: Some(memory) })
+                Self::$variant(Origin::Device { rows, picked, narrowed: false, _memory: Some(memory) })
             }};
         }
         Ok(match vectors.element_type() {
@@ -200,16 +209,21 @@ pub(crate) fn narrowed<'a>(gpu: &Gpu, vectors: &'a Vectors, early: bool) -> Resu
     if vectors.element_type() != ElementType::F32 {
         return Ok(None);
     }
-    let Some(lent) = vectors.lent().filter(|lent| lent.is_on(gpu)) else {
+    let is_bytes = if vectors.lent().is_some_and(|lent| lent.is_on(gpu)) {
+        early || DataShape::of(vectors, &Progress::silent())?.bytes
+    } else {
         vectors.on_host()?;
-        let TypedRows::F32(rows) = vectors.rows() else { return Ok(None) };
-        return Ok(hold_bytes(vectors).then_some(Origin::Wide(rows)));
+        hold_bytes(vectors)
     };
-    if !early && !DataShape::of(vectors, &Progress::silent())?.bytes {
+    if !is_bytes {
         return Ok(None);
     }
-    let (memory, rows) = lent.at(gpu)?;
-    Ok(Some(Origin::Device { rows, narrowed: true, _memory: Some(memory) }))
+    if let Some((lent, picked)) = vectors.on(gpu) {
+        let (memory, rows) = lent.at(gpu)?;
+        return Ok(Some(Origin::Device { rows, picked, narrowed: true, _memory: Some(memory) }));
+    }
+    let TypedRows::F32(rows) = vectors.rows() else { return Ok(None) };
+    Ok(Some(Origin::Wide(rows)))
 }
 
 /// Evaluates `$body` with `$rows` bound to the [`Origin`] of an [`AnyOrigin`].

@@ -54,7 +54,8 @@ mod tests {
     use tagore_device::random::{Draws, Stage};
 
     use super::*;
-    use crate::gpu::Gpu;
+    use crate::gpu::{Buffer, Gpu, MemoryPlan};
+    use crate::prune::GraphRows;
     use crate::vectors::embedding::Embedding;
     use crate::vectors::gpu::{AnyOrigin, Base, with_origin};
     use crate::vectors::space::Space;
@@ -69,7 +70,8 @@ mod tests {
     fn on_host(base: &Vectors, embedding: &Embedding, index: &Index) -> HostLists {
         let (progress, space) =
             (Progress::silent(), embedding.space(base.clone(), &Progress::silent()).unwrap());
-        HostLists::new(space, index, members(base.len()), &progress.stage("build", 0)).unwrap()
+        let rows = GraphRows::from_padded(index.padded_rows().unwrap().to_vec(), index.max_degree());
+        HostLists::new(space, &rows, members(base.len()), &progress.stage("build", 0)).unwrap()
     }
 
     fn on_device(gpu: &Gpu, base: &Vectors, embedding: &Embedding, index: &Index) -> Box<dyn ClusterLists> {
@@ -77,7 +79,12 @@ mod tests {
         let lifts = embedding.lifts(base, &Progress::silent()).unwrap();
         with_origin!(AnyOrigin::of_space(gpu, &space).unwrap(), rows => {
             let there = Base::upload(gpu, &space, &rows).unwrap();
-            Box::new(DeviceLists::new(gpu, there, lifts, index, members(base.len())).unwrap())
+            let rows = index.padded_rows().unwrap();
+            let memory = MemoryPlan::new().with::<u32>("rows", rows.len()).reserve(gpu).unwrap();
+            let mut edges: Buffer<u32> = memory.buffer("rows").unwrap();
+            edges.upload(rows).unwrap();
+            let edges = (edges, index.max_degree());
+            Box::new(DeviceLists::new(gpu, there, lifts, edges, members(base.len())).unwrap())
         })
     }
 

@@ -14,11 +14,11 @@ use tagore_device::lists::merge::{
 };
 
 use super::{ClusterLists, Members, WaitingLists};
+use crate::Result;
 use crate::gpu::{Buffer, Gpu};
 use crate::memory::zeros;
 use crate::outofcore::plan::{MERGED_AT_ONCE, list_memory};
 use crate::vectors::gpu::{Base, stage_kernels};
-use crate::{Index, Result};
 
 stage_kernels! {
     /// Kernels of neighbour lists of clusters.
@@ -49,16 +49,16 @@ pub(crate) struct DeviceLists<T: ListKernels> {
 }
 
 impl<T: ListKernels> DeviceLists<T> {
-    /// Takes the lists of `index`, with its vectors in `base`. `lifts` replace the base's lifts:
-    /// the lift of each row, and the square of the norm of lifted rows.
+    /// Takes the lists of padded rows of `degree` ids, with their vectors in `base`. `lifts`
+    /// replace the base's lifts: the lift of each row, and the square of the norm of lifted rows.
     pub(crate) fn new(
         gpu: &Gpu,
         mut base: Base<T>,
         lifts: Option<(Vec<f32>, f32)>,
-        index: &Index,
+        (edges, degree): (Buffer<u32>, usize),
         members: Members,
     ) -> Result<Self> {
-        let (n, degree) = (index.len(), index.max_degree());
+        let n = members.ids.len();
         if let Some((lifts, square)) = lifts {
             base.lift(&lifts, square)?;
         }
@@ -67,8 +67,6 @@ impl<T: ListKernels> DeviceLists<T> {
         ids.upload(&members.ids)?;
         let mut order: Buffer<u32> = memory.buffer("order of members")?;
         order.upload(&members.order)?;
-        let mut edges: Buffer<u32> = memory.buffer("edges")?;
-        edges.upload(index.padded_rows()?)?;
         let mut keys: Buffer<Key> = memory.buffer("lists")?;
         let lengths = Lengths {
             rows: base.rows(),

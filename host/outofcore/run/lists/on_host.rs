@@ -6,10 +6,11 @@ use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
 use super::{ClusterLists, Members, WaitingLists};
+use crate::Result;
 use crate::parallel::for_each_row;
 use crate::progress::StageProgress;
+use crate::prune::GraphRows;
 use crate::vectors::space::Space;
-use crate::{Index, Result};
 
 /// The neighbour lists of a cluster's members on the host.
 pub(crate) struct HostLists {
@@ -21,18 +22,18 @@ pub(crate) struct HostLists {
 }
 
 impl HostLists {
-    /// Takes the lists of `index`, with its vectors in `space`.
+    /// Takes the lists of `rows`, with their vectors in `space`.
     pub(crate) fn new(
         space: Space<'static>,
-        index: &Index,
+        rows: &GraphRows,
         members: Members,
         stage: &StageProgress<'_>,
     ) -> Result<Self> {
-        let degree = index.max_degree();
-        let mut keys = vec![key::NONE; index.len() * degree];
+        let degree = rows.stride();
+        let mut keys = vec![key::NONE; rows.len() * degree];
         for_each_row(&mut keys, degree, stage, Vec::new, |distances, place, row| {
             let member = members.order[place as usize];
-            let neighbors = index.neighbors(member as usize);
+            let neighbors = rows.row(member);
             space.order_distances(member, neighbors, distances);
             let found = neighbors.iter().zip(distances.iter());
             row.iter_mut().zip(found).for_each(|(key, (&id, &distance))| *key = key::pack(distance, id));
