@@ -102,8 +102,11 @@ fn every_order_builds_all_rows() {
 fn limits_decide_about_clusters() {
     let base = Synth::new(10_000, 16, 0).unwrap().base();
     let builder = Builder::new(Strategy::vamana()).device(Device::Cpu);
+    // More threads take more memory.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
     let plan = |host_memory, cluster_size| {
-        ClusterPlan::new(&builder, &base, &Limits { host_memory, cluster_size, gpu_memory: None })
+        let limits = Limits { host_memory, cluster_size, gpu_memory: None };
+        pool.install(|| ClusterPlan::new(&builder, &base, &limits))
     };
     assert_eq!(plan(None, None).unwrap(), None);
     assert_eq!(plan(Some(1 << 30), None).unwrap(), None);
