@@ -192,8 +192,10 @@ impl Builder {
         let space = Space::plan((data.rows, data.dim), data.element, self.descent.metric);
         let is_settled = self.descent.is_settled();
         let memory = HostStages { shape: &shape, strategy: &self.strategy, is_settled, threads };
+        let prunes_there =
+            k > 0 && gpu.is_some() && self.strategy.has_ptx() && shape.block_bytes() <= target.shared;
         if k > 0 {
-            if gpu.is_some() && self.strategy.has_ptx() && shape.block_bytes() <= target.shared {
+            if prunes_there {
                 device.extend(with_device_type!(element, T => shape.stages::<T>()));
                 host.extend(memory.stages_with_gpu(&descent));
             } else {
@@ -207,7 +209,12 @@ impl Builder {
                 host.extend(graph.into_iter().chain(memory.stages_on_cpu()));
             }
         }
-        host.extend(memory.last_stages());
+        if !self.descent.is_merged() {
+            host.extend(memory.last_stages());
+        } else if !prunes_there {
+            // Rows of a cluster that a device prunes stay on it.
+            host.push(PlannedStage { name: "index", buffers: memory.rows() });
+        }
         for stage in &mut host {
             stage.buffers = space.clone().and(&stage.buffers);
         }

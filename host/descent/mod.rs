@@ -364,6 +364,11 @@ impl Descent {
         Self { merged: true, ..self }
     }
 
+    /// Whether this is the descent of a cluster.
+    pub(crate) fn is_merged(&self) -> bool {
+        self.merged
+    }
+
     /// This descent with `default` neighbours per node, clamped to `nodes` nodes, if none are set.
     pub(crate) fn or_knn(self, default: usize, nodes: usize) -> Self {
         let default = (nodes > 1).then(|| default.min(nodes - 1));
