@@ -160,25 +160,35 @@ impl Preparation {
         Self(None)
     }
 
-    /// Opens each of `devices` by `open`, where it gives a GPU, and compiles `kernels`. Whoever
-    /// uses the devices meets the errors.
+    /// Opens each of `devices` by `open`, where it gives a GPU, and compiles `kernels`, all devices
+    /// at the same time. Whoever uses the devices meets the errors.
     pub(crate) fn begin(
         devices: &[Device],
         kernels: Vec<&'static str>,
-        open: impl Fn(Device) -> Result<Option<Gpu>> + Send + 'static,
+        open: impl Fn(Device) -> Result<Option<Gpu>> + Send + Sync + 'static,
     ) -> Self {
         let devices = devices.to_vec();
-        let work = move || {
-            for device in devices {
-                let began = Instant::now();
-                if let Ok(Some(gpu)) = open(device) {
-                    let seconds = began.elapsed().as_secs_f64();
-                    tracing::debug!(stage = "open", done = 1, total = 1, seconds, "a stage ends");
-                    gpu.prepare(&kernels);
-                }
+        let prepare = move |device| {
+            let began = Instant::now();
+            if let Ok(Some(gpu)) = open(device) {
+                let seconds = began.elapsed().as_secs_f64();
+                tracing::debug!(stage = "open", done = 1, total = 1, seconds, "a stage ends");
+                gpu.prepare(&kernels);
             }
         };
-        Self(thread::Builder::new().name("device".to_owned()).spawn(work).ok())
+        let named = || thread::Builder::new().name("device".to_owned());
+        let work = move || {
+            thread::scope(|scope| {
+                let Some((&first, others)) = devices.split_first() else { return };
+                for &device in others {
+                    let prepare = &prepare;
+                    // Without a thread, whoever uses the device opens it.
+                    let _ = named().spawn_scoped(scope, move || prepare(device));
+                }
+                prepare(first);
+            });
+        };
+        Self(named().spawn(work).ok())
     }
 }
 

@@ -17,9 +17,9 @@ use crate::{DataShape, Device, Metric, Progress, Result, Vectors, quantize};
 const BEAMS: [usize; 2] = [50, 100];
 
 impl Builder {
-    /// Opens the device of a build of `base` in memory on a thread of its own, and compiles the
-    /// kernels that the build will launch, and those of a report if a [`sample`](Self::sample) is
-    /// kept. Returns at once. The build then waits less, but is otherwise the same: it meets the
+    /// Opens the devices of a build of `base` on threads of their own, and compiles the kernels
+    /// that the build will launch, and those of a report if a [`sample`](Self::sample) is kept.
+    /// Returns at once. The build then waits less, but is otherwise the same: it meets the
     /// errors of a device that cannot be opened. Values of a few rows are read.
     pub fn prepare(&self, base: &Vectors) -> Preparation {
         let (descent, nodes, dim) = (self.descent.clone(), base.len(), base.dim());
@@ -28,7 +28,9 @@ impl Builder {
         }
         let data = DataShape::guess(base);
         let kernels = self.kernels(&data);
-        Preparation::begin(&[descent.device], kernels, move |_| descent.gpu(nodes, dim))
+        let devices: Vec<Device> =
+            std::iter::once(descent.device).chain(self.others.iter().copied()).collect();
+        Preparation::begin(&devices, kernels, move |device| descent.clone().device(device).gpu(nodes, dim))
     }
 
     /// Finds the rows of `base`, in host memory, that repeat others, if a build asks for them. The

@@ -1,7 +1,7 @@
 //! The devices opened by this process. A device has one context, so its kernels are compiled once.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Gpu;
 use crate::Result;
@@ -9,7 +9,14 @@ use crate::Result;
 /// Devices by number, opened on first use.
 #[derive(Default)]
 pub(super) struct Opened {
-    devices: Mutex<BTreeMap<u32, Gpu>>,
+    devices: Mutex<BTreeMap<u32, Slot>>,
+}
+
+/// A device once it is open. Locked while it is opened, so it is opened once, and others meanwhile.
+type Slot = Arc<Mutex<Option<Gpu>>>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Opened {
@@ -21,28 +28,28 @@ impl Opened {
     /// Device number `ordinal`. Calls `open` if the device is not open or has failed. Holders of a
     /// failed device keep it, and every call on it fails.
     pub(super) fn get(&self, ordinal: u32, open: impl FnOnce() -> Result<Gpu>) -> Result<Gpu> {
-        // The lock is held while a device is opened, so it is opened once.
-        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(gpu) = devices.get(&ordinal) {
-            if !gpu.has_failed() {
-                return Ok(gpu.clone());
-            }
-            devices.remove(&ordinal);
+        let slot = Arc::clone(lock(&self.devices).entry(ordinal).or_default());
+        let mut device = lock(&slot);
+        if let Some(gpu) = device.as_ref().filter(|gpu| !gpu.has_failed()) {
+            return Ok(gpu.clone());
         }
+        *device = None;
         let gpu = open()?;
-        devices.insert(ordinal, gpu.clone());
+        *device = Some(gpu.clone());
         Ok(gpu)
     }
 
     /// Forgets all devices. Holders keep theirs.
     pub(super) fn close(&self) {
-        let devices = std::mem::take(&mut *self.devices.lock().unwrap_or_else(PoisonError::into_inner));
+        let devices = std::mem::take(&mut *lock(&self.devices));
         drop(devices);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use super::super::{Buffer, MemoryPlan};
     use super::*;
 
@@ -68,5 +75,17 @@ mod tests {
         opened.close();
         assert_eq!(get(3).unwrap().1, 4);
         assert!(opened.get(9, || Err(first.error("no such device"))).is_err());
+    }
+
+    #[test]
+    fn devices_are_opened_side_by_side() {
+        let (opened, both) = (Opened::new(), Barrier::new(2));
+        // Each waits for the other while it is opened.
+        let get = |ordinal| opened.get(ordinal, || Ok((both.wait(), Gpu::emulated(0)).1)).is_ok();
+        let found = std::thread::scope(|scope| {
+            let other = scope.spawn(|| get(1));
+            (get(0), other.join().unwrap())
+        });
+        assert_eq!(found, (true, true));
     }
 }
