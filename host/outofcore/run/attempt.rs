@@ -234,11 +234,14 @@ impl Run<'_> {
         Ok(lists.partition(base, &repeated, repeated_log)?)
     }
 
-    /// A copy of the base on `device`.
+    /// A copy of the base on `device`. None if it has less memory than planned for the first one.
     fn replica(&self, device: Device) -> Result<Option<Lent>> {
         let Self { settings: OutOfCore { builder, .. }, base, plan, .. } = *self;
         let gpu = builder.descent.clone().device(device).gpu(plan.cluster_size, base.dim())?;
-        gpu.map(|gpu| base.replica(&gpu.fork()?)).transpose()
+        match gpu {
+            Some(gpu) if gpu.free_memory()? >= plan.device_bytes => base.replica(&gpu.fork()?).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// What checkpoints must fit.
