@@ -250,8 +250,7 @@ impl Builder {
 
     /// The devices for builds of parts of `nodes` nodes.
     pub(crate) fn devices_for(&self, nodes: usize) -> Result<Vec<Device>> {
-        let devices = std::iter::once(&self.descent.device).chain(&self.others);
-        devices.map(|device| device.for_graph(nodes)).collect()
+        self.all_devices().map(|device| device.for_graph(nodes)).collect()
     }
 
     /// Builds the layers that searches need, then attaches unreachable nodes. Nodes must be

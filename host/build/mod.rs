@@ -132,6 +132,11 @@ impl Builder {
         self.device(*first)
     }
 
+    /// All devices, the first one first.
+    fn all_devices(&self) -> impl Iterator<Item = Device> {
+        std::iter::once(self.descent.device).chain(self.others.iter().copied())
+    }
+
     /// Sets the handle that watches and cancels the build.
     pub fn progress(self, progress: Progress) -> Self {
         self.with(|descent| descent.progress(progress))

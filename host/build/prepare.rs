@@ -28,8 +28,7 @@ impl Builder {
         }
         let data = DataShape::guess(base);
         let kernels = self.kernels(&data);
-        let devices: Vec<Device> =
-            std::iter::once(descent.device).chain(self.others.iter().copied()).collect();
+        let devices: Vec<Device> = self.all_devices().collect();
         Preparation::begin(&devices, kernels, move |device| descent.clone().device(device).gpu(nodes, dim))
     }
 

@@ -217,8 +217,9 @@ impl Vectors {
         Some((self.replicas.as_ref()?.on(gpu)?, self.picked.as_deref()))
     }
 
-    /// These vectors, none of which may be picked, with copies of all rows on devices: builds there
-    /// take the rows of this data set, or those [picked](Self::only) of it, from the copies.
+    /// This data set with copies of its rows on devices. Builds on those devices read the copies
+    /// instead of the host's rows, also where they take [some of the rows](Self::only). The data
+    /// set itself must not be some of the rows of another.
     pub(crate) fn with_replicas(self, replicas: Replicas) -> Self {
         debug_assert!(self.picked.is_none(), "replicas of picked rows");
         Self { replicas: Some(Arc::new(replicas)), ..self }

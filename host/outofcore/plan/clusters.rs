@@ -128,7 +128,8 @@ impl ClusterPlan {
             let host = limits.host_memory.unwrap_or(u64::MAX);
             let reads = plan.assignment_fits(base.len(), host) && stays_in_memory(base, plan.host_bytes);
             let plan = plan.reading_base(reads);
-            Self { limits: *given, ..if reads { plan.replicating(builder, base, &limits) } else { plan } }
+            let plan = if reads { plan.replicating(builder, base, &limits) } else { plan };
+            Self { limits: *given, ..plan }
         });
         Ok(plan)
     }

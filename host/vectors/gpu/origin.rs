@@ -23,8 +23,8 @@ pub(crate) enum Origin<'a, T> {
     Wide(Matrix<'a, f32>),
     /// Rows of bits in host memory, and their dimension: bytes on the device.
     Bits(Matrix<'a, Bits>, usize),
-    /// Rows in memory of the device, with what keeps it there: all of them, or those that are
-    /// `picked`; as bytes if `narrowed`.
+    /// Rows in memory of the device. With `picked`, only the rows with these numbers; with
+    /// `narrowed`, values that become bytes. `_memory` keeps the rows there.
     Device { rows: RowsAt, picked: Option<&'a [u32]>, narrowed: bool, _memory: Option<Borrowed> },
 }
 

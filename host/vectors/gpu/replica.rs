@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{AnyOrigin, Lent, OnDevice, Pick, with_origin};
+use super::{AnyOrigin, Lent, OnDevice, Origin, Pick, stride, with_origin};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::vectors::{ElementType, Layout, Vectors};
 use crate::{Metric, Result};
@@ -50,18 +50,20 @@ impl Vectors {
     /// # Errors
     /// If the device lacks memory or fails.
     pub(crate) fn replica(&self, gpu: &Gpu) -> Result<Lent> {
-        with_origin!(AnyOrigin::own(gpu, self)?, rows => {
-            fn copied<T: OnDevice>(gpu: &Gpu, rows: &super::Origin<'_, T>, base: &Vectors) -> Result<Lent> {
-                let (n, dim) = (base.len(), base.dim());
-                let stride = super::stride::<T>(dim);
-                let memory = MemoryPlan::new().with::<T>("replica", n * stride).reserve(gpu)?;
-                let mut values: Buffer<T> = memory.buffer("replica")?;
-                rows.copy(gpu, Pick::Range(0..n), &mut values, stride)?;
-                let layout = Layout::dense(base.element_type(), n, dim);
-                Lent::of_buffer(gpu, values, (layout, stride * size_of::<T>()))
-            }
-            copied(gpu, &rows, self)
-        })
+        with_origin!(AnyOrigin::own(gpu, self)?, rows => rows.replica(gpu, self))
+    }
+}
+
+impl<T: OnDevice> Origin<'_, T> {
+    /// A copy of these rows, all of `base`, on the device.
+    fn replica(&self, gpu: &Gpu, base: &Vectors) -> Result<Lent> {
+        let (n, dim) = (base.len(), base.dim());
+        let stride = stride::<T>(dim);
+        let memory = MemoryPlan::new().with::<T>("replica", n * stride).reserve(gpu)?;
+        let mut values: Buffer<T> = memory.buffer("replica")?;
+        self.copy(gpu, Pick::Range(0..n), &mut values, stride)?;
+        let layout = Layout::dense(base.element_type(), n, dim);
+        Lent::of_buffer(gpu, values, (layout, stride * size_of::<T>()))
     }
 }
 
@@ -70,7 +72,6 @@ mod tests {
     use half::f16;
 
     use super::*;
-    use crate::vectors::gpu::Origin;
     use crate::vectors::space::Space;
     use crate::{Progress, Synth};
 
