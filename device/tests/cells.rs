@@ -51,137 +51,145 @@ fn intra_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (IntraCellJoi
         };
         let jobs = [job(5, 100, 0, 120), job(130, 128, 140, 130), job(0, 1, 119, 1), job(3, 7, 10, 0)];
         let lines = jobs.len() * tile::SIDE as usize;
-        // Fewer places than some lines have candidates.
-        let capacity = 50;
+        let capacity = 2 * tile::SIDE as usize;
         let biases = integers(count, 0, 50, seed);
         let dot = |a: u32, b: u32| dot(&vectors, dim, (a, b));
         let value = |query: u32, row: u32| biases[row as usize] - 2 * dot(query, row);
-        let middle = -2 * dot(0, 1);
-        let bounds: Vec<i64> = (0..count as i64).map(|vector| middle + vector % 3 * 10).collect();
         let emulator = Emulator::with_seed(seed);
         let there = emulator.upload(&vectors.iter().map(|&x| of(x)).collect::<Vec<E>>());
-        let sums = |values: &[i64]| values.iter().map(|&x| E::Sum::of(x)).collect::<Vec<_>>();
-        let bounds_there = emulator.upload(&bounds.iter().map(|&x| x as f32).collect::<Vec<f32>>());
-        let biases_there = emulator.upload(&sums(&biases));
-        let (members_there, counts) = (emulator.upload(&members), room::<u32>(&emulator, lines));
+        let biases_there = emulator.upload(&biases.iter().map(|&x| E::Sum::of(x)).collect::<Vec<_>>());
+        let members_there = emulator.upload(&members);
         let words = jobs.map(|j| [j.first_query, j.query_count, j.first_row, j.row_count]);
         let jobs_there = emulator.upload(&words.concat());
-        let found = room::<Key>(&emulator, lines * capacity);
+        let untouched = 0x5a5a_5a5au32;
+        let found = emulator.upload(&vec![untouched; lines * capacity]);
         let arguments = IntraCellJoin {
             tiles: tiles(&there, &biases_there, units as u32),
-            bounds: bounds_there.view().read_only(),
             members: members_there.view().read_only(),
             jobs: jobs_there.view().read_only(),
-            counts: counts.view(),
-            candidates: found.view(),
+            distances: found.view(),
             capacity: capacity as u32,
             padding: 0,
         };
         emulator.launch::<K>([jobs.len() as u32, 1, 1], tile::THREADS, (arguments,)).unwrap();
-        let read = |from: &emulator::Allocation, offset: usize, count: usize| {
-            let mut bytes = vec![0u8; count];
-            from.download(offset, &mut bytes).unwrap();
-            bytes
-        };
-        let mut overflows = false;
-        for (index, job) in jobs.iter().enumerate() {
-            for index_of_query in 0..job.query_count {
-                let query = members[(job.first_query + index_of_query) as usize];
-                let rows = &members[job.first_row as usize..][..job.row_count as usize];
-                let asks = |&&row: &&u32| {
-                    let (own, other) = (biases[query as usize], biases[row as usize]);
-                    E::Sum::asks(value(query, row), own, other, bounds[query as usize])
-                };
-                let near = rows.iter().filter(asks);
-                let mut expected: Vec<Key> =
-                    near.map(|&row| key::pack(value(query, row) as f32, row)).collect();
-                expected.sort_unstable();
-                let line = index * tile::SIDE as usize + index_of_query as usize;
-                let count = u32::from_le_bytes(read(&counts, line * 4, 4).try_into().unwrap());
-                assert_eq!(count as usize, expected.len(), "query {query}");
-                if expected.len() > capacity {
-                    overflows = true;
-                    continue;
-                }
-                let written = read(&found, line * capacity * 8, expected.len() * 8);
-                let mut written: Vec<Key> =
-                    written.chunks_exact(8).map(|b| Key::from_le_bytes(b.try_into().unwrap())).collect();
-                written.sort_unstable();
-                assert_eq!(written, expected, "query {query}");
+        let found = found.values::<u32>().unwrap();
+        for (line, written) in found.chunks_exact(capacity).enumerate() {
+            let (job, query) = (jobs[line / tile::SIDE as usize], line as u32 % tile::SIDE);
+            let rows = if query < job.query_count { job.row_count as usize } else { 0 };
+            for (place, &written) in written[..rows].iter().enumerate() {
+                let (query, row) = (job.first_query + query, job.first_row + place as u32);
+                let (query, row) = (members[query as usize], members[row as usize]);
+                assert_eq!(written, key::ordered(value(query, row) as f32), "{query}, {row}, seed {seed}");
             }
+            let behind = &written[rows.next_multiple_of(8)..];
+            assert!(behind.iter().all(|&word| word == untouched), "line {line}, seed {seed}");
         }
-        assert!(overflows, "found no line with more candidates than places");
     }
 }
 
 #[test]
-fn the_intra_cell_join_finds_members_below_the_bound() {
+fn the_intra_cell_join_computes_the_distances_of_members() {
     intra_cell_join::<f16, cells_intra_join_f16>(|x| f16::from_f32(x as f32));
     intra_cell_join::<u8, cells_intra_join_u8>(|x| x as u8);
     intra_cell_join::<i8, cells_intra_join_i8>(|x| x as i8);
 }
 
+/// Merges one line of distances of `rows` rows, from row 20 on, into `list`, where the query is
+/// the row at place `own`, if any. Returns the list and its bound.
+fn merge_line(
+    (distances, list): (&[f32], &[Key]),
+    own: Option<usize>,
+    capacity: usize,
+    seed: u64,
+) -> (Vec<Key>, f32) {
+    let (k, rows) = (list.len(), distances.len());
+    let first_row = 20u32;
+    let members: Vec<u32> = (0..first_row + rows as u32).map(|place| place ^ 1).collect();
+    let own = own.map_or(3, |own| first_row as usize + own);
+    // The second of two queries; the first one has no distances.
+    let (first_query, query) = (own as u32 - 1, 1);
+    let node = members[own] as usize;
+    let nodes = members.len() + 1;
+    let mut words = vec![u32::MAX; tile::SIDE as usize * capacity];
+    let line = &mut words[query * capacity..][..rows];
+    line.iter_mut().zip(distances).for_each(|(word, &distance)| *word = key::ordered(distance));
+    let mut lists = vec![NONE; nodes * k];
+    lists[node * k..][..k].copy_from_slice(list);
+    let emulator = Emulator::with_seed(seed);
+    let (there, members_there) = (emulator.upload(&words), emulator.upload(&members));
+    let jobs = emulator.upload(&[first_query, 2, first_row, rows as u32]);
+    let (lists_there, bounds) = (emulator.upload(&lists), emulator.upload(&vec![OPEN; nodes]));
+    let arguments = MergeCandidates {
+        distances: there.view().read_only(),
+        members: members_there.view().read_only(),
+        jobs: jobs.view().read_only(),
+        lists: lists_there.view(),
+        bounds: bounds.view(),
+        capacity: capacity as u32,
+        k: k as u32,
+    };
+    let blocks = [tile::SIDE / CANDIDATE_LINES, 1, 1];
+    emulator.launch::<cells_merge_candidates>(blocks, CANDIDATE_THREADS, (arguments,)).unwrap();
+    let (mut after, bounds) = (lists_there.values::<Key>().unwrap(), bounds.values::<f32>().unwrap());
+    let merged = after[node * k..][..k].to_vec();
+    after[node * k..][..k].copy_from_slice(list);
+    assert!(after == lists, "another list has changed");
+    assert!(bounds.iter().enumerate().all(|(other, &bound)| other == node || bound == OPEN));
+    (merged, bounds[node])
+}
+
+/// The bound of a list that no merge has filled.
+const OPEN: f32 = 123_456.0;
+
 #[test]
-fn candidates_are_merged_once() {
-    for (seed, k) in SEEDS.into_iter().zip([1usize, 13, 40]) {
-        let (queries, nodes, capacity) = (5usize, 9, 400usize);
-        let members = [99u32, 8, 0, 3, 4, 7];
-        let who = &members[1..];
-        // None, one, some, as many as fit, more than fit.
-        let counts = [0u32, 1, 133, 400, 490];
-        let key = |value: i64, id: u32| key::pack(value as f32, id);
-        let mut values = integers(queries * capacity, -1000, 1000, seed + 40);
-        // Many similar values and one far away: one bin holds all but one.
-        values[2 * capacity..3 * capacity].iter_mut().for_each(|value| *value = *value % 5 + 60);
-        values[2 * capacity + 7] = 1 << 40;
-        let mut found: Vec<Key> =
-            (0..queries * capacity).map(|i| key(values[i], (i % capacity) as u32 + 20)).collect();
-        // Lists: one empty, the others without candidates.
-        let mut lists = vec![NONE; nodes * k];
-        for (query, &node) in who.iter().enumerate().skip(1) {
-            let old: Vec<Key> = (0..k as u32).map(|i| key(i64::from(i) * 40 - 700, 900 + i)).collect();
-            let len = [k, k, k / 2, 0, k][query];
-            lists[node as usize * k..][..len].copy_from_slice(&old[..len]);
-            // The node itself, nearest of all.
-            found[query * capacity + (counts[query] as usize).min(capacity) - 1] = key(-2000, node);
+fn the_smallest_distances_are_merged_once() {
+    let capacity = 512;
+    for (seed, k) in SEEDS.into_iter().zip([1usize, 13, 96]) {
+        // No row, one, one step of places, all places; a list that is empty, short or full.
+        for (number, rows) in [0usize, 1, 33, 128, 300, 512].into_iter().enumerate() {
+            for held in [0, k / 2, k] {
+                let values = integers(rows, -1000, 1000, seed + 40 + number as u64);
+                let mut distances: Vec<f32> = values.iter().map(|&value| value as f32).collect();
+                let own = (rows > 1).then_some(rows / 2);
+                // Nearest of all, if it were a neighbour.
+                own.into_iter().for_each(|own| distances[own] = -2000.0);
+                // One value far away: a guess by interpolation finds none or all of the others.
+                if rows == 300 {
+                    distances[7] = 1e30;
+                }
+                let mut list: Vec<Key> =
+                    (0..k as u32).map(|i| key::pack(i as f32 * 40.0 - 700.0, 9000 + i)).collect();
+                list[held..].fill(NONE);
+                let (merged, bound) = merge_line((&distances, &list), own, capacity, seed);
+                let mut expected = list.clone();
+                let others = (0..rows).filter(|&place| Some(place) != own);
+                expected.extend(others.map(|place| key::pack(distances[place], (20 + place as u32) ^ 1)));
+                expected.sort_unstable();
+                expected.truncate(k);
+                // Of equal distances at the end, any.
+                let distances_of = |keys: &[Key]| keys.iter().map(|key| key >> 32).collect::<Vec<_>>();
+                assert_eq!(distances_of(&merged), distances_of(&expected), "{rows} rows, {held} of {k}");
+                let last = expected[k - 1];
+                let certain = merged.iter().take_while(|&&key| key >> 32 != last >> 32).count();
+                assert_eq!(merged[..certain], expected[..certain], "{rows} rows, {held} of {k}");
+                let changed = last != NONE && merged != list;
+                let expected = if changed { key::distance(last) } else { OPEN };
+                assert_eq!(bound, expected, "{rows} rows, {held} of {k}");
+            }
         }
-        let emulator = Emulator::with_seed(seed);
-        let lines = tile::SIDE as usize;
-        let mut counts_of_lines = counts.to_vec();
-        counts_of_lines.resize(lines, 99);
-        found.resize(lines * capacity, NONE);
-        let (found_there, counts_there) = (emulator.upload(&found), emulator.upload(&counts_of_lines));
-        let (members_there, lists_there) = (emulator.upload(&members), emulator.upload(&lists));
-        let jobs_there = emulator.upload(&[1u32, 5, 0, 9]);
-        let open = 123_456f32;
-        let bounds = emulator.upload(&vec![open; nodes]);
-        let arguments = MergeCandidates {
-            candidates: found_there.view().read_only(),
-            counts: counts_there.view().read_only(),
-            members: members_there.view().read_only(),
-            jobs: jobs_there.view().read_only(),
-            lists: lists_there.view(),
-            bounds: bounds.view(),
-            capacity: capacity as u32,
-            k: k as u32,
-        };
-        emulator
-            .launch::<cells_merge_candidates>([lines as u32, 1, 1], SETTLE_THREADS, (arguments,))
-            .unwrap();
-        let (after, bounds) = (lists_there.values::<Key>().unwrap(), bounds.values::<f32>().unwrap());
-        for (query, &node) in who.iter().enumerate() {
-            let old = &lists[node as usize * k..][..k];
-            let count = if counts[query] as usize > capacity { 0 } else { counts[query] as usize };
-            let mut expected: Vec<Key> = [old, &found[query * capacity..][..count]].concat();
-            expected.retain(|&key| key == NONE || key as u32 != node);
-            expected.sort_unstable();
-            expected.resize(k.max(expected.len()), NONE);
-            assert_eq!(after[node as usize * k..][..k], expected[..k], "query {query}, seed {seed}");
-            let last = expected[k - 1];
-            let changed = last != NONE && expected[..k] != *old;
-            let bound = if changed { key::distance(last) } else { open };
-            assert_eq!(bounds[node as usize], bound, "query {query}, seed {seed}");
-        }
+    }
+}
+
+#[test]
+fn equal_distances_fill_a_list_without_repeats() {
+    for (below, k) in [(0usize, 96usize), (50, 96), (95, 96), (0, 1), (200, 256)] {
+        let distances: Vec<f32> = (0..500).map(|i| if i % 500 < below { i as f32 } else { 7777.0 }).collect();
+        let (merged, bound) = merge_line((&distances, &vec![NONE; k]), Some(499), 512, 3);
+        assert_eq!(bound, 7777.0);
+        assert!(merged.is_sorted() && merged.windows(2).all(|pair| pair[0] != pair[1]));
+        let near = merged.iter().filter(|&&key| key::distance(key) < 7777.0).count();
+        assert_eq!((near, merged.len()), (below.min(k), k), "{below} below, k = {k}");
+        assert!(merged.iter().all(|&key| key::id(key) ^ 1 >= 20 && key::id(key) ^ 1 < 519));
     }
 }
 

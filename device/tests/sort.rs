@@ -4,7 +4,7 @@ use cuda_std::prelude::*;
 use cuda_std::shared;
 use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
 use emulator::Emulator;
-use tagore_device::block::sort::{merge_block, rank, sort_block};
+use tagore_device::block::sort::{merge, rank, sort_block};
 use tagore_device::key::{Key, NONE};
 use tagore_device::sort::{
     DIGIT_BITS, DIGITS, Pass, SCAN_THREADS, SORT_KEYS, SORT_THREADS, scan_threads, sort_count, sort_scan,
@@ -56,7 +56,8 @@ unsafe fn sort_and_merge(p: SortAndMerge) {
         p.ranks.set(i as usize, rank(old, p.k, result.get(i as usize)));
         i += block_dim_x();
     }
-    merge_block((old, p.k), (result, p.len), |place, key| p.out.set(place as usize, key));
+    let threads = (thread_idx_x(), block_dim_x());
+    merge((old, p.k), (result, p.len), threads, |place, key| p.out.set(place as usize, key));
 }
 
 #[test]

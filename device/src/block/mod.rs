@@ -5,14 +5,14 @@
 //! | --- | --- |
 //! | `element`, `exact`, `rows` | exact distances, in the CPU's order of sums |
 //! | `sums`, `tile`, `tile_walk` | products of 128 x 128 vectors on tensor cores |
-//! | `sort`, `nearest`, `scan` | sorting, merging, selection and prefix sums of a block's keys |
+//! | `sort`, `select`, `scan` | sorting, merging, selection and prefix sums |
 //! | `table` | a hash table of ids |
 
 pub mod element;
 pub mod exact;
-pub mod nearest;
 pub mod rows;
 pub mod scan;
+pub mod select;
 pub mod sort;
 pub mod sums;
 pub mod table;

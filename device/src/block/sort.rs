@@ -1,13 +1,15 @@
 //! Sort and merge of distinct keys in shared memory.
 //!
 //! ```text
-//! sort: runs of 32 by shuffles; then runs of 64, 128, ... by merges
+//! sort by a block: runs of 32 by shuffles; then runs of 64, 128, ... by merges
+//! sort by a warp: runs of 32 by shuffles; then each key's place = its ranks in all runs
 //! merge: each key's place = its place in its own list + its rank in the other one
 //! ```
 //!
 //! Keys are distinct, so places are too: no locks. A merge of runs takes one barrier per doubling,
 //! and as many steps as the binary search. Bound by shared memory and barriers.
 
+use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
 
@@ -95,15 +97,59 @@ pub fn sort_block(keys: Shared<Key>, spare: Shared<Key>, len: u32) -> Shared<Key
     from
 }
 
+/// Sorts `len` distinct keys, with `spare` as room for as many; returns the sorted keys, in either
+/// room. For a few runs of 32 keys: both rooms hold whole runs.
+///
+/// The whole warp calls this after a barrier of its own, and finds one behind the result.
+#[inline(always)]
+pub fn sort_by_warp(keys: Shared<Key>, spare: Shared<Key>, len: u32) -> Shared<Key> {
+    let lane = warp::lane_id();
+    let mut run = 0;
+    while run < len {
+        keep_rolled();
+        let place = run + lane;
+        let key = if place < len { keys.get(place as usize) } else { NONE };
+        keys.set(place as usize, sort_warp(key));
+        run += 32;
+    }
+    warp::sync();
+    if len <= 32 {
+        return keys;
+    }
+    let mut run = 0;
+    while run < len {
+        keep_rolled();
+        let key = keys.get((run + lane) as usize);
+        let mut place = lane;
+        let mut other = 0;
+        while other < len {
+            if other != run {
+                place += rank(keys.offset(other as usize), 32, key);
+            }
+            other += 32;
+        }
+        if key != NONE {
+            spare.set(place as usize, key);
+        }
+        run += 32;
+    }
+    warp::sync();
+    spare
+}
+
 /// Merges two ascending lists without common keys, and passes place and key of each of the first
 /// `k` to `put`.
 ///
-/// Only `list` may hold [`NONE`], at its end. The whole block calls this, after a barrier; none
+/// Only `list` may hold [`NONE`], at its end. The `threads` threads call this, after a barrier; none
 /// follows.
 #[inline(always)]
-pub fn merge_block((list, k): (Shared<Key>, u32), (keys, len): (Shared<Key>, u32), put: impl Fn(u32, Key)) {
-    let threads = block_dim_x();
-    let mut i = thread_idx_x();
+pub fn merge(
+    (list, k): (Shared<Key>, u32),
+    (keys, len): (Shared<Key>, u32),
+    (thread, threads): (u32, u32),
+    put: impl Fn(u32, Key),
+) {
+    let mut i = thread;
     while i < k {
         let key = list.get(i as usize);
         let place = i + rank(keys, len, key);
@@ -112,7 +158,7 @@ pub fn merge_block((list, k): (Shared<Key>, u32), (keys, len): (Shared<Key>, u32
         }
         i += threads;
     }
-    let mut i = thread_idx_x();
+    let mut i = thread;
     while i < len {
         let key = keys.get(i as usize);
         let place = i + rank(list, k, key);

@@ -73,8 +73,8 @@ impl Build<'_> {
         self.gpu.count_work::<renumber_vectors>(bytes, 0);
     }
 
-    /// Counts the work of both joins and of their merges; returns the pairs compared. Candidates
-    /// are not counted, nor lists without any.
+    /// Counts the work of both joins and of their merges; returns the pairs compared. Lists without
+    /// proposals are counted too.
     pub(super) fn count_cells<T: CellKernels>(&self, ranks: Ranks<'_>, work: JoinWork) -> u64 {
         let JoinWork { stride, assignments, most, is_first, passes } = work;
         let side = tile::SIDE as usize;
@@ -94,10 +94,12 @@ impl Build<'_> {
             }
         }
         let bytes = |vectors: usize| vectors as u64 * (u64::from(stride) + 2 * WORD);
-        let (n, lists) = (self.nodes(), 2 * self.list_bytes());
+        let n = self.nodes();
         let operations = |pairs: usize| pairs as u64 * self.operations();
-        self.gpu.count_work::<T::IntraCellJoin>(bytes(intra.vectors), operations(intra.pairs));
-        self.gpu.count_work::<cells_merge_candidates>(u64::from(is_first) * n * (WORD + lists), 0);
+        let distances = intra.pairs as u64 * WORD;
+        self.gpu.count_work::<T::IntraCellJoin>(bytes(intra.vectors) + distances, operations(intra.pairs));
+        let merged = u64::from(is_first) * n * (WORD + self.list_bytes());
+        self.gpu.count_work::<cells_merge_candidates>(distances + merged, 0);
         self.gpu.count_work::<T::CrossCellJoin>(bytes(cross.vectors), operations(cross.pairs));
         let known = self.list_bytes() + (WORD << known_bits(self.k as u32));
         self.gpu.count_work::<cells_known_sets>(u64::from(!is_first) * n * known, 0);

@@ -1,49 +1,51 @@
-//! Merge of the candidates of the [intra-cell join](super::IntraCellJoin) into the lists.
+//! Merge of the distances of the [intra-cell join](super::IntraCellJoin) into the lists.
 //!
 //! ```text
-//! block = line of a job
-//! keys = candidates nearer than the last of the list, without the node itself
-//! if keys exceed the list's length by much: keep the smallest by a histogram
-//! sort keys; merge them into the list; tighten the node's bound
+//! warp = line of a job
+//! row = the line's distances up to that of the last of the list, without the node's own
+//! select the k to k + 63 smallest (block::select); sort them
+//! merge them into the list; tighten the node's bound
 //! ```
 //!
 //! | buffer | shape |
 //! | --- | --- |
-//! | `candidates` | lines x `capacity` keys |
+//! | `distances` | lines x `capacity` words |
 //! | `lists` | nodes x `k` keys, ascending |
-//! | shared memory | `capacity` keys, as many spare, `k` list, 4 words, room of [`keep_smallest`] |
+//! | shared memory, per line | `capacity` words or `k` + [`selected`] keys, then [`selected`] keys |
 //!
 //! Optimisations:
 //!
-//! 1. A histogram of the distances excludes most keys beyond the `k` smallest before any
-//!    sorting. Everything up to the bin of the `k`-th key is kept, so none of the `k` smallest is
-//!    lost.
-//! 2. Lists are merged by binary search of ranks: every key of both lists computes its own place.
+//! 1. A few guesses find a distance that k to k + 63 of the row do not exceed. Only these are
+//!    sorted, and only these have their ids looked up.
+//! 2. One warp per line: barriers of a warp alone.
+//! 3. Lists are merged by binary search of ranks: every key of both lists computes its own place.
 //!    An empty list, that of most nodes, takes the first keys as they are.
 //!
-//! Bound by memory: candidates are read once, lists read and written. Before optimisation 1 it was
-//! bound by the 14,000 instructions of a warp per node that sorting took.
+//! Bound by instruction issue, about 1,500 instructions of a warp for a row of 550, and by memory:
+//! distances are read once, lists written.
 
 use cuda_std::prelude::*;
-use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::thread::block_idx_x;
 use cuda_std::{keep_rolled, shared};
 
 use super::Job;
-use crate::block::nearest::{KEEP_ROOM_BYTES, append, keep_smallest};
-use crate::block::sort::{merge_block, sort_block};
+use crate::block::select::{ALL_TIES, NO_VALUE, Present, ROW_STEP, Selection, select_smallest};
+use crate::block::sort::{merge, sort_by_warp};
 use crate::block::tile;
 use crate::key::{self, Key, NONE};
-use crate::search::exact::SETTLE_THREADS;
 
-/// The merge of the intra-cell join's candidates.
+/// Threads of a block of [`cells_merge_candidates()`], a warp per line.
+pub const CANDIDATE_THREADS: u32 = 128;
+
+/// Lines per block.
+pub const CANDIDATE_LINES: u32 = CANDIDATE_THREADS / 32;
+
+/// The merge of the intra-cell join's distances.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct MergeCandidates {
-    /// In: `capacity` keys per line of the jobs' query tiles.
-    pub candidates: Global<Key>,
-    /// In: keys found per line. A line with more than `capacity` is skipped: which of them were
-    /// written is chance.
-    pub counts: Global<u32>,
+    /// In: `capacity` distances per line of the jobs' query tiles, as the join leaves them.
+    pub distances: Global<u32>,
     /// In: the vectors of all cells' members.
     pub members: Global<u32>,
     /// In: the join's [`Job`]s.
@@ -52,75 +54,80 @@ pub struct MergeCandidates {
     pub lists: GlobalMut<Key>,
     /// In and out: per node, the distance of the last of its list, once the list is full.
     pub bounds: GlobalMut<f32>,
-    /// Candidates per line.
+    /// Distances per line, a multiple of 128.
     pub capacity: u32,
     /// Length of the lists, at least 1.
     pub k: u32,
 }
 
-/// Bytes of dynamic shared memory of [`cells_merge_candidates()`].
-pub const fn merge_candidates_shared_bytes(capacity: u32, k: u32) -> u32 {
-    (2 * capacity + k) * 8 + 16 + KEEP_ROOM_BYTES
+/// Most distances of a line that are sorted: a multiple of 32, above `k`.
+const fn selected(k: u32) -> u32 {
+    (k + 32).next_multiple_of(32)
 }
 
-/// Keys beyond the list's length from which on [`keep_smallest`] runs before the sort.
-const FEW_MORE: u32 = 64;
+/// Bytes of shared memory of a line before its sorted keys: distances, and behind a barrier the list
+/// and the spare keys of the sort.
+const fn row_bytes(capacity: u32, k: u32) -> u32 {
+    let (row, keys) = (4 * capacity, (k + selected(k)) * 8);
+    if row > keys { row } else { keys }.next_multiple_of(16)
+}
 
-/// Merges candidates into the lists, and tightens the bounds (see [`MergeCandidates`]).
+/// Bytes of dynamic shared memory of [`cells_merge_candidates()`].
+pub const fn merge_candidates_shared_bytes(capacity: u32, k: u32) -> u32 {
+    CANDIDATE_LINES * (row_bytes(capacity, k) + selected(k) * 8)
+}
+
+/// Merges distances into the lists, and tightens the bounds (see [`MergeCandidates`]).
 ///
-/// Launch: a block of [`SETTLE_THREADS`] per line; [`merge_candidates_shared_bytes`].
+/// Launch: a block of [`CANDIDATE_THREADS`] per [`CANDIDATE_LINES`] lines, of which a job has
+/// [`tile::SIDE`]; [`merge_candidates_shared_bytes`].
 ///
 /// # Safety
 /// - The views have the shapes of [`MergeCandidates`].
-#[kernel(block = SETTLE_THREADS, shared = merge_candidates_shared_bytes(p.capacity, p.k))]
+#[kernel(block = CANDIDATE_THREADS, shared = merge_candidates_shared_bytes(p.capacity, p.k))]
 pub unsafe fn cells_merge_candidates(p: MergeCandidates) {
-    let (thread, line) = (thread_idx_x(), block_idx_x());
-    let job = Job::read(p.jobs, line / tile::SIDE);
-    let count = p.counts.get(line as usize);
-    if line % tile::SIDE >= job.query_count || count > p.capacity {
+    let line = block_idx_x() * CANDIDATE_LINES + thread::warp_idx();
+    let (job, query) = (Job::read(p.jobs, line / tile::SIDE), line % tile::SIDE);
+    if query >= job.query_count {
         return;
     }
-    let (capacity, k) = (p.capacity as usize, p.k as usize);
-    let keys: Shared<Key> = shared::dynamic(0);
-    let spare = keys.offset(capacity);
-    let list = spare.offset(capacity);
-    let kept: Shared<u32> = list.offset(k).cast();
-    let node = p.members.get((job.first_query + line % tile::SIDE) as usize);
+    let k = p.k as usize;
+    let own = job.first_query + query;
+    let node = p.members.get(own as usize);
     let out = p.lists.offset(node as usize * k);
-    let mut i = thread;
-    while i < p.k {
+    let (last, is_empty) = (out.get(k - 1), out.get(0) == NONE);
+
+    let bytes = merge_candidates_shared_bytes(p.capacity, p.k) / CANDIDATE_LINES;
+    let row: Shared<u32> = shared::dynamic((thread::warp_idx() * bytes) as usize);
+    let list: Shared<Key> = row.cast();
+    let spare = list.offset(k);
+    let keys = row.offset(row_bytes(p.capacity, p.k) as usize / 4).cast();
+    let len = job.row_count.next_multiple_of(ROW_STEP);
+    let distances = p.distances.offset(line as usize * p.capacity as usize);
+    let rows = (job.row_count, own.wrapping_sub(job.first_row));
+    let present = load(distances, (row, len), rows, (last >> 32) as u32);
+    warp::sync();
+    let selection = select_smallest((row, len), present, (p.k, selected(p.k)));
+    let members = p.members.offset(job.first_row as usize);
+    let count = compact((row, len), selection, |i, distance, place| {
+        keys.set(place as usize, Key::from(distance) << 32 | Key::from(members.get(i as usize)));
+    });
+    if count == 0 {
+        return;
+    }
+    // The row is not needed any more: its memory holds the list.
+    warp::sync();
+    let mut i = warp::lane_id();
+    while i < p.k && !is_empty {
         list.set(i as usize, out.get(i as usize));
-        i += SETTLE_THREADS;
+        i += 32;
     }
-    if thread == 0 {
-        kept.set(0, 0);
-    }
-    sync_threads();
-    let farthest = list.get(k - 1);
-    let mut first = thread & !31;
-    while first < count {
-        keep_rolled();
-        let i = first + warp::lane_id();
-        let key = if i < count { p.candidates.get((line * p.capacity + i) as usize) } else { NONE };
-        append(keys, kept, key, key < farthest && key as u32 != node);
-        first += SETTLE_THREADS;
-    }
-    sync_threads();
-    let mut len = kept.get(0);
-    if len == 0 {
+    let sorted = sort_by_warp(keys, spare, count);
+    if is_empty {
+        put_first((sorted, count), node, (p.k, out), p.bounds);
         return;
     }
-    let (mut keys, mut spare) = (keys, spare);
-    if len > p.k + FEW_MORE {
-        len = keep_smallest(keys, len, p.k, spare, kept.offset(4));
-        (keys, spare) = (spare, keys);
-    }
-    let sorted = sort_block(keys, spare, len);
-    if list.get(0) == NONE {
-        put_first((sorted, len), node, (p.k, out), p.bounds);
-        return;
-    }
-    merge_block((list, p.k), (sorted, len), |place, key| {
+    merge((list, p.k), (sorted, count), (warp::lane_id(), 32), |place, key| {
         out.set(place as usize, key);
         if place + 1 == p.k && key != NONE {
             p.bounds.set(node as usize, key::distance(key));
@@ -128,7 +135,65 @@ pub unsafe fn cells_merge_candidates(p: MergeCandidates) {
     });
 }
 
-/// Writes the first `k` of `len` sorted keys to an empty list. The whole block calls this.
+/// Copies the distances of a line's `count` rows to `row`, of `len` places, without that of place
+/// `own` and those above `last`. Describes what is left. The whole warp calls this.
+#[inline(always)]
+fn load(
+    distances: Global<u32>,
+    (row, len): (Shared<u32>, u32),
+    (count, own): (u32, u32),
+    last: u32,
+) -> Present {
+    let mut present = Present::NONE;
+    let mut i = 4 * warp::lane_id();
+    while i < len {
+        keep_rolled();
+        let mut four = distances.get_quad(i as usize);
+        unroll!(4, I => {
+            let place = i + I as u32;
+            if place >= count || place == own || four.0[I] > last {
+                four.0[I] = NO_VALUE;
+            }
+            present = present.with(four.0[I]);
+        });
+        row.set_quad(i as usize, four);
+        i += ROW_STEP;
+    }
+    present.of_warp()
+}
+
+/// Passes the selected ones of a row's distances to `put`: place in the row, distance, and place
+/// among the selected ones. Returns their number. The whole warp calls this.
+#[inline(always)]
+fn compact((row, len): (Shared<u32>, u32), selection: Selection, put: impl Fn(u32, u32, u32)) -> u32 {
+    let Selection { threshold, mut ties } = selection;
+    let leaves_ties = ties != ALL_TIES;
+    let before = |lanes: u32| (lanes & ((1 << warp::lane_id()) - 1)).count_ones();
+    let mut end = 0;
+    let mut i = 4 * warp::lane_id();
+    while i < len {
+        keep_rolled();
+        let four = row.get_quad(i as usize).0;
+        unroll!(4, I => {
+            let mut is_selected = four[I] <= threshold;
+            if leaves_ties {
+                let is_tie = four[I] == threshold;
+                let lanes = warp::ballot(is_tie);
+                is_selected &= !is_tie || before(lanes) < ties;
+                ties = ties.saturating_sub(lanes.count_ones());
+            }
+            let lanes = warp::ballot(is_selected);
+            if is_selected {
+                put(i + I as u32, four[I], end + before(lanes));
+            }
+            end += lanes.count_ones();
+        });
+        i += ROW_STEP;
+    }
+    end
+}
+
+/// Writes the first `k` of `len` sorted keys to an empty list. The whole warp calls this.
 #[inline(always)]
 fn put_first(
     (sorted, len): (Shared<Key>, u32),
@@ -136,13 +201,13 @@ fn put_first(
     (k, out): (u32, GlobalMut<Key>),
     bounds: GlobalMut<f32>,
 ) {
-    let mut i = thread_idx_x();
+    let mut i = warp::lane_id();
     while i < len && i < k {
         let key = sorted.get(i as usize);
         out.set(i as usize, key);
         if i + 1 == k {
             bounds.set(node as usize, key::distance(key));
         }
-        i += SETTLE_THREADS;
+        i += 32;
     }
 }

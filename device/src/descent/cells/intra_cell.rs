@@ -1,41 +1,31 @@
 //! Intra-cell join: all pairs inside a cell.
 //!
 //! ```text
-//! block = job: up to 128 queries x any number of rows, all members of one cell
+//! block = job: up to 128 queries x up to `capacity` rows, all members of one cell
 //! walk the tiles of rows (block::tile_walk):
-//!     mark the pairs whose nearness is above the threshold of their line
-//!     reserve places for the marked pairs of each line
-//!     write a key (distance, row) to each place
-//! counts[line] = keys of each line
+//!     distances[line][row] = ordered bits of the distance of each pair
 //! ```
 //!
 //! | buffer | shape |
 //! | --- | --- |
 //! | `jobs` | 4 words per block ([`Job`]) |
-//! | `candidates` | 128 lines per block x `capacity` keys |
-//! | `counts` | 128 per block |
-//! | shared memory | that of the walk, then per line: next place, end of places, term |
+//! | `distances` | 128 lines per block x `capacity` words |
+//! | shared memory | that of the walk, then the term of each line |
 //!
 //! Optimisations:
 //!
-//! 1. A pair costs one subtraction: the sign of threshold minus [nearness](super::nearness) is its
-//!    bit.
-//! 2. Keys carry the distance that the tensor cores computed. Exact distances are computed once,
-//!    for the final lists ([`Finish`](super::Finish)).
-//! 3. A line belongs to one block, so its cursor lies in shared memory.
-//! 4. All places of a line are reserved by one addition. The additions of a lane's eight lines are
-//!    issued one after another; no line waits for another.
-//! 5. A line with more keys than places is dropped as a whole. Which keys fit would be chance.
-//! 6. A loop writes the keys of a line. Code for each of a lane's 64 pairs would take the driver
-//!    twice as long to compile as any other kernel.
+//! 1. Most rows of a cell are compared with an empty list, so all of them would be candidates:
+//!    places follow from the pair, without counting or locks. A distance takes four bytes, where a
+//!    key takes eight. The merge looks up the ids of the few that it keeps.
+//! 2. Distances are those that the tensor cores computed. Exact ones are computed once, for the
+//!    final lists ([`Finish`](super::Finish)).
+//! 3. A store of a warp fills whole sectors of 32 bytes: eight lines of eight rows.
 //!
-//! Bound by the products of the walk; keys written and read again are about as many bytes as the
-//! lists.
+//! Bound by memory: distances, 2.2 GB for a million nodes in cells of 550.
 
-use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
 use cuda_std::shared;
-use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::thread::{block_idx_x, thread_idx_x};
 
 use super::nearness;
 use crate::block::copied;
@@ -44,12 +34,12 @@ use crate::block::tile;
 use crate::block::tile_walk::{
     Epilogue, LanePart, Lookups, TileWalk, Tiles, column_of, tile_walk_shared_bytes, walk_tiles,
 };
-use crate::key::{self, Key};
+use crate::key;
 
-/// Bytes of dynamic shared memory of the intra-cell join: the walk's, plus, per query line:
-/// next place, end of places, norm term.
+/// Bytes of dynamic shared memory of the intra-cell join: the walk's, and the norm term of each
+/// query line.
 pub const fn intra_cell_join_shared_bytes(units: u32) -> u32 {
-    tile_walk_shared_bytes(units) + tile::SIDE * 12
+    tile_walk_shared_bytes(units) + tile::SIDE * 4
 }
 
 /// The intra-cell join.
@@ -57,24 +47,21 @@ pub const fn intra_cell_join_shared_bytes(units: u32) -> u32 {
 pub struct IntraCellJoin<S> {
     /// Vectors; queries and rows are the same ones.
     pub tiles: Tiles<S>,
-    /// In: one bound per vector, in f32 for every type of products.
-    pub bounds: Global<f32>,
     /// In: the vectors of all cells' members, cell by cell.
     pub members: Global<u32>,
     /// In: a [`Job`] per block.
     pub jobs: Global<u32>,
-    /// Out: keys found per line, including those beyond `capacity`; [`tile::SIDE`] lines per block.
-    pub counts: GlobalMut<u32>,
-    /// Out: `capacity` keys per line: a row's vector at the distance that the tensor cores
-    /// computed, less the query's norm.
-    pub candidates: GlobalMut<Key>,
-    /// Candidates per line. All lines together have fewer than 2^32.
+    /// Out: [`ordered`](key::ordered) distances, `capacity` per line and [`tile::SIDE`] lines per
+    /// block: those that the tensor cores computed, less the query's norm. Lines without a query
+    /// are left as they are, and so are places from eight behind the last row on.
+    pub distances: GlobalMut<u32>,
+    /// Distances per line, a multiple of [`tile::SIDE`].
     pub capacity: u32,
     /// Unused.
     pub padding: u32,
 }
 
-/// A job of [`IntraCellJoin`]: up to 128 queries against any number of rows.
+/// A job of [`IntraCellJoin`]: up to 128 queries against up to `capacity` rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Job {
@@ -109,23 +96,18 @@ copied! {
     IntraCellJoin<S>;
 }
 
-/// Writer of candidates. Each line belongs to this block alone.
-struct Candidates<S> {
-    keys: GlobalMut<Key>,
-    /// The next place of each line in `keys`.
-    next: Shared<u32>,
-    /// The end of each line's places.
-    ends: Shared<u32>,
+/// Writer of the distances of a block's lines.
+struct Distances<S> {
+    lines: GlobalMut<u32>,
+    capacity: u32,
     terms: Shared<S>,
+    query_count: u32,
+    row_count: u32,
+    /// The first row of the next tile.
+    first_row: u32,
 }
 
-/// The marks of line `row` of a lane's eight: bit `7 - c` for column `c`.
-#[inline(always)]
-fn marks_of(marks: [u32; 2], row: usize) -> u32 {
-    marks[row / 4] >> (24 - 8 * (row % 4)) & 0xff
-}
-
-impl<S: TileSum> Epilogue<S> for Candidates<S> {
+impl<S: TileSum> Epilogue<S> for Distances<S> {
     #[inline(always)]
     fn term(norm: S) -> S {
         S::term(norm)
@@ -137,42 +119,29 @@ impl<S: TileSum> Epilogue<S> for Candidates<S> {
     }
 
     #[inline(always)]
-    fn tile(&mut self, sums: &tile::Sums<S>, thresholds: &[S; 8], part: LanePart<S>) {
+    fn tile(&mut self, sums: &tile::Sums<S>, _: &[S; 8], part: LanePart<S>) {
         let LanePart { line, column, columns } = part;
-        // From the top, bit 8 (r % 4) + c of word r / 4: the pair of line r and column c is near.
-        let mut marks = [0u32; 2];
+        let mut others = [S::default(); 8];
+        unroll!(8, C => others[C] = columns.biases.get((column + column_of(C)) as usize));
         unroll!(8, R => {
-            unroll!(8, C => {
-                marks[R / 4] = S::push_below(marks[R / 4], thresholds[R], nearness::of(sums, R, C));
-            });
-        });
-        // Optimisation 4.
-        let mut firsts = [0u32; 8];
-        unroll!(8, R => {
-            let hits = marks_of(marks, R);
-            if hits != 0 {
-                firsts[R] = self.next.fetch_add((line + 8 * R as u32) as usize, hits.count_ones());
+            let own = line + 8 * R as u32;
+            if own < self.query_count {
+                let term = self.terms.get(own as usize);
+                let distance = |c: usize| {
+                    let value = S::from_nearness(nearness::of(sums, R, c), term, others[c]);
+                    u64::from(key::ordered(value.to_f32()))
+                };
+                let to = self.lines.offset((own * self.capacity + self.first_row + column) as usize);
+                // Two neighbouring columns at a time.
+                let pairs: GlobalMut<u64> = to.cast();
+                unroll!(4, N => {
+                    if self.first_row + (column & !7) + 8 * (N as u32) < self.row_count {
+                        pairs.set(4 * N, distance(2 * N) | distance(2 * N + 1) << 32);
+                    }
+                });
             }
         });
-        unroll!(8, R => {
-            let mut hits = marks_of(marks, R);
-            // The merge skips a line with more keys than places.
-            if hits != 0 && firsts[R] + hits.count_ones() <= self.ends.get((line + 8 * R as u32) as usize) {
-                let term = self.terms.get((line + 8 * R as u32) as usize);
-                let mut place = firsts[R] as usize;
-                // Optimisation 6.
-                while hits != 0 {
-                    keep_rolled();
-                    let c = hits.leading_zeros() - 24;
-                    hits &= !(0x80 >> c);
-                    let column = (column + column_of(c as usize)) as usize;
-                    let nearness = nearness::select(sums, R, c);
-                    let value = S::from_nearness(nearness, term, columns.biases.get(column));
-                    self.keys.set(place, key::pack(value.to_f32(), columns.vectors.get(column)));
-                    place += 1;
-                }
-            }
-        });
+        self.first_row += tile::SIDE;
     }
 }
 
@@ -190,41 +159,31 @@ fn intra_cell_join<E: TileElement>(p: &IntraCellJoin<E::Sum>) {
         tile_step: 1,
         visits: tiles,
     };
-    // The barriers of the walk come between these writes and the first use.
-    let next: Shared<u32> = shared::dynamic(tile_walk_shared_bytes(p.tiles.units) as usize);
-    let ends = next.offset(tile::SIDE as usize);
-    let terms: Shared<E::Sum> = ends.offset(tile::SIDE as usize).cast();
+    let terms: Shared<E::Sum> = shared::dynamic(tile_walk_shared_bytes(p.tiles.units) as usize);
     let thread = thread_idx_x();
-    let line = block_idx_x() * tile::SIDE + thread;
-    let begin = line * p.capacity;
     let vector = |member: u32| p.members.get(member as usize);
-    let norm = |line: u32| p.tiles.biases.get(vector(job.first_query + line) as usize);
+    // The barriers of the walk come between these writes and the first use.
     if thread < tile::SIDE {
-        next.set(thread as usize, begin);
-        ends.set(thread as usize, begin + p.capacity);
-        let norm = if thread < job.query_count { norm(thread) } else { E::Sum::NEVER };
+        let norm = || p.tiles.biases.get(vector(job.first_query + thread) as usize);
+        let norm = if thread < job.query_count { norm() } else { E::Sum::NEVER };
         terms.set(thread as usize, E::Sum::term(norm));
     }
-    let threshold = |line: u32| {
-        if line >= job.query_count {
-            return E::Sum::UNBOUNDED;
-        }
-        let bound = p.bounds.get(vector(job.first_query + line) as usize);
-        E::Sum::nearness(E::Sum::from_f32(bound), norm(line))
+    let mut distances = Distances {
+        lines: p.distances.offset((block_idx_x() * tile::SIDE) as usize * p.capacity as usize),
+        capacity: p.capacity,
+        terms,
+        query_count: job.query_count,
+        row_count: job.row_count,
+        first_row: 0,
     };
-    let mut candidates = Candidates { keys: p.candidates, next, ends, terms };
-    let lookups = Lookups { query_vector: vector, row_vector: vector, bound: threshold };
-    walk_tiles::<E, _>(&p.tiles, walk, lookups, &mut candidates);
-    sync_threads();
-    if thread < tile::SIDE {
-        p.counts.set(line as usize, next.get(thread as usize) - begin);
-    }
+    let lookups = Lookups { query_vector: vector, row_vector: vector, bound: |_| E::Sum::UNBOUNDED };
+    walk_tiles::<E, _>(&p.tiles, walk, lookups, &mut distances);
 }
 
 macro_rules! intra_cell_join_kernels {
     ($($name:ident $element:ty, $sum:ty;)*) => {$(
-        /// Finds, for the queries of each job, the members of their cell below their bound, the
-        /// query itself among them (see [`IntraCellJoin`]).
+        /// Computes the distances of the queries of each job to members of their cell (see
+        /// [`IntraCellJoin`]).
         ///
         /// Launch: a block of [`tile::THREADS`] per job; [`intra_cell_join_shared_bytes`].
         ///

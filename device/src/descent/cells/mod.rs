@@ -5,8 +5,8 @@
 //!
 //! ```text
 //! for each job (up to 128 members of a cell x other members):     intra-cell join
-//!     candidates of each query = members below its bound
-//! merge candidates into the lists; tighten the bounds
+//!     distances of each query to the members
+//! merge the smallest distances into the lists; tighten the bounds
 //! for each pass over ranks of probed cells:
 //!     for each query tile (up to 128 assigned vectors of a cell):  cross-cell join
 //!         propose each pair to both vectors, if below the bound of either and not known

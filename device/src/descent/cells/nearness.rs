@@ -46,12 +46,3 @@ pub(super) fn begin_with<S: TileSum>(
 pub(super) fn of<S: TileSum>(sums: &Sums<S>, row: usize, c: usize) -> S {
     sums[4 * (row / 2) + c / 2][2 * (row % 2) + c % 2]
 }
-
-/// As [`of`], for a column that is known at run time alone: selected by halves, from registers.
-#[inline(always)]
-pub(super) fn select<S: TileSum>(sums: &Sums<S>, row: usize, c: u32) -> S {
-    let either = |second: u32, a: S, b: S| if c & second != 0 { b } else { a };
-    let mut of_pairs = [S::default(); 4];
-    unroll!(4, C => of_pairs[C] = either(1, of(sums, row, 2 * C), of(sums, row, 2 * C + 1)));
-    either(4, either(2, of_pairs[0], of_pairs[1]), either(2, of_pairs[2], of_pairs[3]))
-}

@@ -35,7 +35,7 @@ use cuda_std::thread::block_idx_x;
 use cuda_std::warp::{WarpReductionOp, warp_reduce};
 use cuda_std::{keep_rolled, shared};
 
-use crate::block::sort::{partition_point, rank, sort_warp};
+use crate::block::sort::{partition_point, sort_by_warp};
 use crate::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS, merge_flagged};
 use crate::descent::slots::two_slots;
 use crate::key::{self, Key, NONE};
@@ -112,10 +112,7 @@ pub unsafe fn cells_merge_proposals(p: MergeProposals) {
     if len == 0 {
         return;
     }
-    sort_runs(runs, len);
-    warp::sync();
-    let keys = merge_runs(runs, sorted, len);
-    warp::sync();
+    let keys = sort_by_warp(runs, sorted, len);
     let added = merge_flagged((list, p.k), (keys, len), out, (warp::lane_id(), 32));
     if node.is_multiple_of(COUNTED) {
         // SAFETY: the whole warp reaches this.
@@ -213,43 +210,4 @@ fn drop_known(runs: Shared<Key>, end: u32, (list, k): (Shared<Key>, u32)) -> u32
         run += 32;
     }
     left
-}
-
-/// Sorts runs of 32 of the first `end` keys, with [`NONE`] behind the last.
-#[inline(always)]
-fn sort_runs(runs: Shared<Key>, end: u32) {
-    let mut run = 0;
-    while run < end {
-        keep_rolled();
-        let place = run + warp::lane_id();
-        let key = if place < end { runs.get(place as usize) } else { NONE };
-        runs.set(place as usize, sort_warp(key));
-        run += 32;
-    }
-}
-
-/// Merges the sorted runs of the first `end` keys; returns the sorted keys, in `sorted` or, of one
-/// run, in place.
-#[inline(always)]
-fn merge_runs(runs: Shared<Key>, sorted: Shared<Key>, end: u32) -> Shared<Key> {
-    let lane = warp::lane_id();
-    let (mut keys, mut run) = (runs, 0);
-    while end > 32 && run < end {
-        keep_rolled();
-        keys = sorted;
-        let key = runs.get((run + lane) as usize);
-        let mut place = lane;
-        let mut other = 0;
-        while other < end {
-            if other != run {
-                place += rank(runs.offset(other as usize), 32, key);
-            }
-            other += 32;
-        }
-        if key != NONE {
-            sorted.set(place as usize, key);
-        }
-        run += 32;
-    }
-    keys
 }

@@ -37,7 +37,7 @@ use cuda_std::{keep_rolled, shared};
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::{ExactQuery, Metric, query_bytes};
-use crate::block::sort::{merge_block, sort_block};
+use crate::block::sort::{merge, sort_block};
 use crate::block::sums::{QueryBound, TileSum};
 use crate::key::{self, Key, NONE};
 
@@ -159,7 +159,7 @@ fn settle<T: Element, S: TileSum>(p: &ExactSettle<T, S>) {
     let len = kept.get(0);
     let sorted = sort_block(keys, spare, len);
     if len > 0 {
-        merge_block((list, p.k), (sorted, len), |place, key| out.set(place as usize, key));
+        merge((list, p.k), (sorted, len), (thread, SETTLE_THREADS), |place, key| out.set(place as usize, key));
     }
     // Another thread of this block wrote the k-th key.
     sync_threads();

@@ -2,8 +2,7 @@
 //!
 //! A vector is assigned to the cell of its nearest centre, or of its nearest two, and probes
 //! further near cells ([`cluster`](crate::cluster)). First the intra-cell join compares the members
-//! of each cell with one another on tensor cores. Keys below a list's bound are its candidates, and
-//! are merged into it. Then the cross-cell join compares the assigned vectors of each cell, a query
+//! of each cell with one another on tensor cores. The nearest ones are merged into each list. Then the cross-cell join compares the assigned vectors of each cell, a query
 //! tile at a time, with the vectors that probe it, from the nearest ranks to the farthest. It
 //! proposes each vector of a pair to the other if the pair is below the bound of either. So two
 //! neighbours find each other if only one of them probes the other's cell: half as many probes
@@ -20,7 +19,7 @@ use std::ops::Range;
 use tagore_device::block::tile;
 use tagore_device::block::tile_walk::Tiles;
 use tagore_device::descent::cells::{
-    COUNTED, CrossCellJoin, IntraCellJoin, JOB_WORDS, Job, KnownSets, MergeCandidates, MergeProposals,
+    CANDIDATE_LINES, CANDIDATE_THREADS, COUNTED, CrossCellJoin, IntraCellJoin, JOB_WORDS, Job, KnownSets, MergeCandidates, MergeProposals,
     QUERY_TILE_WORDS, cells_cross_join_f16, cells_cross_join_i8, cells_cross_join_u8, cells_intra_join_f16,
     cells_intra_join_i8, cells_intra_join_u8, cells_known_sets, cells_merge_candidates,
     cells_merge_proposals, known_bits,
@@ -28,7 +27,6 @@ use tagore_device::descent::cells::{
 use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS};
 use tagore_device::key::Key;
 use tagore_device::random::{Draws, Stage};
-use tagore_device::search::exact::SETTLE_THREADS;
 
 pub(crate) use schedule::ROUND;
 use schedule::passes;
@@ -58,13 +56,12 @@ impl<T: JoinKernels + ClusterKernels> CellKernels for T {}
 
 /// Buffers of the joins of one clustering.
 struct JoinBuffers {
-    /// Candidates of the intra-cell join; later proposals.
+    /// Distances of the intra-cell join, two to a key; later proposals.
     keys: Buffer<Key>,
     known: Buffer<u32>,
     jobs: Buffer<u32>,
     query_tiles: Buffer<u32>,
     starts: Buffer<u32>,
-    counts: Buffer<u32>,
 }
 
 /// Buffers that stay from one clustering to the next.
@@ -146,7 +143,6 @@ impl Build<'_> {
             jobs: memory.buffer("jobs")?,
             query_tiles: memory.buffer("query tiles")?,
             starts: memory.buffer("cell starts")?,
-            counts: memory.buffer("counts")?,
         };
         let words = |job: &Job| [job.first_query, job.query_count, job.first_row, job.row_count];
         buffers.jobs.upload(&slabs.iter().flatten().flat_map(words).collect::<Vec<u32>>())?;
@@ -196,35 +192,35 @@ struct Join<'a, 'b, T: CellKernels> {
 }
 
 impl<T: CellKernels> Join<'_, '_, T> {
-    /// Runs the intra-cell join of `jobs` and merges its candidates.
+    /// Runs the intra-cell join of `jobs` and merges the smallest distances.
     fn intra_cell(&mut self, jobs: Range<usize>) -> Result<()> {
         let Self { build, nodes, kept, buffers, cells, .. } = self;
+        let words = buffers.jobs.view().offset(jobs.start * JOB_WORDS);
         let join = IntraCellJoin::<T::Sum> {
             tiles: nodes.both_sides(),
-            bounds: kept.bounds.view(),
             members: cells.members.view(),
-            jobs: buffers.jobs.view().offset(jobs.start * JOB_WORDS),
-            counts: buffers.counts.view_mut(),
-            candidates: buffers.keys.view_mut(),
+            jobs: words,
+            distances: buffers.keys.view_mut().cast(),
             capacity: ROUND as u32,
             padding: 0,
         };
         let merge = MergeCandidates {
-            candidates: buffers.keys.view(),
-            counts: buffers.counts.view(),
+            distances: buffers.keys.view().cast(),
             members: cells.members.view(),
-            jobs: buffers.jobs.view().offset(jobs.start * JOB_WORDS),
+            jobs: words,
             lists: nodes.lists.view_mut(),
             bounds: kept.bounds.view_mut(),
             capacity: ROUND as u32,
             k: build.k as u32,
         };
-        let (tiles, lines) = ([jobs.len() as u32, 1, 1], [jobs.len() as u32 * tile::SIDE, 1, 1]);
-        // SAFETY: members are nodes, and the jobs name members; there is room for the lines of a
-        // slab; lists and bounds are of all nodes; and the memory outlives the work.
+        let tiles = jobs.len() as u32;
+        let blocks = tiles * (tile::SIDE / CANDIDATE_LINES);
+        // SAFETY: members are nodes, and the jobs name members, at most `capacity` rows each; there
+        // is room for the lines of a slab; lists and bounds are of all nodes; and the memory
+        // outlives the work.
         unsafe {
-            build.gpu.launch::<T::IntraCellJoin>(tiles, tile::THREADS, (join,))?;
-            build.gpu.launch::<cells_merge_candidates>(lines, SETTLE_THREADS, (merge,))
+            build.gpu.launch::<T::IntraCellJoin>([tiles, 1, 1], tile::THREADS, (join,))?;
+            build.gpu.launch::<cells_merge_candidates>([blocks, 1, 1], CANDIDATE_THREADS, (merge,))
         }
     }
 

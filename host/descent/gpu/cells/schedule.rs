@@ -11,19 +11,16 @@ use tagore_device::key::Key;
 
 use crate::gpu::MemoryPlan;
 
-/// Most members that an intra-cell join compares with a query between two merges.
+/// Most members that an intra-cell join compares with a query between two merges: twice those of an
+/// average cell.
 pub(crate) const ROUND: usize = 1024;
 
-/// Members of the first round, in a cell of several rounds. All of them become candidates; later
-/// members only if below the list's bound.
-const FIRST_ROUND: usize = 384;
+/// Bounds on the room for the distances of a slab, in keys of two distances. The cross-cell join
+/// uses the same memory for proposals.
+const SLAB_KEYS: (usize, usize) = (1 << 25, 1 << 27);
 
-/// Most members of a cell with one round.
-const ONE_ROUND: usize = 640;
-
-/// Bounds on the room for candidates of a slab, in keys. The cross-cell join uses the same memory
-/// for proposals.
-const CANDIDATES: (usize, usize) = (1 << 25, 1 << 27);
+/// Keys of the distances of a line.
+const LINE_KEYS: usize = ROUND / 2;
 
 /// Ends of the ranks of each pass. The nearest cells come first and alone, so that bounds are tight
 /// when many vectors follow, and few proposals to a node are pending at once.
@@ -66,10 +63,10 @@ impl JoinSizes {
         (members + (side - 1) * self.cells) / side
     }
 
-    /// Tiles of a slab, whose candidates are merged together.
+    /// Tiles of a slab, whose distances are merged together.
     pub(super) fn slab_tiles(self) -> usize {
-        let keys = (PROPOSALS as usize * self.nodes).clamp(CANDIDATES.0, CANDIDATES.1);
-        keys / (ROUND * tile::SIDE as usize)
+        let keys = (PROPOSALS as usize * self.nodes).clamp(SLAB_KEYS.0, SLAB_KEYS.1);
+        keys / (LINE_KEYS * tile::SIDE as usize)
     }
 
     /// Query lines of a slab.
@@ -85,16 +82,15 @@ impl JoinSizes {
     /// Device memory of one clustering.
     pub(in crate::descent::gpu) fn plan(self) -> MemoryPlan {
         let tiles = self.most_tiles(self.nodes);
-        let rounds = 1 + self.most_members().div_ceil(ROUND);
+        let rounds = self.most_members().div_ceil(ROUND);
         let query_tiles = self.most_tiles(self.assignments * self.nodes);
-        let keys = (self.slab_lines() * ROUND).max(self.nodes * PROPOSALS as usize);
+        let keys = (self.slab_lines() * LINE_KEYS).max(self.nodes * PROPOSALS as usize);
         MemoryPlan::new()
             .with::<Key>("proposals", keys)
             .with::<u32>("known sets", self.nodes << known_bits(self.k as u32))
             .with::<u32>("jobs", tiles * rounds * JOB_WORDS)
             .with::<u32>("query tiles", query_tiles * QUERY_TILE_WORDS)
             .with::<u32>("cell starts", self.cells * self.probes + 1)
-            .with::<u32>("counts", self.slab_lines())
     }
 }
 
@@ -187,12 +183,8 @@ impl Ranks<'_> {
 
 /// Members compared in `round` of a cell of `rows` members; none if no members are left.
 fn round_of(rows: usize, round: usize) -> Option<Range<usize>> {
-    if rows <= ONE_ROUND {
-        return (round == 0).then_some(0..rows);
-    }
-    let begin = if round == 0 { 0 } else { FIRST_ROUND + (round - 1) * ROUND };
-    let end = FIRST_ROUND + round * ROUND;
-    (begin < rows).then_some(begin..end.min(rows))
+    let begin = round * ROUND;
+    (begin < rows).then_some(begin..rows.min(begin + ROUND))
 }
 
 /// The ranks of each pass of the cross-cell join, where a node probes `probes` cells.
