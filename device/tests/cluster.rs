@@ -87,16 +87,30 @@ fn orders<E: Value>(number: usize) -> impl Iterator<Item = u64> {
 /// Vectors, centres, dimension, probes, largest value. Few values make ties.
 type Case = (usize, usize, usize, usize, i64);
 
-/// Compares vectors with all centres.
+/// Compares vectors with all centres, in the order that they are drawn in.
 fn assign<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>(cases: &[Case]) {
+    assign_in_order::<E, K>(cases, |_| 0);
+}
+
+/// Compares vectors, the first ones zero, with all centres, by the rank of their squared norm.
+fn assign_in_order<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>(
+    cases: &[Case],
+    rank: impl Fn(i64) -> i64,
+) {
     let cases = cases
         .iter()
         .copied()
         .enumerate()
         .flat_map(|(number, case)| orders::<E>(number).map(move |seed| (seed, case)));
     for (seed, (count, centre_count, dim, probes, most)) in cases {
-        let vectors = integers(2 * count * dim, 0, most, seed + 1);
-        let centres = integers(centre_count * dim, 0, most, seed + 2);
+        let mut vectors = integers(2 * count * dim, 0, most, seed + 1);
+        let drawn = integers(centre_count * dim, 0, most, seed + 2);
+        let mut rows: Vec<&[i64]> = drawn.chunks_exact(dim).collect();
+        rows.sort_by_key(|row| rank(dot(row, row)));
+        let centres = rows.concat();
+        if rank(1) != rank(0) {
+            vectors[..dim].fill(0);
+        }
         // With a list: every third vector, from the last on.
         let listed = seed != 0;
         let ids: Vec<u32> = (0..count as u32)
@@ -153,6 +167,7 @@ fn vectors_find_their_nearest_centres() {
         (130, 3, 97, 8, 9),
         (257, 300, 12, 6, 2),
         (130, 700, 24, 32, 100),
+        (200, 900, 40, 12, 50),
         (33, 40, 8, 21, 3),
         (70, 129, 300, 3, 9),
         (128, 128, 64, 1, 1),
@@ -160,6 +175,16 @@ fn vectors_find_their_nearest_centres() {
     assign::<f16, cluster_assign_f16>(&cases);
     assign::<u8, cluster_assign_u8>(&cases);
     assign::<i8, cluster_assign_i8>(&cases);
+}
+
+#[test]
+fn near_centres_come_first_or_last() {
+    // Of later tiles no centre is near the first vector, or every one: more than its queue holds.
+    let cases = [(1, 500, 24, 12, 50), (140, 400, 12, 5, 9), (3, 300, 40, 32, 30)];
+    assign_in_order::<f16, cluster_assign_f16>(&cases, |norm| norm);
+    assign_in_order::<f16, cluster_assign_f16>(&cases, |norm| -norm);
+    assign_in_order::<u8, cluster_assign_u8>(&cases, |norm| norm);
+    assign_in_order::<i8, cluster_assign_i8>(&cases, |norm| -norm);
 }
 
 #[test]

@@ -12,7 +12,7 @@
 //! | buffer | shape |
 //! | --- | --- |
 //! | `nearest` | vectors x `probes` centres |
-//! | shared memory | vector chunks, 2 stages of centre chunks with a gap, 128 x `probes` keys |
+//! | shared memory | vector chunks, 2 stages of centre chunks with a gap, then keys |
 //!
 //! Optimisations:
 //!
@@ -24,6 +24,7 @@
 //!    first.
 
 mod nearest;
+mod queue;
 mod several;
 
 pub use nearest::*;

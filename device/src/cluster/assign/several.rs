@@ -1,49 +1,67 @@
 //! The nearest several centres of vectors.
 //!
 //! ```text
-//! for each quarter of the columns of a tile:
+//! first tile, for each quarter of its columns:
 //!     values = bias + weight * sums, to shared memory
 //!     each warp, for each of its 16 vectors:
 //!         if any of 32 values may be below the vector's last key: select the best keys
+//! later tiles: queue the values up to the last key of their vector (queue.rs)
+//!     if a vector has more than its queue holds: as the first tile
+//!     else each vector's lane inserts its queue
 //! write the best keys' centres
 //! ```
 //!
 //! | buffer | shape |
 //! | --- | --- |
 //! | values | 32 columns x 133 words, in the place of the last chunk of centres |
+//! | best keys | 128 vectors x `probes` keys, an odd number of keys apart |
 //!
 //! Optimisations:
 //!
-//! 1. A vector's best keys lie one to a lane, up to 32. A vote tells whether any of 32 values is
-//!    below the last key. Few are put in their place by votes and a shuffle, many are sorted and
-//!    merged by a bitonic network.
-//! 2. Between tiles the keys lie in shared memory, since the sums need the registers. A warp
+//! 1. In the first tile a vector's best keys lie one to a lane, up to 32. A vote tells whether any
+//!    of 32 values is below the last key. Few are put in their place by votes and a shuffle, many
+//!    are sorted and merged by a bitonic network.
+//! 2. Later tiles have few near centres, since lists begin with the nearest. Signs of differences
+//!    tell them in registers, so other values do not pass shared memory. Sixteen lanes of a warp
+//!    then insert at a time, each into the keys of its own vector.
+//! 3. Between tiles the keys lie in shared memory, since the sums need the registers. A warp
 //!    touches only the keys of its own vectors, so no barrier is needed.
-//! 3. The values take the place of the centres' last chunk, which all warps have left. Two blocks
-//!    then fit a multiprocessor.
+//! 4. Values and queues take the place of the centres' last chunk, which all warps have left. Two
+//!    blocks then fit a multiprocessor.
 //!
-//! Bound by shared memory and selection: passing values and finding near ones, and putting these in
-//! their place.
+//! Bound by instruction issue: products, three instructions for each value, and insertion.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::sync_threads;
 use cuda_std::{keep_rolled, shared};
 
+use super::queue::{Queue, queue_bytes};
 use super::{Assign, Block, COLUMN_STRIDE, chunk_bytes};
 use crate::block::sort::sort_warp;
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
 
 /// Vectors per warp.
-const LINES_PER_WARP: u32 = tile::SIDE / (tile::THREADS / 32);
+pub(super) const LINES_PER_WARP: u32 = tile::SIDE / (tile::THREADS / 32);
 
 /// Number of new keys from which on they are sorted and merged, rather than inserted one by one.
 const MANY: u32 = 6;
 
+/// Keys from one vector's best keys to the next: an odd number, so that the lanes of a warp, each
+/// with the key of another vector, hit different banks.
+const fn kept_stride(probes: u32) -> u32 {
+    probes | 1
+}
+
+/// Bytes of the best keys of all vectors.
+const fn kept_bytes(probes: u32) -> u32 {
+    tile::SIDE * kept_stride(probes) * 8
+}
+
 /// Bytes of dynamic shared memory for vectors of `units` units of 16 bytes, and `probes` centres
 /// each.
 pub const fn assign_shared_bytes(units: u32, probes: u32) -> u32 {
-    chunk_bytes(units) + tile::SIDE * probes * 8
+    chunk_bytes(units) + kept_bytes(probes) + queue_bytes()
 }
 
 /// Selects the smallest `probes` of the warp's ascending keys `best` and of one other key per lane.
@@ -88,15 +106,16 @@ fn select(mut best: u64, key: u64, probes: u32) -> u64 {
 #[derive(Clone, Copy)]
 struct Several<'a, S> {
     block: Block<'a, S>,
-    /// The best keys: `probes` per line.
+    /// The best keys: `probes` per line, `kept_stride` apart.
     kept: Shared<u64>,
+    queue: Queue<S>,
 }
 
 impl<S: TileSum> Several<'_, S> {
     /// The keys of a line.
     #[inline(always)]
     fn kept_of(&self, line: u32) -> Shared<u64> {
-        self.kept.offset((line * self.block.p.probes) as usize)
+        self.kept.offset((line * kept_stride(self.block.p.probes)) as usize)
     }
 
     /// Clears the keys of the warp's vectors.
@@ -164,6 +183,54 @@ impl<S: TileSum> Several<'_, S> {
         }
     }
 
+    /// The value of the last key of the warp's vector `i`, in lane `i`.
+    #[inline(always)]
+    fn farthest(&self) -> u32 {
+        let line = thread::warp_idx() * LINES_PER_WARP + warp::lane_id() % LINES_PER_WARP;
+        (self.kept_of(line).get(self.block.p.probes as usize - 1) >> 32) as u32
+    }
+
+    /// Selects the best keys of the warp's vectors from a tile.
+    #[inline(always)]
+    fn select_tile(&self, sums: &tile::Sums<S>, first_centre: u32, values: Shared<S>) {
+        let mut farthest = self.farthest();
+        unroll!(4, PASS => {
+            // All warps have left the last chunk of centres, or the previous values.
+            sync_threads();
+            self.put_values::<PASS>(sums, first_centre, values);
+            sync_threads();
+            let centre = first_centre + 32 * PASS as u32 + warp::lane_id();
+            self.select_best(values, centre, &mut farthest);
+        });
+    }
+
+    /// Inserts the queued keys of the warp's vectors, a vector to a lane.
+    #[inline(always)]
+    fn insert_queued(&self, keys: Shared<u64>) {
+        let lane = warp::lane_id();
+        if lane >= LINES_PER_WARP {
+            return;
+        }
+        let line = thread::warp_idx() * LINES_PER_WARP + lane;
+        let (kept, last) = (self.kept_of(line), self.block.p.probes - 1);
+        let count = self.queue.count(line);
+        let mut number = 0;
+        while number < count {
+            keep_rolled();
+            let key = keys.get(Queue::<S>::place(line, number));
+            if key < kept.get(last as usize) {
+                let mut place = last;
+                while place > 0 && kept.get(place as usize - 1) > key {
+                    keep_rolled();
+                    kept.set(place as usize, kept.get(place as usize - 1));
+                    place -= 1;
+                }
+                kept.set(place as usize, key);
+            }
+            number += 1;
+        }
+    }
+
     /// Writes the centres of the warp's best keys.
     #[inline(always)]
     fn write(&self, first_line: u32) {
@@ -184,23 +251,27 @@ impl<S: TileSum> Several<'_, S> {
 #[inline(always)]
 fn assign<E: TileElement>(p: &Assign<E::Sum>) {
     let Some(block) = Block::new(p) else { return };
-    let several = Several { block, kept: shared::dynamic(chunk_bytes(p.units) as usize) };
+    let kept = chunk_bytes(p.units);
+    let several = Several {
+        block,
+        kept: shared::dynamic(kept as usize),
+        queue: Queue::at(kept + kept_bytes(p.probes)),
+    };
     let first_line = thread::warp_idx() * LINES_PER_WARP;
     several.clear(first_line);
     block.begin();
     let (mut stage, mut first_centre) = (0, 0);
-    let mut farthest = u32::MAX;
     while first_centre < p.centre_count {
         let sums = block.multiply::<E>(first_centre, &mut stage);
-        let values = block.values(stage ^ 1);
-        unroll!(4, PASS => {
-            // All warps have left the last chunk of centres, or the previous values.
-            sync_threads();
-            several.put_values::<PASS>(&sums, first_centre, values);
-            sync_threads();
-            let centre = first_centre + 32 * PASS as u32 + warp::lane_id();
-            several.select_best(values, centre, &mut farthest);
-        });
+        let (values, keys) = (block.values(stage ^ 1), block.values(stage ^ 1).cast());
+        if first_centre > 0 && several.queue.put(&block, &sums, first_centre, keys) {
+            several.insert_queued(keys);
+        } else {
+            several.select_tile(&sums, first_centre, values);
+        }
+        // Lanes read keys that other lanes have put in place.
+        warp::sync();
+        several.queue.set_lasts((first_line, block.here), several.farthest());
         first_centre += tile::SIDE;
     }
     several.write(first_line);
