@@ -13,7 +13,7 @@ use tagore_device::cluster::{
 };
 use tagore_device::descent::cells::{
     CrossCellJoin, Finish, FinishExact, IntraCellJoin, KnownSets, MergeCandidates, MergeProposals,
-    cells_finish_exact, cells_known_sets, cells_merge_candidates, cells_merge_proposals,
+    cells_finish_exact, cells_known_sets, cells_merge_candidates, cells_merge_proposals, known_bits,
 };
 use tagore_device::descent::expand::Expand;
 use tagore_device::descent::merge::{MergeJoin, descent_merge};
@@ -144,7 +144,7 @@ fn of_lists(launched: &mut Launched) {
     for k in 1..=MAX_DESCENT_K {
         launched.kernel::<descent_merge>((MergeJoin { k, ..zeroed() },));
         launched.kernel::<cells_merge_proposals>((MergeProposals { k, ..zeroed() },));
-        launched.kernel::<cells_known_sets>((KnownSets { k, ..zeroed() },));
+        launched.kernel::<cells_known_sets>((KnownSets { k, bits: known_bits(k), ..zeroed() },));
         launched.kernel::<cells_finish_exact>((FinishExact { k, ..zeroed() },));
         launched.kernel::<cells_merge_candidates>((MergeCandidates {
             capacity: ROUND as u32,

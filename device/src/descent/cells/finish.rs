@@ -1,7 +1,7 @@
 //! End of every descent: exact distances.
 //!
 //! ```text
-//! block = node; row = order[node]
+//! warp = node; row = order[node]
 //! for each key of the list, four lanes together: distance of its row, exactly
 //! sort the list; write it as the row's
 //! if the list is short, or rounding moved the row too far: append the row to `lacking`
@@ -11,7 +11,7 @@
 //! | --- | --- |
 //! | `rows` | vectors of `dim` components, `stride` apart |
 //! | `lists`, `nearest` | nodes x `k` keys |
-//! | shared memory | the row's own components, `k` keys, `k` spare |
+//! | shared memory, per node | the row's own components, `k` keys, `k` spare |
 //!
 //! Optimisations:
 //!
@@ -19,8 +19,11 @@
 //!    the CPU's bytes. Each is computed once per list entry, not in every merge.
 //! 2. A list is trusted if rounding moved its row little compared with its last distance. All other
 //!    rows are searched for exactly, so the check may err on one side only.
+//! 3. One warp per node: barriers of a warp alone, and four nodes per block.
+//! 4. Products and squared differences have code of their own.
 //!
-//! Bound by memory: `k` + 1 vectors and two lists per node.
+//! Bound by instruction issue up to some 200 components, else by memory: `k` + 1 vectors and two
+//! lists per node, mostly from L2.
 //!
 //! The products of bytes are exact, so their keys hold exact distances, less the node's norm.
 //! [`cells_finish_exact()`] then reads no vectors:
@@ -38,15 +41,14 @@
 use cuda_std::atomic::Scope;
 use cuda_std::float::sqrt;
 use cuda_std::prelude::*;
-use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::thread::block_idx_x;
 use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::{ExactQuery, Metric, query_bytes};
-use crate::block::sort::sort_block;
+use crate::block::sort::sort_by_warp;
 use crate::key::{self, Key, NONE};
-use crate::search::exact::SETTLE_THREADS;
 
 /// The end of a descent.
 #[repr(C)]
@@ -76,13 +78,24 @@ pub struct Finish<T> {
     pub metric: u32,
     /// Factor of a scaled error in its comparison with a distance.
     pub least_per_error: f32,
-    /// Unused.
-    pub padding: u32,
+    /// Number of nodes.
+    pub nodes: u32,
+}
+
+/// Threads of a block of the finishing kernels, a warp per node.
+pub const FINISH_THREADS: u32 = 128;
+
+/// Nodes per block.
+pub const FINISH_NODES: u32 = FINISH_THREADS / 32;
+
+/// Bytes of the keys of a node, and as many to spare: whole runs of [`sort_by_warp`].
+const fn keys_bytes(k: u32) -> u32 {
+    k.next_multiple_of(32) * 8
 }
 
 /// Bytes of dynamic shared memory of the finishing kernels.
 pub const fn finish_shared_bytes(k: u32, dim: u32) -> u32 {
-    query_bytes(dim) + 2 * k * 8
+    FINISH_NODES * (query_bytes(dim) + 2 * keys_bytes(k))
 }
 
 copied! {
@@ -91,46 +104,59 @@ copied! {
 
 #[inline(always)]
 fn finish<T: Element>(p: &Finish<T>) {
-    let (thread, node) = (thread_idx_x(), block_idx_x() as usize);
-    let k = p.k as usize;
-    let values: Shared<T::Query> = shared::dynamic(0);
-    let keys: Shared<Key> = shared::dynamic(query_bytes(p.dim) as usize);
-    let spare = keys.offset(k);
-    let list = p.lists.offset(node * k);
-    let metric = Metric::from_u32(p.metric);
-    let own = p.order.get(node) as usize;
-    ExactQuery::load(values, p.rows.offset(own * p.stride as usize), p.dim, (thread, SETTLE_THREADS));
-    sync_threads();
-    let query = ExactQuery::<T>::new(values, p.dim);
-    let mut first = thread / 32 * (32 / GROUP);
-    while first < p.k {
-        keep_rolled();
-        let i = first + thread % 32 / GROUP;
-        let old = if i < p.k { list.get(i as usize) } else { NONE };
-        let row = if old != NONE { Some(p.order.get(key::id(old) as usize)) } else { None };
-        let distance = query.distance(metric, row.map(|row| p.rows.offset(row as usize * p.stride as usize)));
-        if i < p.k && thread % GROUP == 0 {
-            keys.set(i as usize, row.map_or(NONE, |row| key::pack(distance, row)));
-        }
-        first += SETTLE_THREADS / GROUP;
+    let node = block_idx_x() * FINISH_NODES + thread::warp_idx();
+    if node >= p.nodes {
+        return;
     }
-    sync_threads();
-    // Empty slots are last, and stay there.
-    let mut len = 0;
-    while len < p.k && keys.get(len as usize) != NONE {
-        len += 1;
-    }
-    sync_threads();
-    let sorted = sort_block(keys, spare, len);
+    let (lane, k) = (warp::lane_id(), p.k as usize);
+    let place = thread::warp_idx() * (finish_shared_bytes(p.k, p.dim) / FINISH_NODES);
+    let values: Shared<T::Query> = shared::dynamic(place as usize);
+    let keys: Shared<Key> = shared::dynamic((place + query_bytes(p.dim)) as usize);
+    let spare = keys.offset((keys_bytes(p.k) / 8) as usize);
+    let own = p.order.get(node as usize) as usize;
+    ExactQuery::load(values, p.rows.offset(own * p.stride as usize), p.dim, (lane, 32));
+    warp::sync();
+    let len = put_distances(p, node, ExactQuery::<T>::new(values, p.dim), keys);
+    warp::sync();
+    let sorted = sort_by_warp(keys, spare, len);
     let out = p.nearest.offset(own * k);
-    let mut i = thread;
+    let mut i = lane;
     while i < p.k {
         out.set(i as usize, if i < len { sorted.get(i as usize) } else { NONE });
-        i += SETTLE_THREADS;
+        i += 32;
     }
-    if thread == 0 && (len < p.k || is_uncertain(p, own, key::distance(sorted.get(p.k as usize - 1)))) {
+    if lane == 0 && (len < p.k || is_uncertain(p, own, key::distance(sorted.get(k - 1)))) {
         p.lacking.set(p.lacking_count.fetch_add(0, 1, Scope::Device) as usize, own as u32);
     }
+}
+
+/// Writes a key of the row at its exact distance for each key of the list of `node`. Returns their
+/// number: empty slots are last. The whole warp calls this.
+#[inline(always)]
+fn put_distances<T: Element>(p: &Finish<T>, node: u32, query: ExactQuery<T>, keys: Shared<Key>) -> u32 {
+    let (lane, metric) = (warp::lane_id(), Metric::from_u32(p.metric));
+    let list = p.lists.offset(node as usize * p.k as usize);
+    let (mut first, mut len) = (0, 0);
+    while first < p.k {
+        keep_rolled();
+        let i = first + lane / GROUP;
+        let old = if i < p.k { list.get(i as usize) } else { NONE };
+        let row = if old != NONE { Some(p.order.get(key::id(old) as usize)) } else { None };
+        let values = row.map(|row| p.rows.offset(row as usize * p.stride as usize));
+        // Optimisation 4.
+        let distance = match metric {
+            Metric::InnerProduct => query.distance(Metric::InnerProduct, values),
+            Metric::L2 | Metric::Cosine => query.distance(Metric::L2, values),
+        };
+        let distance = if metric == Metric::Cosine { 0.5 * distance } else { distance };
+        let writes = lane.is_multiple_of(GROUP);
+        if let Some(row) = row.filter(|_| writes) {
+            keys.set(i as usize, key::pack(distance, row));
+        }
+        len += warp::ballot(writes && row.is_some()).count_ones();
+        first += 32 / GROUP;
+    }
+    len
 }
 
 /// Whether rounding may have hidden neighbours of row `own`, whose last list distance is `last`.
@@ -149,12 +175,13 @@ macro_rules! finish_kernels {
     ($($name:ident $type:ty;)*) => {$(
         /// Computes the exact distances of the lists, and sorts the lists (see [`Finish`]).
         ///
-        /// Launch: a block of [`SETTLE_THREADS`] per node; [`finish_shared_bytes`].
+        /// Launch: a block of [`FINISH_THREADS`] per [`FINISH_NODES`] nodes;
+        /// [`finish_shared_bytes`].
         ///
         /// # Safety
         /// - The views have the shapes of [`Finish`].
         #[kernel(
-            block = SETTLE_THREADS,
+            block = FINISH_THREADS,
             shared = finish_shared_bytes(p.k, p.dim),
             blocks_per_multiprocessor = 10
         )]
@@ -170,12 +197,6 @@ finish_kernels! {
     cells_finish_u8 u8;
     cells_finish_i8 i8;
 }
-
-/// Threads of a block of [`cells_finish_exact()`], a warp per node.
-pub const FINISH_EXACT_THREADS: u32 = 128;
-
-/// Nodes per block of [`cells_finish_exact()`].
-pub const FINISH_EXACT_NODES: u32 = FINISH_EXACT_THREADS / 32;
 
 /// Most components of bytes whose keys hold exact values: norms and products are below 2^24.
 pub const MOST_EXACT: usize = 256;
@@ -205,20 +226,20 @@ pub struct FinishExact {
 
 /// Bytes of dynamic shared memory of [`cells_finish_exact()`].
 pub const fn finish_exact_shared_bytes(k: u32) -> u32 {
-    FINISH_EXACT_NODES * k * 8
+    FINISH_NODES * k * 8
 }
 
 /// Adds the nodes' norms to the distances of their lists, and orders equal distances by row (see
 /// [`FinishExact`]).
 ///
-/// Launch: a block of [`FINISH_EXACT_THREADS`] per [`FINISH_EXACT_NODES`] nodes;
+/// Launch: a block of [`FINISH_THREADS`] per [`FINISH_NODES`] nodes;
 /// [`finish_exact_shared_bytes`].
 ///
 /// # Safety
 /// - The views have the shapes of [`FinishExact`].
-#[kernel(block = FINISH_EXACT_THREADS, shared = finish_exact_shared_bytes(p.k))]
+#[kernel(block = FINISH_THREADS, shared = finish_exact_shared_bytes(p.k))]
 pub unsafe fn cells_finish_exact(p: FinishExact) {
-    let node = block_idx_x() * FINISH_EXACT_NODES + thread::warp_idx();
+    let node = block_idx_x() * FINISH_NODES + thread::warp_idx();
     if node >= p.nodes {
         return;
     }

@@ -2,32 +2,30 @@
 //!
 //! ```text
 //! warp = node
-//! hashes = bucket and fingerprint of each id of the list, in shared memory
-//! each lane, for each of its buckets: word = the last four fingerprints of the bucket
+//! for each 32 ids of the list: bucket and fingerprint of each
+//!     lanes of the same bucket = by votes on the bits of its number
+//!     shift the bucket's word by their number; put in the last four fingerprints
 //! ```
 //!
 //! | buffer | shape |
 //! | --- | --- |
 //! | `lists` | nodes x `k` keys |
 //! | `sets` | nodes x `2^bits` words |
-//! | shared memory, per node | `k` hashes, rounded up to a multiple of four |
+//! | shared memory, per node | `2^bits` words |
 //!
 //! From the second clustering on, most near pairs are known: a cross-cell join looks a pair up
 //! before it proposes it. One word of four fingerprints answers. A bucket of more than four ids
 //! drops the nearest ones, so a known pair may be proposed again. One pair in about 90 is taken for
 //! another, and waits for the next clustering.
 //!
-//! Bound by instruction issue: four instructions per id and bucket.
+//! Bound by memory: lists are read once, sets written.
 
 use cuda_std::prelude::*;
-use cuda_std::shared;
 use cuda_std::thread::block_idx_x;
+use cuda_std::{keep_rolled, shared};
 
 use super::super::merge::{MERGE_NODES, MERGE_THREADS};
 use crate::key::{self, Key, NONE};
-
-/// The hash of an empty slot: no bucket has this number.
-const NOTHING: u32 = u32::MAX;
 
 /// Known sets of all nodes.
 #[derive(Clone, Copy)]
@@ -54,8 +52,8 @@ pub const fn known_bits(k: u32) -> u32 {
 }
 
 /// Bytes of dynamic shared memory of [`cells_known_sets()`].
-pub const fn known_sets_shared_bytes(k: u32) -> u32 {
-    MERGE_NODES * k.next_multiple_of(4) * 4
+pub const fn known_sets_shared_bytes(bits: u32) -> u32 {
+    (MERGE_NODES << bits) * 4
 }
 
 /// The bucket of `id`, above its fingerprint of 8 bits, not 0.
@@ -80,39 +78,60 @@ pub const fn word_holds(word: u32, hash: u32) -> bool {
 ///
 /// # Safety
 /// - The views have the shapes of [`KnownSets`].
-#[kernel(block = MERGE_THREADS, shared = known_sets_shared_bytes(p.k))]
+#[kernel(block = MERGE_THREADS, shared = known_sets_shared_bytes(p.bits))]
 pub unsafe fn cells_known_sets(p: KnownSets) {
     let node = block_idx_x() * MERGE_NODES + thread::warp_idx();
     if node >= p.nodes {
         return;
     }
-    let length = p.k.next_multiple_of(4);
-    let hashes: Shared<u32> = shared::dynamic::<u32>(0).offset((thread::warp_idx() * length) as usize);
+    let words: Shared<u32> = shared::dynamic::<u32>(0).offset((thread::warp_idx() as usize) << p.bits);
     let list = p.lists.offset(node as usize * p.k as usize);
-    let mut i = warp::lane_id();
-    while i < length {
-        let key = if i < p.k { list.get(i as usize) } else { NONE };
-        let hash = if key != NONE { known_hash(key::id(key), p.draw, p.bits) } else { NOTHING };
-        hashes.set(i as usize, hash);
-        i += 32;
-    }
-    warp::sync();
     let set = p.sets.offset((node as usize) << p.bits);
-    let mut bucket = warp::lane_id();
+    let lane = warp::lane_id();
+    let mut bucket = lane;
     while bucket < 1 << p.bits {
-        let (mut word, mut i) = (0, 0);
-        while i < length {
-            let four = hashes.get_quad(i as usize).0;
-            unroll!(4, I => {
-                if four[I] >> 8 == bucket {
-                    word = word << 8 | four[I] & 0xff;
-                }
-            });
-            i += 4;
-        }
-        set.set(bucket as usize, word);
+        words.set(bucket as usize, 0);
         bucket += 32;
     }
+    warp::sync();
+    let mut first = 0;
+    while first < p.k {
+        keep_rolled();
+        let i = first + lane;
+        let key = if i < p.k { list.get(i as usize) } else { NONE };
+        add(words, known_hash(key::id(key), p.draw, p.bits), p.bits, key != NONE);
+        first += 32;
+    }
+    let mut bucket = lane;
+    while bucket < 1 << p.bits {
+        set.set(bucket as usize, words.get(bucket as usize));
+        bucket += 32;
+    }
+}
+
+/// Adds the hashes of the lanes that have one to the words of their buckets, in the order of lanes.
+/// The whole warp calls this, after a barrier of its own, and finds one behind the result.
+#[inline(always)]
+fn add(words: Shared<u32>, hash: u32, bits: u32, is_there: bool) {
+    let bucket = hash >> 8;
+    let mut same = warp::ballot(is_there);
+    let mut bit = 0;
+    while bit < bits {
+        let is_set = bucket >> bit & 1 != 0;
+        let lanes = warp::ballot(is_set);
+        same &= if is_set { lanes } else { !lanes };
+        bit += 1;
+    }
+    let behind = (same & (u32::MAX << warp::lane_id() << 1)).count_ones();
+    if is_there && behind == 0 {
+        let count = same.count_ones();
+        words.set(bucket as usize, if count < 4 { words.get(bucket as usize) << (8 * count) } else { 0 });
+    }
+    warp::sync();
+    if is_there && behind < 4 {
+        words.fetch_or(bucket as usize, (hash & 0xff) << (8 * behind));
+    }
+    warp::sync();
 }
 
 #[cfg(test)]

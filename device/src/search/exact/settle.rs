@@ -159,7 +159,9 @@ fn settle<T: Element, S: TileSum>(p: &ExactSettle<T, S>) {
     let len = kept.get(0);
     let sorted = sort_block(keys, spare, len);
     if len > 0 {
-        merge((list, p.k), (sorted, len), (thread, SETTLE_THREADS), |place, key| out.set(place as usize, key));
+        merge((list, p.k), (sorted, len), (thread, SETTLE_THREADS), |place, key| {
+            out.set(place as usize, key)
+        });
     }
     // Another thread of this block wrote the k-th key.
     sync_threads();

@@ -19,10 +19,10 @@ use std::ops::Range;
 use tagore_device::block::tile;
 use tagore_device::block::tile_walk::Tiles;
 use tagore_device::descent::cells::{
-    CANDIDATE_LINES, CANDIDATE_THREADS, COUNTED, CrossCellJoin, IntraCellJoin, JOB_WORDS, Job, KnownSets, MergeCandidates, MergeProposals,
-    QUERY_TILE_WORDS, cells_cross_join_f16, cells_cross_join_i8, cells_cross_join_u8, cells_intra_join_f16,
-    cells_intra_join_i8, cells_intra_join_u8, cells_known_sets, cells_merge_candidates,
-    cells_merge_proposals, known_bits,
+    CANDIDATE_LINES, CANDIDATE_THREADS, COUNTED, CrossCellJoin, IntraCellJoin, JOB_WORDS, Job, KnownSets,
+    MergeCandidates, MergeProposals, QUERY_TILE_WORDS, cells_cross_join_f16, cells_cross_join_i8,
+    cells_cross_join_u8, cells_intra_join_f16, cells_intra_join_i8, cells_intra_join_u8, cells_known_sets,
+    cells_merge_candidates, cells_merge_proposals, known_bits,
 };
 use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS};
 use tagore_device::key::Key;
