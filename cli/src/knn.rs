@@ -49,7 +49,7 @@ impl Args {
             .transpose()?;
         let (prune, seconds) = (PruneStats::default(), Seconds { read, write, total });
         let built = Built {
-            base: &base,
+            size: (base.len(), base.dim()),
             descent: graph.stats(),
             prune: &prune,
             seconds: &seconds,

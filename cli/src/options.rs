@@ -277,7 +277,8 @@ pub(crate) struct Seconds {
 
 /// A k-NN graph or an index, with the measurements of its build.
 pub(crate) struct Built<'a> {
-    pub base: &'a Vectors,
+    /// Rows and components of the base.
+    pub size: (usize, usize),
     pub descent: &'a DescentStats,
     pub prune: &'a PruneStats,
     pub seconds: &'a Seconds,
@@ -288,11 +289,11 @@ pub(crate) struct Built<'a> {
 impl Built<'_> {
     /// The build as a JSON line.
     pub(crate) fn event(&self, event: &str) -> serde_json::Value {
-        let Self { base, descent, prune, seconds: Seconds { read, write, total }, knn, mean_degree } = self;
+        let Self { size, descent, prune, seconds: Seconds { read, write, total }, knn, mean_degree } = self;
         json!({
             "event": event,
-            "n": base.len(),
-            "dim": base.dim(),
+            "n": size.0,
+            "dim": size.1,
             "knn": knn,
             "device": descent.device,
             "seconds": {

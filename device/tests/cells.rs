@@ -11,6 +11,7 @@ use tagore_device::descent::cells::*;
 use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS};
 use tagore_device::descent::slots::two_slots;
 use tagore_device::key::{self, Key, NONE, UNVISITED};
+use tagore_device::search::exact::SETTLE_THREADS;
 
 use crate::exact::{Sum, Value, exact_distance, padded, padded_rows};
 use crate::{SEEDS, integers, room};
@@ -405,10 +406,9 @@ fn finish<T: Value, K: Kernel<Arguments = (Finish<T>,)>>() {
             k: k as u32,
             metric: metric as u32,
             least_per_error: 16.0,
-            nodes: count as u32,
+            padding: 0,
         };
-        let grid = [(count as u32).div_ceil(FINISH_NODES), 1, 1];
-        emulator.launch::<K>(grid, FINISH_THREADS, (arguments,)).unwrap();
+        emulator.launch::<K>([count as u32, 1, 1], SETTLE_THREADS, (arguments,)).unwrap();
         let after = nearest.values::<Key>().unwrap();
         let row = |id: u32| &vectors[id as usize * stride..][..dim];
         for node in 0..count {
@@ -477,8 +477,8 @@ fn exact_keys_lack_only_the_norm() {
             nodes: count as u32,
             k: k as u32,
         };
-        let grid = [(count as u32).div_ceil(FINISH_NODES), 1, 1];
-        emulator.launch::<cells_finish_exact>(grid, FINISH_THREADS, (arguments,)).unwrap();
+        let grid = [(count as u32).div_ceil(FINISH_EXACT_NODES), 1, 1];
+        emulator.launch::<cells_finish_exact>(grid, FINISH_EXACT_THREADS, (arguments,)).unwrap();
         let after = nearest.values::<Key>().unwrap();
         for node in 0..count {
             let squared = |id: usize| {

@@ -56,7 +56,7 @@ fn members_are_cell_by_cell() {
             count: n as u32,
             probes: m as u32,
         };
-        let grid = [(n as u32).div_ceil(VALUE_THREADS), m as u32, 1];
+        let grid = [(n as u32).div_ceil(VALUE_THREADS), 1, 1];
         emulator.launch::<cluster_member_keys>(grid, VALUE_THREADS, (arguments,)).unwrap();
         let mut sorted = values::<u64>(&keys);
         sorted.sort_by_key(|key| key >> (ID_BITS + RANK_BITS));

@@ -350,9 +350,8 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
             count: count as u32,
             probes: probes as u32,
         };
-        let grid = [threads(count)[0], probes as u32, 1];
         // SAFETY: as for `launch_assign`.
-        unsafe { self.gpu.launch::<cluster_member_keys>(grid, VALUE_THREADS, (keys,))? };
+        unsafe { self.gpu.launch::<cluster_member_keys>(threads(count), VALUE_THREADS, (keys,))? };
         let count = count * probes;
         self.sort(count, ID_BITS + RANK_BITS, cells)?;
         let members = Members {

@@ -65,10 +65,11 @@ impl Args {
         laps.end_parts("prepare", &parts(&stats));
         let done = Done { index, plan, in_memory, stats, read, total: laps.total() };
         done.say(&base, output);
-        self.say_index(&done.index, &base, done.total, output);
+        let size = (base.len(), base.dim());
+        self.say_index(&done.index, size, done.total, output);
         done.stats.tasks.iter().for_each(|task| output.event(&task_event(task)));
         if let Some(path) = &self.timeline {
-            timeline_plot(path, &self.title(&base), &since_start(&done.stats.tasks, before))?;
+            timeline_plot(path, &self.title(size), &since_start(&done.stats.tasks, before))?;
         }
         let mut event = done.event(&base);
         if self.no_report {

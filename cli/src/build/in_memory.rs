@@ -52,9 +52,10 @@ impl Args {
         let seconds = Seconds { read, write: 0.0, total: 0.0 };
         let mut done = Done { index, stats, seconds };
         let measure = Measure { progress: measuring, ..self.measure(output) };
-        let report = self.write_and_measure(&mut done, &base, &mut laps, &measure)?;
-        self.say_index(&done.index, &base, done.seconds.total, output);
-        let mut event = done.event(&base);
+        let size = (base.len(), base.dim());
+        let report = self.write_and_measure(&mut done, base, &mut laps, &measure)?;
+        self.say_index(&done.index, size, done.seconds.total, output);
+        let mut event = done.event(size);
         if let Some(mut report) = report.transpose()? {
             let mut cost = BuildCost::in_memory(&builder, &done.stats);
             cost.stages.insert(0, StageCost::ended("read", done.seconds.read));
@@ -71,7 +72,7 @@ impl Args {
             output.event(&event);
             laps.say(output);
         }
-        self.timeline.as_deref().map_or(Ok(()), |path| timeline::save(path, &self.title(&base)))
+        self.timeline.as_deref().map_or(Ok(()), |path| timeline::save(path, &self.title(size)))
     }
 
     /// The parts of the progress by their estimated times: the check of values, the build and the
@@ -92,11 +93,12 @@ impl Args {
         Ok(self.graph.as_ref().map(open).transpose()?)
     }
 
-    /// Writes the index. Meanwhile measures it, unless there is no report, and closes the devices.
+    /// Writes the index. Meanwhile measures it, unless there is no report, and closes the devices
+    /// and the base.
     fn write_and_measure(
         &self,
         done: &mut Done,
-        base: &Vectors,
+        base: Vectors,
         laps: &mut Laps,
         measure: &Measure,
     ) -> Result<Option<tagore::Result<Report>>> {
@@ -112,12 +114,16 @@ impl Args {
         let (report, written) = thread::scope(|scope| {
             let writer = thread::Builder::new().name("writer".to_owned()).spawn_scoped(scope, write).ok();
             let report = (!self.no_report).then(|| {
-                let report = Report::of(index, Some(base), sample, measure);
+                let report = Report::of(index, Some(&base), sample, measure);
                 laps.end("measure");
                 report
             });
-            // That takes a while, and nothing needs them any more.
-            tagore::close_devices();
+            // Both take a while, and nothing needs them any more.
+            let closer = thread::Builder::new().spawn_scoped(scope, tagore::close_devices);
+            drop(base);
+            if closer.is_err() {
+                tagore::close_devices();
+            }
             // Without a thread, this one writes.
             let written = writer.map_or_else(write, |writer| {
                 writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -148,10 +154,10 @@ fn parts(stats: &BuildStats) -> [(&'static str, f64); 7] {
 
 impl Done {
     /// The build as a JSON line.
-    fn event(&self, base: &Vectors) -> Value {
+    fn event(&self, size: (usize, usize)) -> Value {
         let Self { index, stats, seconds } = self;
         let built = Built {
-            base,
+            size,
             descent: &stats.descent,
             prune: &stats.prune,
             seconds,

@@ -184,9 +184,9 @@ impl Args {
     }
 
     /// The title of a timeline.
-    fn title(&self, base: &Vectors) -> String {
-        let rows = grouped(base.len() as u64);
-        format!("{} of {rows} x {} on {}", self.strategy.kind(), base.dim(), self.descent.device.first())
+    fn title(&self, (rows, dim): (usize, usize)) -> String {
+        let rows = grouped(rows as u64);
+        format!("{} of {rows} x {dim} on {}", self.strategy.kind(), self.descent.device.first())
     }
 
     /// Writes the report and checks `--min-recall`.
@@ -197,13 +197,12 @@ impl Args {
         self.report.judge(report, &self.output)
     }
 
-    fn say_index(&self, index: &Index, base: &Vectors, total: f64, output: &Output) {
+    fn say_index(&self, index: &Index, (rows, dim): (usize, usize), total: f64, output: &Output) {
         output.say(format_args!(
-            "{}: {} of {} x {} in {total:.2} s",
+            "{}: {} of {} x {dim} in {total:.2} s",
             self.output.display(),
             index.kind(),
-            grouped(base.len()),
-            base.dim()
+            grouped(rows)
         ));
     }
 }

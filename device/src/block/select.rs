@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The first guesses interpolate between the counts at both ends, since the distances of a cell
-//! grow evenly: three or four guesses are enough for 96 to 128 of 550 distances. Later guesses halve
-//! the range. Bound by shared memory: a guess reads the row once.
+//! grow evenly: three or four guesses are enough for 96 to 128 of 550 distances. Later guesses
+//! halve the range. Bound by shared memory: a guess reads the row once.
 
 use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
@@ -111,12 +111,12 @@ fn between(low: u32, high: u32, share: f32) -> u32 {
     }
 }
 
-/// Selects at least `k` and at most `most` values of a row, the smallest ones; all of at most `most`
-/// values.
+/// Selects at least `k` and at most `most` values of a row, the smallest ones; all, if there are at
+/// most `most`.
 ///
 /// The row has `len` places, a multiple of [`ROW_STEP`], of [ordered](key::ordered) distances and
-/// [`NO_VALUE`]; `present` describes it. `k` is at least 1 and below `most`. Of equal values any may
-/// be selected. The whole warp calls this, after a barrier of its own.
+/// [`NO_VALUE`]; `present` describes it. `k` is at least 1 and below `most`. Of equal values any
+/// may be selected. The whole warp calls this, after a barrier of its own.
 #[inline(always)]
 pub fn select_smallest((row, len): (Shared<u32>, u32), present: Present, (k, most): (u32, u32)) -> Selection {
     let (mut low, mut high) = (present.least.saturating_sub(1), present.greatest);

@@ -140,8 +140,8 @@ pub fn sort_by_warp(keys: Shared<Key>, spare: Shared<Key>, len: u32) -> Shared<K
 /// Merges two ascending lists without common keys, and passes place and key of each of the first
 /// `k` to `put`.
 ///
-/// Only `list` may hold [`NONE`], at its end. The `threads` threads call this, after a barrier; none
-/// follows.
+/// Only `list` may hold [`NONE`], at its end. The `threads` threads call this, after a barrier;
+/// none follows.
 #[inline(always)]
 pub fn merge(
     (list, k): (Shared<Key>, u32),

@@ -1,7 +1,7 @@
 //! Members of cells: each vector is a member of the cells of its nearest centres.
 //!
 //! ```text
-//! member_keys: thread = (vector, rank): key = centre | rank | vector
+//! member_keys: thread = vector; for each rank: key = centre | rank | vector
 //! (a stable sort by centre)
 //! members: thread = key: members[i] = its vector; starts[group] = i where a group begins
 //! ```
@@ -61,18 +61,25 @@ pub struct MemberKeys {
 
 /// Makes the keys of members (see [`MemberKeys`]).
 ///
-/// Launch: a thread per vector, blocks of [`VALUE_THREADS`]; grid y: one per rank.
+/// Launch: a thread per vector, blocks of [`VALUE_THREADS`]. A thread reads the centres of its
+/// vector, which lie together, for all ranks.
 ///
 /// # Safety
 /// - The views have the shapes of [`MemberKeys`].
 #[kernel(block = VALUE_THREADS)]
 pub unsafe fn cluster_member_keys(p: MemberKeys) {
-    let (i, rank) = (thread::index_1d(), thread::block_idx_y());
-    if i < p.count {
-        let vector = shuffled(i, p.count);
-        let centre = p.nearest.get(vector as usize * p.probes as usize + rank as usize);
+    let i = thread::index_1d();
+    if i >= p.count {
+        return;
+    }
+    let vector = shuffled(i, p.count);
+    let nearest = p.nearest.offset(vector as usize * p.probes as usize);
+    let mut rank = 0;
+    while rank < p.probes {
+        let centre = nearest.get(rank as usize);
         let key = (centre as u64) << (ID_BITS + RANK_BITS) | (rank as u64) << ID_BITS | vector as u64;
         p.keys.set(rank as usize * p.count as usize + i as usize, key);
+        rank += 1;
     }
 }
 

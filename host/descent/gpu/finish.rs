@@ -3,10 +3,11 @@
 
 use cuda_std::memory::GlobalMut;
 use tagore_device::descent::cells::{
-    FINISH_NODES, FINISH_THREADS, Finish, FinishExact, cells_finish_exact, cells_finish_f16,
+    FINISH_EXACT_NODES, FINISH_EXACT_THREADS, Finish, FinishExact, cells_finish_exact, cells_finish_f16,
     cells_finish_f32, cells_finish_i8, cells_finish_u8,
 };
 use tagore_device::key::Key;
+use tagore_device::search::exact::SETTLE_THREADS;
 
 use super::{Build, DescentKernels, DescentShape, GpuLists, Nodes, Original};
 use crate::Result;
@@ -100,11 +101,11 @@ impl Build<'_> {
             k: self.k as u32,
             metric: metric_number(self.space.metric()),
             least_per_error,
-            nodes: self.space.len() as u32,
+            padding: 0,
         };
-        let grid = [(self.space.len() as u32).div_ceil(FINISH_NODES), 1, 1];
+        let grid = [self.space.len() as u32, 1, 1];
         // SAFETY: lists hold nodes, the order rows; the memory outlives the work.
-        unsafe { self.gpu.launch::<T::Finish>(grid, FINISH_THREADS, (finish,))? };
+        unsafe { self.gpu.launch::<T::Finish>(grid, SETTLE_THREADS, (finish,))? };
         self.count_finish::<T>(original.stride);
         Ok(())
     }
@@ -122,10 +123,10 @@ impl Build<'_> {
             nodes: n,
             k: self.k as u32,
         };
-        let grid = [n.div_ceil(FINISH_NODES), 1, 1];
+        let grid = [n.div_ceil(FINISH_EXACT_NODES), 1, 1];
         // SAFETY: lists hold nodes, the order rows, and norms are integers; the memory outlives the
         // work.
-        unsafe { self.gpu.launch::<cells_finish_exact>(grid, FINISH_THREADS, (finish,))? };
+        unsafe { self.gpu.launch::<cells_finish_exact>(grid, FINISH_EXACT_THREADS, (finish,))? };
         self.count_finish_exact();
         Ok(())
     }

@@ -55,10 +55,6 @@ pub(crate) const MAX_K: usize = 256;
 /// Time of the joins in cells, in times of the iterations that follow them.
 const CELLS_WEIGHT: f64 = 3.0;
 
-/// `auto` leaves out phase 2 if the last clustering added a smaller share than this of the list
-/// entries: a clustering that finds few neighbours leaves few.
-const SETTLED: f64 = 0.01;
-
 /// Kernels of all steps of descent, and of exact search.
 pub(crate) trait DescentKernels: CellKernels + PhaseKernels + FinishKernels + ExactKernels {}
 
@@ -215,7 +211,8 @@ impl Build<'_> {
         }
         if start == Start::Cells {
             let added = Build { progress: &in_cells, ..*self }.cells(&mut nodes, cells, &mut stats)?;
-            if self.iterations == Iterations::Auto && added < SETTLED {
+            let (n, dim) = (self.space.len(), self.space.dim());
+            if self.iterations == Iterations::Auto && CellSettings::is_settled(n, dim, added) {
                 expands = 0;
             }
         } else {

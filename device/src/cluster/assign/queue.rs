@@ -129,7 +129,7 @@ impl<S: TileSum> Queue<S> {
             near &= !(0x8000 >> i);
             let (line, centre) = (line + i / 2 * 8, centre + i % 2);
             if centre < block.p.centre_count {
-                let bias = if i % 2 == 0 { biases[0] } else { biases[1] };
+                let bias = if i.is_multiple_of(2) { biases[0] } else { biases[1] };
                 let value = S::value(bias, block.p.weight, sum_of_pair::<N, S>(sums, i));
                 let place = self.counts.fetch_add(line as usize, 1);
                 if place < LENGTH {

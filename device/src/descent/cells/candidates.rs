@@ -11,7 +11,7 @@
 //! | --- | --- |
 //! | `distances` | lines x `capacity` words |
 //! | `lists` | nodes x `k` keys, ascending |
-//! | shared memory, per line | `capacity` words or `k` + [`selected`] keys, then [`selected`] keys |
+//! | shared memory, per line | `capacity` words or `k` + [`selected`] keys; [`selected`] keys |
 //!
 //! Optimisations:
 //!
@@ -24,6 +24,7 @@
 //! Bound by instruction issue, about 1,500 instructions of a warp for a row of 550, and by memory:
 //! distances are read once, lists written.
 
+use cuda_std::memory::Quad;
 use cuda_std::prelude::*;
 use cuda_std::thread::block_idx_x;
 use cuda_std::{keep_rolled, shared};
@@ -65,8 +66,8 @@ const fn selected(k: u32) -> u32 {
     (k + 32).next_multiple_of(32)
 }
 
-/// Bytes of shared memory of a line before its sorted keys: distances, and behind a barrier the list
-/// and the spare keys of the sort.
+/// Bytes of shared memory of a line before its sorted keys: distances, and behind a barrier the
+/// list and the spare keys of the sort.
 const fn row_bytes(capacity: u32, k: u32) -> u32 {
     let (row, keys) = (4 * capacity, (k + selected(k)) * 8);
     if row > keys { row } else { keys }.next_multiple_of(16)
@@ -148,7 +149,7 @@ fn load(
     let mut i = 4 * warp::lane_id();
     while i < len {
         keep_rolled();
-        let mut four = distances.get_quad(i as usize);
+        let mut four = if i < count { distances.get_quad(i as usize) } else { Quad([NO_VALUE; 4]) };
         unroll!(4, I => {
             let place = i + I as u32;
             if place >= count || place == own || four.0[I] > last {
