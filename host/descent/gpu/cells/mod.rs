@@ -5,8 +5,8 @@
 //! of each cell with one another on tensor cores. The nearest ones are merged into each list. Then
 //! the cross-cell join compares the assigned vectors of each cell, a query tile at a time, with the
 //! vectors that probe it, from the nearest ranks to the farthest. It proposes each vector of a pair
-//! to the other if the pair is below the bound of either. So two neighbours find each other if only one of them probes the other's cell: half as many probes
-//! suffice.
+//! to the other if the pair is below the bound of either. So two neighbours find each other if only
+//! one of them probes the other's cell: half as many probes suffice.
 //!
 //! Further clusterings, with centres from other samples, join neighbours that the first separates.
 //! In these, the cells of the first tell which centres are near a vector. They have no intra-cell
