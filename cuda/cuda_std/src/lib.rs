@@ -89,6 +89,23 @@ macro_rules! unroll {
     }};
 }
 
+/// `value`, whose origin the compiler does not see. What follows from it is computed where it is
+/// used, not once before a loop and then held in registers.
+#[inline(always)]
+pub fn recomputed(value: u32) -> u32 {
+    #[cfg(target_os = "cuda")]
+    {
+        let same: u32;
+        // SAFETY: a copy between registers.
+        unsafe {
+            core::arch::asm!("mov.b32 {}, {};", out(reg32) same, in(reg32) value, options(nomem, nostack))
+        };
+        same
+    }
+    #[cfg(not(target_os = "cuda"))]
+    value
+}
+
 /// Keeps the assembler from unrolling a loop whose body begins with this call. Otherwise it unrolls
 /// small loops even if that makes registers spill.
 #[inline(always)]

@@ -12,7 +12,7 @@
 //! | buffer | shape |
 //! | --- | --- |
 //! | `nearest` | vectors x `probes` centres |
-//! | shared memory | vector chunks, 2 stages of centre chunks with a gap, then keys |
+//! | shared memory | queues, vector chunks, 2 stages of centre chunks with a gap, keys |
 //!
 //! Optimisations:
 //!
@@ -32,8 +32,9 @@ pub use several::*;
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads};
-use cuda_std::{copy, shared};
+use cuda_std::{copy, recomputed, shared};
 
+use self::queue::QUEUE_BYTES;
 use super::NOWHERE;
 use crate::block::copied;
 use crate::block::sums::{TileElement, TileSum};
@@ -61,11 +62,11 @@ const GAP_BYTES: u32 = VALUE_BYTES - tile::SIDE_BYTES;
 /// Chunks in use or being copied. With three, two blocks would not fit a multiprocessor.
 const STAGES: u32 = 2;
 
-/// Bytes of the vectors' and centres' chunks in shared memory.
+/// Bytes of the queues and of the vectors' and centres' chunks in shared memory.
 const fn chunk_bytes(units: u32) -> u32 {
     let chunks = units.div_ceil(tile::UNITS);
     let vectors = if chunks <= RESIDENT_CHUNKS { chunks } else { STAGES };
-    (vectors + STAGES) * tile::SIDE_BYTES + GAP_BYTES
+    QUEUE_BYTES + (vectors + STAGES) * tile::SIDE_BYTES + GAP_BYTES
 }
 
 /// Blocks for `count` vectors of `guide_count` guides, or without guides.
@@ -133,7 +134,7 @@ struct AssignPart {
     /// The end of the vectors of the same guide.
     end: u32,
     /// The start of the list.
-    list: usize,
+    list: u32,
 }
 
 impl AssignPart {
@@ -153,7 +154,7 @@ impl AssignPart {
         }
         let begin = start(guide);
         let tile = block - first_block(begin, guide);
-        let list = guide as usize * p.centre_count as usize;
+        let list = guide * p.centre_count;
         Self { first: begin + tile * tile::SIDE, end: start(guide + 1), list }
     }
 }
@@ -166,9 +167,8 @@ struct Block<'a, S> {
     first: u32,
     /// Vectors of the block, at most 128.
     here: u32,
-    /// The guide's list, and the biases of its entries.
-    list: Global<u32>,
-    biases: Global<S>,
+    /// The start of the guide's list.
+    list: u32,
     /// Chunks per vector.
     chunks: u32,
     /// Whether all chunks of the vectors stay in shared memory.
@@ -189,8 +189,7 @@ impl<'a, S: TileSum> Block<'a, S> {
             p,
             first,
             here: if left < tile::SIDE { left } else { tile::SIDE },
-            list: p.lists.offset(list),
-            biases: p.biases.offset(list),
+            list,
             chunks,
             resident: chunks <= RESIDENT_CHUNKS,
         })
@@ -199,19 +198,19 @@ impl<'a, S: TileSum> Block<'a, S> {
     /// The number of the centre at a place of the list.
     #[inline(always)]
     fn number(&self, place: u32) -> u32 {
-        if self.p.guide_count != 0 { self.list.get(place as usize) } else { place }
+        if self.p.guide_count != 0 { self.p.lists.get((self.list + place) as usize) } else { place }
     }
 
     /// Chunk `slot` of vectors in shared memory.
     #[inline(always)]
     fn vectors(&self, slot: u32) -> Shared<u8> {
-        shared::dynamic((slot * tile::SIDE_BYTES) as usize)
+        shared::dynamic((QUEUE_BYTES + slot * tile::SIDE_BYTES) as usize)
     }
 
     /// Bytes before the chunk of centres of stage `stage`, without the gap.
     #[inline(always)]
     fn before_centres(&self, stage: u32) -> u32 {
-        ((if self.resident { self.chunks } else { STAGES }) + stage) * tile::SIDE_BYTES
+        QUEUE_BYTES + ((if self.resident { self.chunks } else { STAGES }) + stage) * tile::SIDE_BYTES
     }
 
     /// The chunk of centres of stage `stage`.
@@ -300,13 +299,13 @@ impl<'a, S: TileSum> Block<'a, S> {
     #[inline(always)]
     fn centre_of_lane(&self, first_centre: u32, fragment: u32) -> u32 {
         let (_, part_column) = tile::part_of_warp();
-        first_centre + centre_of_line(part_column + 8 * fragment + warp::lane_id() % 4 * 2)
+        first_centre + centre_of_line(part_column + 8 * fragment + recomputed(warp::lane_id()) % 4 * 2)
     }
 
     /// The bias of a centre; a place without a centre has one that no vector finds.
     #[inline(always)]
     fn bias(&self, centre: u32) -> S {
-        if centre < self.p.centre_count { self.biases.get(centre as usize) } else { S::NEVER }
+        if centre < self.p.centre_count { self.p.biases.get((self.list + centre) as usize) } else { S::NEVER }
     }
 
     /// The row of `nearest` of a line's vector.

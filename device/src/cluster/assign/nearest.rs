@@ -51,8 +51,8 @@ fn keep_smaller<S: TileSum>(
         let (mut biases, mut numbers) = ([S::NEVER; 2], [NOWHERE; 2]);
         unroll!(2, I => {
             let centre = block.centre_of_lane(first_centre, N as u32) + I as u32;
+            biases[I] = block.bias(centre);
             if centre < block.p.centre_count {
-                biases[I] = block.biases.get(centre as usize);
                 numbers[I] = block.number(centre);
             }
         });

@@ -16,7 +16,7 @@
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{sync_threads, thread_idx_x};
-use cuda_std::{keep_rolled, shared};
+use cuda_std::{keep_rolled, recomputed, shared};
 
 use super::several::LINES_PER_WARP;
 use super::{Block, VALUE_BYTES};
@@ -28,10 +28,9 @@ const LENGTH: u32 = 16;
 
 const _: () = assert!(LENGTH * tile::SIDE * 8 <= VALUE_BYTES);
 
-/// Bytes of shared memory of the queues, without their keys.
-pub(super) const fn queue_bytes() -> u32 {
-    2 * tile::SIDE * 4
-}
+/// Bytes of the queues at the start of shared memory, without their keys. Their addresses are
+/// constants: registers are few.
+pub(super) const QUEUE_BYTES: u32 = 2 * tile::SIDE * 4;
 
 /// The queues of a block.
 #[derive(Clone, Copy)]
@@ -56,10 +55,10 @@ fn sum_of_pair<const N: usize, S: TileSum>(sums: &tile::Sums<S>, i: u32) -> S {
 }
 
 impl<S: TileSum> Queue<S> {
-    /// The queues at this place of shared memory.
+    /// The queues of this block.
     #[inline(always)]
-    pub(super) fn at(bytes: u32) -> Self {
-        let lasts: Shared<S> = shared::dynamic(bytes as usize);
+    pub(super) fn new() -> Self {
+        let lasts: Shared<S> = shared::dynamic(0);
         Self { lasts, counts: lasts.offset(tile::SIDE as usize).cast() }
     }
 
@@ -78,8 +77,9 @@ impl<S: TileSum> Queue<S> {
     /// Sets the values of the last keys of the warp's vectors, `farthest` in its first lanes. Those
     /// of lines from `here` on have no vector. A barrier of the block comes before the next use.
     #[inline(always)]
-    pub(super) fn set_lasts(&self, (first_line, here): (u32, u32), farthest: u32) {
-        let (line, lane) = (first_line + warp::lane_id(), warp::lane_id());
+    pub(super) fn set_lasts(&self, here: u32, farthest: u32) {
+        let thread = recomputed(thread_idx_x());
+        let (line, lane) = (thread / 32 * LINES_PER_WARP + thread % 32, thread % 32);
         if lane < LINES_PER_WARP {
             // Half of the largest number below zero is below all values.
             let nothing = S::nearness(S::UNBOUNDED, S::default());
@@ -119,7 +119,7 @@ impl<S: TileSum> Queue<S> {
         // Nothing is read before the barrier: a thread has no registers for all columns.
         warp::sync();
         let (part_row, _) = tile::part_of_warp();
-        let line = part_row + warp::lane_id() / 4;
+        let line = recomputed(part_row + warp::lane_id() / 4);
         let centre = block.centre_of_lane(first_centre, N as u32);
         let biases = [block.bias(centre), block.bias(centre + 1)];
         let mut near = self.near::<N>(block, sums, (line, biases));
@@ -129,8 +129,7 @@ impl<S: TileSum> Queue<S> {
             near &= !(0x8000 >> i);
             let (line, centre) = (line + i / 2 * 8, centre + i % 2);
             if centre < block.p.centre_count {
-                let bias = if i.is_multiple_of(2) { biases[0] } else { biases[1] };
-                let value = S::value(bias, block.p.weight, sum_of_pair::<N, S>(sums, i));
+                let value = S::value(block.bias(centre), block.p.weight, sum_of_pair::<N, S>(sums, i));
                 let place = self.counts.fetch_add(line as usize, 1);
                 if place < LENGTH {
                     let key = u64::from(value.ordered()) << 32 | u64::from(block.number(centre));
@@ -150,14 +149,15 @@ impl<S: TileSum> Queue<S> {
         first_centre: u32,
         keys: Shared<u64>,
     ) -> bool {
-        if thread_idx_x() < tile::SIDE {
-            self.counts.set(thread_idx_x() as usize, 0);
+        let thread = recomputed(thread_idx_x());
+        if thread < tile::SIDE {
+            self.counts.set(thread as usize, 0);
         }
         // All warps have left the last chunk of centres.
         sync_threads();
         unroll!(4, N => self.put_column::<N>(block, sums, first_centre, keys));
         sync_threads();
-        let four = self.counts.get_quad(4 * warp::lane_id() as usize).0;
+        let four = self.counts.get_quad(4 * (thread % 32) as usize).0;
         let mut longest = 0;
         unroll!(4, I => longest = if four[I] > longest { four[I] } else { longest });
         !warp::any(longest > LENGTH)

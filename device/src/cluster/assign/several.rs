@@ -32,10 +32,10 @@
 //! Bound by instruction issue: products, three instructions for each value, and insertion.
 
 use cuda_std::prelude::*;
-use cuda_std::thread::sync_threads;
-use cuda_std::{keep_rolled, shared};
+use cuda_std::thread::{sync_threads, thread_idx_x};
+use cuda_std::{keep_rolled, recomputed, shared};
 
-use super::queue::{Queue, queue_bytes};
+use super::queue::Queue;
 use super::{Assign, Block, COLUMN_STRIDE, chunk_bytes};
 use crate::block::sort::sort_warp;
 use crate::block::sums::{TileElement, TileSum};
@@ -61,7 +61,7 @@ const fn kept_bytes(probes: u32) -> u32 {
 /// Bytes of dynamic shared memory for vectors of `units` units of 16 bytes, and `probes` centres
 /// each.
 pub const fn assign_shared_bytes(units: u32, probes: u32) -> u32 {
-    chunk_bytes(units) + kept_bytes(probes) + queue_bytes()
+    chunk_bytes(units) + kept_bytes(probes)
 }
 
 /// Selects the smallest `probes` of the warp's ascending keys `best` and of one other key per lane.
@@ -186,7 +186,8 @@ impl<S: TileSum> Several<'_, S> {
     /// The value of the last key of the warp's vector `i`, in lane `i`.
     #[inline(always)]
     fn farthest(&self) -> u32 {
-        let line = thread::warp_idx() * LINES_PER_WARP + warp::lane_id() % LINES_PER_WARP;
+        let thread = recomputed(thread_idx_x());
+        let line = thread / 32 * LINES_PER_WARP + thread % LINES_PER_WARP;
         (self.kept_of(line).get(self.block.p.probes as usize - 1) >> 32) as u32
     }
 
@@ -207,11 +208,11 @@ impl<S: TileSum> Several<'_, S> {
     /// Inserts the queued keys of the warp's vectors, a vector to a lane.
     #[inline(always)]
     fn insert_queued(&self, keys: Shared<u64>) {
-        let lane = warp::lane_id();
-        if lane >= LINES_PER_WARP {
+        let thread = recomputed(thread_idx_x());
+        if thread % 32 >= LINES_PER_WARP {
             return;
         }
-        let line = thread::warp_idx() * LINES_PER_WARP + lane;
+        let line = thread / 32 * LINES_PER_WARP + thread % 32;
         let (kept, last) = (self.kept_of(line), self.block.p.probes - 1);
         let count = self.queue.count(line);
         let mut number = 0;
@@ -251,14 +252,9 @@ impl<S: TileSum> Several<'_, S> {
 #[inline(always)]
 fn assign<E: TileElement>(p: &Assign<E::Sum>) {
     let Some(block) = Block::new(p) else { return };
-    let kept = chunk_bytes(p.units);
-    let several = Several {
-        block,
-        kept: shared::dynamic(kept as usize),
-        queue: Queue::at(kept + kept_bytes(p.probes)),
-    };
-    let first_line = thread::warp_idx() * LINES_PER_WARP;
-    several.clear(first_line);
+    let kept = shared::dynamic(chunk_bytes(p.units) as usize);
+    let several = Several { block, kept, queue: Queue::new() };
+    several.clear(thread::warp_idx() * LINES_PER_WARP);
     block.begin();
     let (mut stage, mut first_centre) = (0, 0);
     while first_centre < p.centre_count {
@@ -271,10 +267,10 @@ fn assign<E: TileElement>(p: &Assign<E::Sum>) {
         }
         // Lanes read keys that other lanes have put in place.
         warp::sync();
-        several.queue.set_lasts((first_line, block.here), several.farthest());
+        several.queue.set_lasts(block.here, several.farthest());
         first_centre += tile::SIDE;
     }
-    several.write(first_line);
+    several.write(recomputed(thread_idx_x()) / 32 * LINES_PER_WARP);
 }
 
 macro_rules! assign_kernels {
