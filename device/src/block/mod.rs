@@ -6,10 +6,12 @@
 //! | `element`, `exact`, `rows` | exact distances, in the CPU's order of sums |
 //! | `sums`, `tile`, `tile_walk` | products of 128 x 128 vectors on tensor cores |
 //! | `sort`, `select`, `scan` | sorting, merging, selection and prefix sums |
+//! | `peers` | lanes of a warp that hold the same number |
 //! | `table` | a hash table of ids |
 
 pub mod element;
 pub mod exact;
+pub mod peers;
 pub mod rows;
 pub mod scan;
 pub mod select;

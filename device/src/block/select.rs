@@ -72,7 +72,7 @@ impl Present {
 /// All values that equal a threshold.
 pub const ALL_TIES: u32 = u32::MAX;
 
-/// The selected values: all below `threshold`, and the first `ties` of those that equal it.
+/// The selected values: every value below `threshold`, and the first `ties` values equal to it.
 #[derive(Clone, Copy)]
 pub struct Selection {
     /// The greatest selected value.

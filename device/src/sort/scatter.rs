@@ -30,6 +30,7 @@ use cuda_std::shared;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x, warp_idx};
 
 use super::{DIGIT_BITS, DIGITS, KEYS_PER_THREAD, Pass, SORT_KEYS, SORT_THREADS};
+use crate::block::peers::peers;
 use crate::block::scan::{WARPS, exclusive_sum};
 
 /// Warps of a block.
@@ -85,21 +86,6 @@ fn first_key() -> usize {
     block_idx_x() as usize * SORT_KEYS as usize + (warp_idx() * WARP_KEYS + warp::lane_id()) as usize
 }
 
-/// The lanes with this lane's digit, among the lanes with `there`. The whole warp calls this.
-#[inline(always)]
-#[track_caller]
-fn peers(digit: u32, there: bool) -> u32 {
-    let mut peers = warp::ballot(there);
-    let mut bit = 0;
-    while bit < DIGIT_BITS {
-        let set = digit >> bit & 1 == 1;
-        let lanes = warp::ballot(set);
-        peers &= if set { lanes } else { !lanes };
-        bit += 1;
-    }
-    peers
-}
-
 /// Loads the thread's keys, ranks them, and counts the warp's digits.
 #[inline(always)]
 fn rank_in_warp(p: &Pass, of_warp: Shared<u32>) -> Ranked {
@@ -121,7 +107,7 @@ fn rank_in_warp(p: &Pass, of_warp: Shared<u32>) -> Ranked {
     unroll!(8, I => {
         let there = first + 32 * I < p.count as usize;
         let digit = p.digit(keys[I]);
-        let peers = peers(digit, there);
+        let peers = peers(digit, DIGIT_BITS, there);
         let before = of_warp.get(digit as usize);
         ranks[I] = before + (peers & ((1 << lane) - 1)).count_ones();
         // All lanes read before one writes.

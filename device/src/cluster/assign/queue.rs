@@ -81,7 +81,7 @@ impl<S: TileSum> Queue<S> {
         let thread = recomputed(thread_idx_x());
         let (line, lane) = (thread / 32 * LINES_PER_WARP + thread % 32, thread % 32);
         if lane < LINES_PER_WARP {
-            // Half of the largest number below zero is below all values.
+            // Minus half of the largest bound: no value is as small.
             let nothing = S::nearness(S::UNBOUNDED, S::default());
             self.lasts.set(line as usize, if line < here { S::from_ordered(farthest) } else { nothing });
         }

@@ -21,8 +21,8 @@
 //! 3. Lists are merged by binary search of ranks: every key of both lists computes its own place.
 //!    An empty list, that of most nodes, takes the first keys as they are.
 //!
-//! Bound by instruction issue, about 1,500 instructions of a warp for a row of 550, and by memory:
-//! distances are read once, lists written.
+//! Bound by instruction issue: 2,700 instructions of a warp for a row of 550, at 79 % of the issue
+//! slots of an H100. Distances are read once, lists written.
 
 use cuda_std::memory::Quad;
 use cuda_std::prelude::*;
@@ -80,8 +80,8 @@ pub const fn merge_candidates_shared_bytes(capacity: u32, k: u32) -> u32 {
 
 /// Merges distances into the lists, and tightens the bounds (see [`MergeCandidates`]).
 ///
-/// Launch: a block of [`CANDIDATE_THREADS`] per [`CANDIDATE_LINES`] lines, of which a job has
-/// [`tile::SIDE`]; [`merge_candidates_shared_bytes`].
+/// Launch: a block of [`CANDIDATE_THREADS`] per [`CANDIDATE_LINES`] lines, [`tile::SIDE`] lines per
+/// job; [`merge_candidates_shared_bytes`].
 ///
 /// # Safety
 /// - The views have the shapes of [`MergeCandidates`].

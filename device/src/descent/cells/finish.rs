@@ -127,8 +127,8 @@ fn finish<T: Element>(p: &Finish<T>) {
     }
 }
 
-/// Writes a key of the row at its exact distance for each key of a list. Returns the number of
-/// those that this warp wrote. The whole block calls this.
+/// Writes a key of the row at its exact distance for each key of a list. Returns how many keys this
+/// warp wrote. The whole block calls this.
 #[inline(always)]
 fn put_distances<T: Element>(
     p: &Finish<T>,

@@ -17,8 +17,8 @@
 //! 1. Most rows of a cell are compared with an empty list, so all of them would be candidates:
 //!    places follow from the pair, without counting or locks. A distance takes four bytes, where a
 //!    key takes eight. The merge looks up the ids of the few that it keeps.
-//! 2. Distances are those that the tensor cores computed. Exact ones are computed once, for the
-//!    final lists ([`Finish`](super::Finish)).
+//! 2. The tensor cores compute these distances. Exact distances are computed once, for the final
+//!    lists ([`Finish`](super::Finish)).
 //! 3. A store of a warp fills whole sectors of 32 bytes: eight lines of eight rows.
 //!
 //! Bound by memory: distances, 2.2 GB for a million nodes in cells of 550.
@@ -51,9 +51,9 @@ pub struct IntraCellJoin<S> {
     pub members: Global<u32>,
     /// In: a [`Job`] per block.
     pub jobs: Global<u32>,
-    /// Out: [`ordered`](key::ordered) distances, `capacity` per line and [`tile::SIDE`] lines per
-    /// block: those that the tensor cores computed, less the query's norm. Lines without a query
-    /// are left as they are, and so are places from eight behind the last row on.
+    /// Out: [`ordered`](key::ordered) distances from the tensor cores, less the query's norm:
+    /// `capacity` per line and [`tile::SIDE`] lines per block. Lines without a query keep what they
+    /// hold, as do the places behind the group of eight with the last row.
     pub distances: GlobalMut<u32>,
     /// Distances per line, a multiple of [`tile::SIDE`].
     pub capacity: u32,

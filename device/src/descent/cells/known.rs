@@ -25,6 +25,7 @@ use cuda_std::thread::block_idx_x;
 use cuda_std::{keep_rolled, shared};
 
 use super::super::merge::{MERGE_NODES, MERGE_THREADS};
+use crate::block::peers::peers;
 use crate::key::{self, Key, NONE};
 
 /// Known sets of all nodes.
@@ -114,14 +115,7 @@ pub unsafe fn cells_known_sets(p: KnownSets) {
 #[inline(always)]
 fn add(words: Shared<u32>, hash: u32, bits: u32, is_there: bool) {
     let bucket = hash >> 8;
-    let mut same = warp::ballot(is_there);
-    let mut bit = 0;
-    while bit < bits {
-        let is_set = bucket >> bit & 1 != 0;
-        let lanes = warp::ballot(is_set);
-        same &= if is_set { lanes } else { !lanes };
-        bit += 1;
-    }
+    let same = peers(bucket, bits, is_there);
     let behind = (same & (u32::MAX << warp::lane_id() << 1)).count_ones();
     if is_there && behind == 0 {
         let count = same.count_ones();
