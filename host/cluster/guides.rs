@@ -22,8 +22,7 @@ pub(super) struct CentreLists<T: ClusterKernels> {
 impl<T: ClusterKernels> CentreLists<T> {
     /// Adds the lists of guides, and of centres as guides, to a plan.
     pub(super) fn plan(plan: MemoryPlan, sizes: &ClusteringSizes) -> MemoryPlan {
-        let all = if sizes.guides > 0 || sizes.own_lists { sizes.cells } else { 0 };
-        let count = (sizes.guides * sizes.guide_list).max(all.max(sizes.known) * sizes.centre_list);
+        let count = sizes.list_entries();
         plan.with::<u32>("lists of centres", count).with::<T::Sum>("norms of lists", count)
     }
 

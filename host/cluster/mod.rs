@@ -103,6 +103,14 @@ pub(crate) fn cells<T: ClusterKernels>(
             u32::MAX
         )));
     }
+    // Kernels number the entries by 32 bits.
+    if sizes.has_lists() && sizes.list_entries() > u32::MAX as usize {
+        return Err(gpu.error(format_args!(
+            "found {} entries in lists of centres, expected at most {}: set more nodes per cell",
+            sizes.list_entries(),
+            u32::MAX
+        )));
+    }
     let memory = plan::<T>(MemoryPlan::new(), n, dim, request).reserve(gpu)?;
     let mut work = KMeans::<T>::new(gpu, rows, sizes, seed, &memory)?;
     let mut members = memory.buffer("members")?;
@@ -317,6 +325,17 @@ mod tests {
             let list = nearest_of(&centres_of[own as usize * dim..][..dim], &centres_of, &all, 24);
             assert_eq!(found, nearest_of(vector, &centres_of, &list, 6));
         }
+    }
+
+    #[test]
+    fn more_list_entries_than_a_kernel_numbers_are_refused() {
+        let (n, gpu) = (70_000, Gpu::emulated(0));
+        // Nothing is read before the error: the vectors need not exist.
+        let rows = side(&gpu, &[0u8; 16], 16).tiles().rows(n, 16);
+        let request = Clustering { lists: ListLengths { guide: 16, centre: n }, ..Clustering::new(n, 2) };
+        let error = cells::<u8>(&gpu, rows, request, 7, None).err().unwrap().to_string();
+        let expected = "found 4900000000 entries in lists of centres, expected at most 4294967295";
+        assert!(error.contains(expected), "{error}");
     }
 
     #[test]

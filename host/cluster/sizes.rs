@@ -110,6 +110,12 @@ impl ClusteringSizes {
         self.guides > 0 || self.known > 0 || self.own_lists
     }
 
+    /// Entries of the lists of guides, and of centres as guides: the most at a time.
+    pub(super) fn list_entries(&self) -> usize {
+        let all = if self.guides > 0 || self.own_lists { self.cells } else { 0 };
+        (self.guides * self.guide_list).max(all.max(self.known) * self.centre_list)
+    }
+
     /// Keys: one per vector and probe.
     pub(super) fn keys(&self) -> usize {
         self.n * self.probes
