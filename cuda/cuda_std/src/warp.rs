@@ -71,6 +71,12 @@ pub fn lane_id() -> u32 {
     })
 }
 
+/// How many of the mask's lanes come before this one: this lane's place among them.
+#[inline(always)]
+pub fn lanes_before(mask: u32) -> u32 {
+    (mask & ((1 << lane_id()) - 1)).count_ones()
+}
+
 /// The lanes that execute this together: a hint of the hardware. On the host, all lanes.
 #[inline(always)]
 pub fn activemask() -> u32 {

@@ -164,7 +164,7 @@ impl Room {
                 let key = if i < p.k { self.list.get(i as usize) } else { NONE };
                 let is_new = key != NONE && key::is_unvisited(key);
                 let news = warp::ballot(is_new);
-                let place = taken + (news & ((1 << thread) - 1)).count_ones();
+                let place = taken + warp::lanes_before(news);
                 if is_new && place < p.expand {
                     self.parents.set(place as usize, key::id(key));
                     self.list.set(i as usize, key::plain(key));

@@ -153,7 +153,7 @@ fn fill<S: TileSum>(p: &Join<S>, lines: Lines<S>, counts: Shared<u32>) -> (u32, 
     let is_old = warp % 2;
     let first = is_old * HALF + if is_reverse { counts.get(is_old as usize) } else { 0 };
     if is_there {
-        let line = (first + (there & ((1 << (thread % 32)) - 1)).count_ones()) as usize;
+        let line = (first + warp::lanes_before(there)) as usize;
         lines.ids.set(line, id);
         lines.biases.set(line, p.biases.get(id as usize));
         lines.bounds.set(line, p.bounds.get(id as usize));

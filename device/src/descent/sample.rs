@@ -124,9 +124,7 @@ pub unsafe fn descent_sample(p: Sample) {
         let there = key != NONE;
         let is_new = there && key::is_unvisited(key);
         let (news, olds) = (warp::ballot(is_new), warp::ballot(there && !is_new));
-        let before = (1u32 << lane) - 1;
-        let place =
-            if is_new { new + (news & before).count_ones() } else { old + (olds & before).count_ones() };
+        let place = if is_new { new + warp::lanes_before(news) } else { old + warp::lanes_before(olds) };
         if there && place < SAMPLE {
             let group = if is_new { 0 } else { SAMPLE };
             p.bring(node, group + place, key::id(key), (2 * SAMPLE + group, SAMPLE_BITS));

@@ -168,7 +168,7 @@ impl Left {
         // All lanes have read before one writes.
         warp::sync();
         if is_one {
-            let before = (ones & ((1 << warp::lane_id()) - 1)).count_ones();
+            let before = warp::lanes_before(ones);
             self.positions.set((self.end + before) as usize, position);
         }
         self.end += ones.count_ones();
@@ -320,7 +320,7 @@ impl<T: Element> MergeLists<T> {
             let position = begin + lane;
             let is_one = position < count && room.rows.get(position as usize) == OCCLUDED;
             let ones = warp::ballot(is_one);
-            let slot = taken + (ones & ((1 << lane) - 1)).count_ones();
+            let slot = taken + warp::lanes_before(ones);
             if is_one && slot < self.degree {
                 out.set(slot as usize, room.keys.get(position as usize) as u32);
             }

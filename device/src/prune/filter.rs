@@ -234,7 +234,7 @@ impl<T: Element> Wave<T> {
             let staying = warp::ballot(stays);
             warp::sync();
             if stays {
-                let to = self.slot(stay + (staying & ((1 << lane) - 1)).count_ones());
+                let to = self.slot(stay + warp::lanes_before(staying));
                 self.keys.set(to, candidate);
                 if rule.form() == Form::Score {
                     self.scores.set(to, scored);

@@ -128,7 +128,7 @@ pub unsafe fn prune_edges(p: Edges) {
     unroll!(8, I => {
         slots[I] = p.slot(first + 32 * I as u32);
         let edges = warp::ballot(slots[I].1 != NONE);
-        places[I] = of_warp + (edges & ((1 << lane) - 1)).count_ones();
+        places[I] = of_warp + warp::lanes_before(edges);
         of_warp += edges.count_ones();
     });
     // Lane 0 carries the warp's edges.

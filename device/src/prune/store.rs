@@ -109,7 +109,7 @@ impl Row {
                 i += 4;
             }
             let news = warp::ballot(is_new);
-            let place = self.len + (news & ((1 << lane) - 1)).count_ones();
+            let place = self.len + warp::lanes_before(news);
             // All lanes have read before one writes.
             warp::sync();
             if is_new && place < self.degree {

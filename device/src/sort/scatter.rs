@@ -109,7 +109,7 @@ fn rank_in_warp(p: &Pass, of_warp: Shared<u32>) -> Ranked {
         let digit = p.digit(keys[I]);
         let peers = peers(digit, DIGIT_BITS, there);
         let before = of_warp.get(digit as usize);
-        ranks[I] = before + (peers & ((1 << lane) - 1)).count_ones();
+        ranks[I] = before + warp::lanes_before(peers);
         // All lanes read before one writes.
         warp::sync();
         if there && peers.trailing_zeros() == lane {

@@ -169,7 +169,6 @@ fn load(
 fn compact((row, len): (Shared<u32>, u32), selection: Selection, put: impl Fn(u32, u32, u32)) -> u32 {
     let Selection { threshold, mut ties } = selection;
     let leaves_ties = ties != ALL_TIES;
-    let before = |lanes: u32| (lanes & ((1 << warp::lane_id()) - 1)).count_ones();
     let mut end = 0;
     let mut i = 4 * warp::lane_id();
     while i < len {
@@ -180,12 +179,12 @@ fn compact((row, len): (Shared<u32>, u32), selection: Selection, put: impl Fn(u3
             if leaves_ties {
                 let is_tie = four[I] == threshold;
                 let lanes = warp::ballot(is_tie);
-                is_selected &= !is_tie || before(lanes) < ties;
+                is_selected &= !is_tie || warp::lanes_before(lanes) < ties;
                 ties = ties.saturating_sub(lanes.count_ones());
             }
             let lanes = warp::ballot(is_selected);
             if is_selected {
-                put(i + I as u32, four[I], end + before(lanes));
+                put(i + I as u32, four[I], end + warp::lanes_before(lanes));
             }
             end += lanes.count_ones();
         });

@@ -232,7 +232,7 @@ impl<S: TileSum> Proposals<'_, S> {
             *marks &= !(0x8000_0000 >> bit);
             let line = part.line + 8 * (4 * HALF as u32 + bit / 16 * 2 + bit % 2);
             let column = part.column + 8 * (bit % 16 / 4) + bit / 2 % 2;
-            let place = (*count + (lanes & ((1 << warp::lane_id()) - 1)).count_ones()) as usize;
+            let place = (*count + warp::lanes_before(lanes)) as usize;
             self.queue.sums.set(place, self.sum_of_mark::<HALF>(sums, bit));
             self.queue.pairs.set(place, column * tile::SIDE + line);
         }

@@ -171,7 +171,7 @@ fn compact(keys: [Key; 4], kept: [bool; 4], runs: Shared<Key>) -> u32 {
     unroll!(4, I => {
         let left = warp::ballot(kept[I]);
         if kept[I] {
-            runs.set((end + (left & ((1 << warp::lane_id()) - 1)).count_ones()) as usize, keys[I]);
+            runs.set((end + warp::lanes_before(left)) as usize, keys[I]);
         }
         end += left.count_ones();
     });
@@ -203,7 +203,7 @@ fn drop_known(runs: Shared<Key>, end: u32, (list, k): (Shared<Key>, u32)) -> u32
         // All lanes have read their keys.
         warp::sync();
         if is_new {
-            runs.set((left + (new & ((1 << lane) - 1)).count_ones()) as usize, key);
+            runs.set((left + warp::lanes_before(new)) as usize, key);
         }
         left += new.count_ones();
         warp::sync();

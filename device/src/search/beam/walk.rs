@@ -202,7 +202,7 @@ pub fn append(is_one: bool, count: Shared<u32>, put: impl Fn(u32)) {
     let lane = warp::lane_id();
     let ones = warp::ballot(is_one);
     let before = if lane == 0 && ones != 0 { count.fetch_add(0, ones.count_ones()) } else { 0 };
-    let place = warp::broadcast(before, 0) + (ones & ((1 << lane) - 1)).count_ones();
+    let place = warp::broadcast(before, 0) + warp::lanes_before(ones);
     if is_one {
         put(place);
     }
