@@ -10,7 +10,7 @@ use cust::memory::{known_memory, memcpy_dtoh_async, memcpy_htod_async, memset_d8
 use cust::prelude::*;
 use cust::stream::synchronize_handle;
 
-use super::kernels::Programs;
+use super::kernels::{Programs, spawn};
 use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Span, Take};
 use super::overhead::{Overhead, PIECE, PIECES};
 use super::ptx;
@@ -422,8 +422,11 @@ impl Machine for CudaMachine {
     }
 
     fn prepare(&self, ptx: Option<&'static str>, kernels: &[&'static str]) {
-        let programs = &self.device.programs;
-        programs.of(ptx.unwrap_or(ptx::PTX)).prepare(kernels, rayon::current_num_threads());
+        let (device, kernels) = (Arc::clone(&self.device), kernels.to_vec());
+        let (ptx, most) = (ptx.unwrap_or(ptx::PTX), rayon::current_num_threads());
+        // Taking the PTX apart and reading the cache take milliseconds: the base may be copied
+        // meanwhile. Without a thread, launches make the kernels.
+        spawn("kernels", move || device.programs.of(ptx).prepare(&kernels, most));
         // Pinning takes long too. A copy meets its error.
         drop(self.staging());
     }

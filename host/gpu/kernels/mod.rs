@@ -16,6 +16,7 @@ pub(super) use cache::CacheFile;
 use cache::Images;
 #[cfg(feature = "cuda")]
 pub(super) use driver::Programs;
+pub(super) use threads::spawn;
 
 use crate::Result;
 
@@ -149,7 +150,7 @@ impl<C: Compiler> Kernels<C> {
         for number in 0..threads {
             let kernels = Arc::clone(self);
             // Without a thread, launches make the kernels.
-            if !threads::spawn(number, move || kernels.work_off()) {
+            if !spawn(&format!("kernels {number}"), move || kernels.work_off()) {
                 break;
             }
         }

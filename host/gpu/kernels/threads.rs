@@ -31,9 +31,8 @@ impl Drop for Counted {
     }
 }
 
-/// Runs `work` on a thread of its own, with this number in its name; false if the system has no
-/// thread left.
-pub(super) fn spawn(number: usize, work: impl FnOnce() + Send + 'static) -> bool {
+/// Runs `work` on a thread of its own with this name; false if the system has no thread left.
+pub(in crate::gpu) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> bool {
     static AT_EXIT: Once = Once::new();
     AT_EXIT.call_once(|| {
         // Handlers run in reverse: this one before those of the driver, which is open.
@@ -48,7 +47,7 @@ pub(super) fn spawn(number: usize, work: impl FnOnce() + Send + 'static) -> bool
         let _counted = counted;
         work();
     };
-    thread::Builder::new().name(format!("kernels {number}")).spawn(work).is_ok()
+    thread::Builder::new().name(name.to_owned()).spawn(work).is_ok()
 }
 
 /// Whether the process exits, so that nothing new should begin.
