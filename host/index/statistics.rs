@@ -34,6 +34,9 @@ pub struct Statistics {
 /// Fewest nodes counted per thread.
 const AT_ONCE: usize = 4096;
 
+/// Longest row whose ids are compared with one another, many at a time; a longer one is sorted.
+const COMPARED: usize = 96;
+
 /// Counts over some of the nodes.
 #[derive(Default)]
 struct Counts {
@@ -48,10 +51,15 @@ impl Counts {
     fn add(&mut self, node: usize, neighbors: &[u32]) {
         self.degrees[neighbors.len()] += 1;
         self.self_edges += neighbors.iter().filter(|&&id| id as usize == node).count() as u64;
-        self.row.clear();
-        self.row.extend_from_slice(neighbors);
-        self.row.sort_unstable();
-        self.duplicate_edges += self.row.windows(2).filter(|pair| pair[0] == pair[1]).count() as u64;
+        self.duplicate_edges += if neighbors.len() <= COMPARED {
+            let has = |ids: &[u32], id: u32| ids.iter().fold(false, |found, &other| found | (other == id));
+            neighbors.iter().enumerate().filter(|&(place, &id)| has(&neighbors[..place], id)).count() as u64
+        } else {
+            self.row.clear();
+            self.row.extend_from_slice(neighbors);
+            self.row.sort_unstable();
+            self.row.windows(2).filter(|pair| pair[0] == pair[1]).count() as u64
+        };
     }
 
     fn merged(mut self, other: Self) -> Self {
@@ -181,6 +189,10 @@ impl<G: Graph> Reach<'_, G> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use tagore_device::random::{Draws, Stage};
+
     use super::*;
     use crate::index::PaddedRows;
     use crate::{Description, ElementType, Fingerprint, Metric, Vectors};
@@ -207,6 +219,18 @@ mod tests {
         assert_eq!(unreachable(&leaps, &[7]), 980);
         assert_eq!(unreachable(&leaps, &(0..50).collect::<Vec<_>>()), 0);
         assert_eq!(unreachable(&vec![vec![]; n as usize], &[3]), 999);
+    }
+
+    #[test]
+    fn repeated_edges_are_counted_in_rows_of_any_length() {
+        let draws = Draws::new(1, Stage::Test, 1, 0);
+        for degree in (0..10).chain([31, 32, COMPARED - 1, COMPARED, COMPARED + 1, 300]) {
+            let row: Vec<u32> = (0..degree as u64).map(|i| draws.below(i, 60) as u32).collect();
+            let mut counts = Counts { degrees: vec![0; degree + 1], ..Counts::default() };
+            counts.add(1000, &row);
+            let different: BTreeSet<u32> = row.iter().copied().collect();
+            assert_eq!(counts.duplicate_edges, (degree - different.len()) as u64, "{degree}");
+        }
     }
 
     #[test]
