@@ -1,6 +1,7 @@
 //! Memory of this process and of this machine.
 
 use bytemuck::Zeroable;
+use rayon::prelude::*;
 
 /// Peak resident memory of this process so far, in bytes, mapped pages included; none if the system
 /// does not report it.
@@ -56,6 +57,20 @@ pub(crate) fn zeros<T: Zeroable>(len: usize) -> Vec<T> {
     values
 }
 
+/// [`zeros`] whose pages the threads of the pool have touched: filling them then takes no faults.
+pub(crate) fn touched_zeros<T: Zeroable + Send>(len: usize) -> Vec<T> {
+    const LEAST_PAGE: usize = 4096;
+    const HUGE_PAGE: usize = 2 << 20;
+    let mut values: Vec<T> = zeros(len);
+    // Else the compiler may know that they are zero, and write nothing.
+    std::hint::black_box(&mut values);
+    let of = |bytes: usize| (bytes / size_of::<T>()).max(1);
+    let touch =
+        |part: &mut [T]| part.iter_mut().step_by(of(LEAST_PAGE)).for_each(|value| *value = T::zeroed());
+    values.par_chunks_mut(of(HUGE_PAGE)).for_each(touch);
+    values
+}
+
 /// Upper bound of the small page size: `madvise` takes whole pages.
 #[cfg(target_os = "linux")]
 const PAGE: usize = 64 << 10;
@@ -74,4 +89,16 @@ pub(crate) fn kibibytes(text: &str, name: &str) -> Option<u64> {
 pub(crate) fn value(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     lines.find_map(|mut words| words.next().filter(|&word| word == name).and(words.next()))?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn touched_zeros_are_zeros() {
+        for len in [0, 1, 1000, 3 << 20] {
+            assert!(touched_zeros::<u32>(len) == vec![0; len], "{len}");
+        }
+    }
 }

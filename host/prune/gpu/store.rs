@@ -9,7 +9,6 @@ use super::reverse::Reverse;
 use super::{Chunk, KeyRows};
 use crate::Result;
 use crate::gpu::{Buffer, Gpu};
-use crate::memory::zeros;
 use crate::prune::rows::GraphRows;
 
 /// Writes rows of `degree` ids: the better half of the forward edges, then reverse edges, then the
@@ -64,11 +63,10 @@ pub(super) fn merge(
     Ok(())
 }
 
-/// Copies rows of `degree` ids to the host.
-pub(crate) fn download(ids: &Buffer<u32>, rows: usize, degree: usize) -> Result<GraphRows> {
-    let mut padded: Vec<u32> = zeros(rows * degree);
-    ids.download(&mut padded)?;
-    Ok(GraphRows::from_padded(padded, degree))
+/// Copies rows of `degree` ids to the host, into `room` of their length.
+pub(crate) fn download(ids: &Buffer<u32>, mut room: Vec<u32>, degree: usize) -> Result<GraphRows> {
+    ids.download(&mut room)?;
+    Ok(GraphRows::from_padded(room, degree))
 }
 
 #[cfg(test)]
@@ -102,7 +100,7 @@ mod tests {
                     let reverse = Reverse::new(&gpu, forward, rank).unwrap();
                     let mut ids = upload(&gpu, &vec![0u32; n * degree]);
                     store(&gpu, forward, &reverse, &mut ids, degree).unwrap();
-                    let found = download(&ids, n, degree).unwrap();
+                    let found = download(&ids, vec![0; n * degree], degree).unwrap();
                     assert_eq!(found.into_parts(), expected, "{} {degree}", strategy.kind());
                 }
             }
@@ -153,7 +151,7 @@ mod tests {
                 upload(&gpu, &[key::pack(1.0, 7), key::pack(0.5, 3), key::pack(2.0, 1), NONE, NONE, NONE]);
             let mut ids = upload(&gpu, &[0u32; 6]);
             take_ids(&gpu, KeyRows { keys: &keys, rows: 3, width: 2 }, &mut ids, 2).unwrap();
-            let rows = download(&ids, 3, 2).unwrap();
+            let rows = download(&ids, vec![0; 6], 2).unwrap();
             assert_eq!((rows.row(0), rows.row(1), rows.row(2)), (&[7, 3][..], &[1][..], &[][..]));
         }
     }
