@@ -142,8 +142,11 @@ impl Device {
 }
 
 /// Closes the CUDA devices that this process has opened, each as soon as no searcher, memory or
-/// work on it is left; the next use opens it again. It takes about 0.1 s, which a program that ends
+/// work on it is left; the next use opens it again. It takes up to 0.1 s, which a program that ends
 /// takes anyway: one that has something else to finish can close them meanwhile.
+///
+/// The driver opens and closes a device sooner with fewer queues of work to it: 2 instead of its 8
+/// save 70 ms, if the environment has `CUDA_DEVICE_MAX_CONNECTIONS=2` before the first use.
 pub fn close_devices() {
     Gpu::close_cuda();
 }
