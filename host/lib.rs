@@ -137,8 +137,8 @@ pub use device::{Device, Preparation, close_devices};
 pub use error::{Error, Remedy, Result, StoreError};
 pub use eval::{DistanceConvention, Evaluation, KnnTruth, RecallSample, TestQueries, evaluate, knn_recall};
 pub use index::{
-    Description, Export, Fingerprint, Index, IndexFormat, Layer, MAX_DEGREE, MAX_LAYER_BEAM, RowSink,
-    Statistics,
+    Description, Export, Fingerprint, Index, IndexFormat, IndexRoom, Layer, MAX_DEGREE, MAX_LAYER_BEAM,
+    RowSink, Statistics,
 };
 pub use memory::{host_memory_bytes, peak_host_bytes, return_large_buffers};
 pub use progress::{Progress, Update};
@@ -149,7 +149,7 @@ pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQual
 pub use report::{Point, Series, recall_qps_plot, timeline_plot};
 pub use same_file::{check_no_input, is_same_file, real_path};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
-pub use search::{MAX_WIDTH, Neighbor, Search, SearchResult, Searcher, prepare_search};
+pub use search::{MAX_WIDTH, Neighbor, ResidentIndex, Search, SearchResult, Searcher, prepare_search};
 pub use text::{grouped, one_line, path_text};
 pub use vectors::distance::instruction_set;
 pub use vectors::{

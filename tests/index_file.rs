@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tagore::{Builder, Description, Index, Metric, Progress, Strategy, Vectors};
+use tagore::{Builder, Description, Index, IndexRoom, Metric, Progress, Strategy, Vectors};
 
 use crate::reference::{check_graph, search, separated, uniform};
 
@@ -74,6 +74,25 @@ fn the_golden_file_is_written_and_read_back() {
     assert!(index.neighbors(4).is_empty());
     let statistics = index.statistics(&Progress::silent()).unwrap();
     assert_eq!((statistics.edges, statistics.unreachable, statistics.degrees), (7, 0, vec![1, 2, 1, 1]));
+}
+
+#[test]
+fn an_index_is_written_to_its_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = || std::fs::read_dir(folder.path()).unwrap().count();
+    let path = folder.path().join("chain.tagore");
+    let room = IndexRoom::reserve(&path, 5, 3).unwrap();
+    assert!(files() == 1 && !path.exists());
+    let refused = tiny().save(&path).unwrap_err().to_string();
+    assert!(refused.contains("another run"), "{refused}");
+    drop(room);
+    assert_eq!(files(), 0);
+    // Room for more nodes, and for fewer.
+    for nodes in [5, 1000, 1] {
+        tiny().save_in(IndexRoom::reserve(&path, nodes, 3).unwrap(), &[]).unwrap();
+        assert!(std::fs::read(&path).unwrap() == std::fs::read(golden()).unwrap(), "{nodes}");
+        assert_eq!(files(), 1);
+    }
 }
 
 #[test]

@@ -49,7 +49,11 @@ impl Builder {
     pub(super) fn on_codes(&self, k: usize) -> Self {
         let builder = Self { compression: None, ..self.clone() };
         let metric = ScalarQuantizer::metric_of(self.descent.metric);
-        builder.metric(metric).grouped(false).with(|descent| descent.of_codes(self.settles(k)))
+        builder
+            .metric(metric)
+            .grouped(false)
+            .keep_on_device(false)
+            .with(|descent| descent.of_codes(self.settles(k)))
     }
 
     /// Whether lists of `k` are settled by rests of the codes. Paths and second hops know no rests,

@@ -6,9 +6,9 @@ use std::time::Instant;
 use super::Builder;
 use crate::descent::{DescentStats, DeviceGraph, KnnGraph, KnnSample};
 use crate::gpu::{Buffer, Gpu};
-use crate::memory::peak_host_bytes;
-use crate::prune::gpu::{Pruning, download};
-use crate::prune::{GraphRows, Pruned, cpu};
+use crate::memory::{peak_host_bytes, touched_zeros};
+use crate::prune::gpu::Pruning;
+use crate::prune::{GraphRows, Pruned, cpu, gpu};
 use crate::vectors::gpu::{DeviceBase, with_base};
 use crate::vectors::space::Space;
 use crate::{DeviceResults, Result, Vectors};
@@ -105,12 +105,21 @@ impl Builder {
     /// Prunes the graph on its device, and copies the rows to the host. Returns what is on a GPU
     /// too.
     pub(super) fn prune(&self, space: &Space<'_>, graph: Graph<'_>) -> Result<(Pruned, Option<OnDevice>)> {
-        let Pruned { rows, entries, mut stats } = self.prune_there(space, graph)?;
+        let degree = self.strategy.degree;
+        let mut room = Vec::new();
+        let pruned = rayon::in_place_scope(|scope| {
+            if let Graph::Gpu { .. } = &graph {
+                // The host waits for the device, and its pages take as long as the copy.
+                scope.spawn(|_| room = touched_zeros(space.len() * degree));
+            }
+            self.prune_there(space, graph)
+        });
+        let Pruned { rows, entries, mut stats } = pruned?;
         let (rows, on_device) = match rows {
             PrunedRows::Host(rows) => (rows, None),
             PrunedRows::Device(there) => {
                 let copying = Instant::now();
-                let rows = download(&there.edges, space.len(), self.strategy.degree)?;
+                let rows = gpu::download(&there.edges, room, degree)?;
                 stats.copy += copying.elapsed().as_secs_f64();
                 stats.peak_host_bytes = peak_host_bytes();
                 (rows, Some(*there))

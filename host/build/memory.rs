@@ -110,10 +110,10 @@ impl Builder {
         let sample = graph.sample(&nodes)?;
         let descent = graph.stats().clone();
         let (mut pruned, on_device) = pruning.prune(space, graph)?;
-        let layered = finishing.finish(base, space, &mut pruned, on_device)?;
+        let (layered, search) = finishing.finish(base, space, &mut pruned, on_device)?;
 
         let Pruned { rows, stats: prune, .. } = pruned;
-        let stats = BuildStats { knn: k, descent, prune, sample, ..BuildStats::default() };
+        let mut stats = BuildStats { knn: k, descent, prune, sample, ..BuildStats::default() };
         let (degrees, neighbors) = rows.into_parts();
         let rows = PaddedRows { max_degree: self.strategy.degree, degrees, neighbors };
         let mut description = self.description(k);
@@ -121,7 +121,9 @@ impl Builder {
         description.parameters.insert("iterations".to_owned(), format!("{join},{refine}"));
         let base = Fingerprint::of(base)?;
         let Layered { entries, layers, growth } = layered;
+        let element = space.vectors().element_type();
         let index = Index::new(description, base, rows, entries).with_layers(layers, growth);
+        stats.resident = search.map(|search| search.into_resident(&index, element)).transpose()?;
         Ok(Built { index, stats })
     }
 
@@ -165,7 +167,7 @@ impl Builder {
         let descent = self.descent.clone().or_knn(k, all).of_part(rows);
         let descent = descent.progress(self.descent.progress.clone());
         // No sample: its lists would lack the other rows.
-        self.clone().descent(descent).grouped(false).sample(0)
+        self.clone().descent(descent).grouped(false).sample(0).keep_on_device(false)
     }
 
     /// Builds the index of the rows of `base` that are `among` the set.
@@ -183,7 +185,8 @@ impl Builder {
         }
         let rows: Vec<u32> = among.iter().collect();
         // No sample: its lists would lack the rows left out.
-        let Built { index, stats } = builder.sample(0).build_any(&base.only(&rows)?, None)?;
+        let builder = builder.sample(0).keep_on_device(false);
+        let Built { index, stats } = builder.build_any(&base.only(&rows)?, None)?;
         let index = index.among(base, &rows, among.complement())?;
         Ok(Built { index, stats: BuildStats { sample: KnnSample::default(), ..stats } })
     }
@@ -256,21 +259,22 @@ impl Builder {
     /// Builds the layers that searches need, then attaches unreachable nodes. Nodes must be
     /// reachable from the entry points if the kind guarantees it, else from the lowest layer. With
     /// neither, unreachable nodes are attached only if a node has no incoming edge. Returns the
-    /// start of searches.
+    /// start of searches, and the graph on the device if it is to stay there.
     fn finish(
         &self,
         base: &Vectors,
         space: &Space<'_>,
         pruned: &mut Pruned,
         mut on_device: Option<OnDevice>,
-    ) -> Result<Layered> {
+    ) -> Result<(Layered, Option<NodeSearch>)> {
         let Pruned { rows, entries, stats } = pruned;
         let is_readable = space.vectors().is_readable();
         // A thousand searches take a device as long as one. The emulator takes its time.
         let search = on_device.take_if(|on| !is_readable || self.layered && on.gpu.takes_ptx());
         let degree = self.strategy.degree;
-        let search = search.map(|OnDevice { gpu, base, edges }| NodeSearch::new(gpu, base, (edges, degree)));
-        let search = search.transpose()?.map(Mutex::new);
+        let node_search =
+            |OnDevice { gpu, base, edges }: OnDevice| NodeSearch::new(gpu, base, (edges, degree));
+        let search = search.map(node_search).transpose()?.map(Mutex::new);
         let began = Instant::now();
         let stage = self.descent.progress.stage("reach", rows.len() as u64);
         let entries = std::mem::take(entries);
@@ -298,10 +302,18 @@ impl Builder {
             let on_device = search.as_mut().filter(|_| !is_readable);
             stats.attached = reach::connect(space, rows, from, (on_device, progress))? as u64;
         }
+        let mut kept = None;
+        if self.kept {
+            kept =
+                search.map_or_else(|| on_device.map(node_search).transpose(), |search| Ok(Some(search)))?;
+            if let Some(kept) = kept.as_mut().filter(|_| stats.attached > 0) {
+                kept.set_rows(rows.padded())?;
+            }
+        }
         stage.advance(rows.len() as u64)?;
         stats.connect = began.elapsed().as_secs_f64();
         stats.seconds += stats.layers + stats.connect;
         stats.log();
-        Ok(layered)
+        Ok((layered, kept))
     }
 }

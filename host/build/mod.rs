@@ -53,6 +53,8 @@ pub struct Builder {
     baseline_kernels: bool,
     /// Number of nodes whose k-NN lists are kept.
     sample: usize,
+    /// Whether the index and its base stay on the device.
+    kept: bool,
     pub(crate) layered: bool,
     /// Whether layers are built without a test of searches, as in the build of a layer.
     stacked: bool,
@@ -74,6 +76,7 @@ impl Builder {
             others,
             baseline_kernels: false,
             sample: 0,
+            kept: false,
             layered: true,
             stacked: false,
             grouped: true,
@@ -165,6 +168,15 @@ impl Builder {
     /// device.
     pub fn sample(mut self, nodes: usize) -> Self {
         self.sample = nodes;
+        self
+    }
+
+    /// Sets whether a build on a GPU leaves the index and its base there, as
+    /// [`BuildStats::resident`], for a [report](crate::Measure::resident) or a
+    /// [searcher](crate::Searcher::resident); false unless set. A build on a CPU or on codes leaves
+    /// nothing, nor one that leaves out rows, repeated ones or all but those of a set.
+    pub fn keep_on_device(mut self, kept: bool) -> Self {
+        self.kept = kept;
         self
     }
 

@@ -1,5 +1,6 @@
 //! Statistics of a build.
 
+use crate::ResidentIndex;
 use crate::descent::{DescentStats, KnnSample};
 use crate::prune::PruneStats;
 
@@ -16,6 +17,9 @@ pub struct BuildStats {
     /// k-NN lists of the nodes sampled by [`Builder::sample`](crate::Builder::sample). Empty if
     /// rows were left out of the graph.
     pub sample: KnnSample,
+    /// Index and base on the GPU of the build, if they were [to stay
+    /// there](crate::Builder::keep_on_device).
+    pub resident: Option<ResidentIndex>,
     /// Rows left out of the graph because they repeat an earlier row; see
     /// [`Index::repeated`](crate::Index::repeated).
     pub repeated: u64,

@@ -19,8 +19,8 @@ use crate::progress::Progress;
 use crate::vectors::{Access, MappedFile, advise, far_apart, map, open_regular};
 use crate::{Error, Result};
 
-/// Nodes written between two checks for cancellation.
-const AT_A_TIME: usize = 1 << 16;
+/// Nodes written between two checks for cancellation: enough for all threads to compute checksums.
+const AT_A_TIME: usize = 1 << 19;
 
 /// The description section, a JSON object.
 #[derive(Serialize, Deserialize)]
@@ -38,32 +38,31 @@ impl Index {
     /// # Errors
     /// If the file cannot be written, or the index was opened from a damaged file.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.write(path.as_ref(), &[], &Progress::silent())
+        self.write(path.as_ref(), &Progress::silent())
     }
 
-    /// Writes the index like [`save`](Self::save), and deletes the `stale` files, such as a report
-    /// on the older index, right before the new file appears.
+    /// Writes the index like [`save`](Self::save) to its room, and deletes the `stale` files, such
+    /// as a report on the older index, right before the new file appears.
     ///
     /// # Errors
     /// As [`save`](Self::save), or if a stale file cannot be deleted.
-    pub fn save_replacing(&self, path: impl AsRef<Path>, stale: &[PathBuf]) -> Result<()> {
-        self.write(path.as_ref(), stale, &Progress::silent())
+    pub fn save_in(&self, room: IndexRoom, stale: &[PathBuf]) -> Result<()> {
+        self.write_to(room.0, stale, &Progress::silent())
     }
 
-    /// [`save_replacing`](Self::save_replacing) with progress and cancellation.
-    pub(super) fn write(&self, path: &Path, stale: &[PathBuf], progress: &Progress) -> Result<()> {
+    /// [`save`](Self::save) with progress and cancellation.
+    pub(super) fn write(&self, path: &Path, progress: &Progress) -> Result<()> {
+        self.write_to(AtomicFile::create(path)?, &[], progress)
+    }
+
+    fn write_to(&self, file: AtomicFile, stale: &[PathBuf], progress: &Progress) -> Result<()> {
         if let (Adjacency::Mapped(mapped), Some(from)) = (&self.adjacency, &self.path) {
             // A damaged block must not get a new checksum.
             mapped.check(from, progress)?;
         }
         let (degrees, neighbors) = self.parts();
-        let mut file = IndexFile::create(
-            path,
-            &self.description,
-            self.fingerprint,
-            self.max_degree,
-            self.entries.len(),
-        )?;
+        let (degree, entries) = (self.max_degree, self.entries.len());
+        let mut file = IndexFile::begin(file, &self.description, self.fingerprint, degree, entries)?;
         let stage = progress.stage("write", self.nodes as u64);
         for first in (0..self.nodes).step_by(AT_A_TIME) {
             let end = self.nodes.min(first + AT_A_TIME);
@@ -127,6 +126,24 @@ impl Index {
         use std::io::Read;
         let mut magic = [0; MAGIC.len()];
         open_regular(path).is_ok_and(|mut file| file.read_exact(&mut magic).is_ok() && magic == *MAGIC)
+    }
+}
+
+/// The file of an index that is still to be built: it has a temporary name, and blocks where the
+/// file system gives them in advance. So a full disk is found out before the work, and the index is
+/// written sooner. The file is deleted if the room is dropped.
+#[derive(Debug)]
+pub struct IndexRoom(AtomicFile);
+
+impl IndexRoom {
+    /// Room at `path` for an index of `nodes` nodes with at most `max_degree` edges each.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or its disk has too little room.
+    pub fn reserve(path: impl AsRef<Path>, nodes: usize, max_degree: usize) -> Result<Self> {
+        let mut file = AtomicFile::create(path.as_ref())?;
+        file.reserve(IndexFile::bytes(nodes, max_degree) as u64)?;
+        Ok(Self(file))
     }
 }
 
@@ -224,14 +241,25 @@ impl IndexFile {
         max_degree: usize,
         entries: usize,
     ) -> Result<Self> {
+        Self::begin(AtomicFile::create(path)?, description, fingerprint, max_degree, entries)
+    }
+
+    /// As [`create`](Self::create), in a `file` without content.
+    fn begin(
+        mut file: AtomicFile,
+        description: &Description,
+        fingerprint: Fingerprint,
+        max_degree: usize,
+        entries: usize,
+    ) -> Result<Self> {
         let nodes = fingerprint.rows as usize;
         let Description { kind, metric, seed, parameters } = description.clone();
         let json = Json { kind, metric: metric.name().to_owned(), seed, parameters };
-        let description = serde_json::to_vec(&json).map_err(|error| Error::io(path)(error.into()))?;
+        let description =
+            serde_json::to_vec(&json).map_err(|error| Error::io(file.target())(error.into()))?;
         // `commit` sets the lengths of the other sections.
         let lengths = [description.len(), 4 * entries, 4 * nodes, 4 * nodes * max_degree, 0, 0, 0];
         let (ranges, end) = placed(PAGE, lengths);
-        let mut file = AtomicFile::create(path)?;
         // Unwritten bytes, up to the next page, are zero.
         file.set_len(end as u64)?;
         let sections = ranges.map(Section::new);

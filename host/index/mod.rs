@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use absent::Absent;
 pub(crate) use entries::{RANDOM_ENTRIES, random_entries};
+pub use file::IndexRoom;
 pub(crate) use file::{IndexFile, WrittenRows};
 pub use fingerprint::Fingerprint;
 pub use formats::{Export, IndexFormat, RowSink};
@@ -102,6 +103,7 @@ impl Index {
     ) -> Self {
         let index = Self::owned(description, fingerprint, rows, entries);
         debug_assert!(index.check_graph(&Progress::silent()).is_ok());
+        index.checked.get_or_init(|| ());
         index
     }
 

@@ -58,6 +58,11 @@ impl GraphRows {
         &self.ids[node as usize * self.stride..][..self.stride]
     }
 
+    /// All rows, padded.
+    pub(crate) fn padded(&self) -> &[u32] {
+        &self.ids
+    }
+
     /// The degrees and the padded rows.
     pub(crate) fn into_parts(self) -> (Vec<u32>, Vec<u32>) {
         (self.degrees, self.ids)

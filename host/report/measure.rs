@@ -13,7 +13,7 @@ use crate::search::Engine;
 use crate::search::exact::ExactSearch;
 use crate::vectors::shape::device_type;
 use crate::vectors::space::Space;
-use crate::{DataShape, Device, Index, Progress, Result, Search, Vectors};
+use crate::{DataShape, Device, Index, Progress, ResidentIndex, Result, Search, Vectors};
 
 /// Neighbours per query.
 const K: usize = 10;
@@ -37,6 +37,9 @@ pub struct Measure {
     pub search_on: Device,
     /// Limit of device memory, in bytes; default: free memory.
     pub gpu_memory: Option<u64>,
+    /// The index and its base on a GPU, where the build has left them: exact search and index
+    /// searches there need no other copy.
+    pub resident: Option<ResidentIndex>,
     /// The number of nodes that cannot be reached, if it is known, as after a build in clusters;
     /// else the report counts them.
     pub unreachable: Option<u64>,
@@ -52,6 +55,7 @@ impl Default for Measure {
             exact_on: Device::Auto,
             search_on: Device::Auto,
             gpu_memory: None,
+            resident: None,
             unreachable: None,
             progress: Progress::silent(),
         }
@@ -76,8 +80,17 @@ impl Measure {
     ) -> Result<(Option<KnnQuality>, Option<SearchQuality>)> {
         let [exactly, by_index] = self.progress.parts([index.len() as f64, SEARCHES]);
         let engine = Engine::new(Held::Borrowed(index), Held::Borrowed(base), &self.progress.unwatched())?;
-        let (search_on, gpu_memory) = self.memory(index, base, engine.space())?;
-        let engine = engine.devices(&[search_on])?;
+        let bytes = self.device_bytes(index, base, engine.space())?;
+        let resident = self.resident.as_ref().filter(|there| there.is_on(self.search_on));
+        let (engine, gpu_memory) = match resident {
+            Some(there) => {
+                (engine.resident(there)?, self.gpu_memory.map(|allowed| allowed.saturating_sub(bytes)))
+            }
+            None => {
+                let (search_on, gpu_memory) = self.memory(index, bytes)?;
+                (engine.devices(&[search_on])?, gpu_memory)
+            }
+        };
         // Rows that were left out of the build are no neighbours.
         let rows: Option<Vec<u32>> = index.left_out().map(|rows| rows.complement().iter().collect());
         let part = rows
@@ -97,6 +110,9 @@ impl Measure {
         if let Some(bytes) = gpu_memory {
             exact = exact.device_memory(bytes);
         }
+        if let Some(there) = resident.filter(|there| part.is_none() && there.is_on(self.exact_on)) {
+            exact = exact.resident(there.clone());
+        }
         let truth = KnnTruth::of_nodes(space, nodes.clone(), deepest, &exact)?;
         let knn = has_lists.then(|| {
             let ks = [K.min(lists.k()), lists.k()];
@@ -111,15 +127,20 @@ impl Measure {
         Ok((knn, Some(search)))
     }
 
-    /// The device of index searches, and the limit of device memory for exact search beside them.
-    fn memory(&self, index: &Index, base: &Vectors, space: &Space<'_>) -> Result<(Device, Option<u64>)> {
+    /// Bytes of index and base on a device.
+    fn device_bytes(&self, index: &Index, base: &Vectors, space: &Space<'_>) -> Result<u64> {
+        let element = device_type(&DataShape::of(base, &self.progress.unwatched())?, index.metric());
+        let edges = index.max_degree() * size_of::<u32>();
+        Ok((index.len() * (space.dim() * element.size() + edges)) as u64)
+    }
+
+    /// The device of searches of an index that takes `bytes` there, and the limit of device memory
+    /// for exact search beside them.
+    fn memory(&self, index: &Index, bytes: u64) -> Result<(Device, Option<u64>)> {
         let allowed = match self.gpu_memory {
             Some(bytes) => Some(bytes),
             None => Limits::available(self.search_on, index.len())?.gpu_memory,
         };
-        let element = device_type(&DataShape::of(base, &self.progress.unwatched())?, index.metric());
-        let edges = index.max_degree() * size_of::<u32>();
-        let bytes = (index.len() * (space.dim() * element.size() + edges)) as u64;
         if allowed.is_some_and(|allowed| bytes > allowed / 2) {
             return Ok((Device::Cpu, self.gpu_memory));
         }

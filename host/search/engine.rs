@@ -12,6 +12,7 @@ use super::exact::{nearest_among, nearest_among_on};
 use super::gpu::{BatchLimits, KeysTo, MAX_BEAM, OnGpus};
 use super::options::{Filter, Search, Way};
 use super::pool::{Pool, Scratch};
+use super::resident::ResidentIndex;
 use super::result::{Neighbor, SearchResult};
 use crate::gpu::{Gpus, SharedTimes};
 use crate::held::Held;
@@ -97,6 +98,13 @@ impl<'a> Engine<'a> {
         let on_gpus = |gpus| OnGpus::new(gpus, space, index, self.coded.as_ref()).map(Arc::new);
         self.on_gpus = gpus.map(on_gpus).transpose()?;
         self.is_auto = matches!(devices, [] | [Device::Auto]);
+        Ok(self)
+    }
+
+    /// [`Searcher::resident`](super::Searcher::resident).
+    pub(crate) fn resident(mut self, there: &ResidentIndex) -> Result<Self> {
+        self.on_gpus = Some(Arc::clone(there.of(&self.prepared.index)?));
+        (self.is_auto, self.coded) = (false, None);
         Ok(self)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tagore_device::search::beam::search::SEARCH_THREADS;
 
 use super::engine::Engine;
-use super::{Neighbor, Search, SearchResult};
+use super::{Neighbor, ResidentIndex, Search, SearchResult};
 use crate::held::Held;
 use crate::index::Index;
 use crate::quantize::Compression;
@@ -78,6 +78,15 @@ impl Searcher {
     /// memory for index and base.
     pub fn devices(self, devices: &[Device]) -> Result<Self> {
         Ok(Self { engine: self.engine.devices(devices)? })
+    }
+
+    /// Searches on the GPU where the build of this index has left it and its base: nothing is
+    /// copied.
+    ///
+    /// # Errors
+    /// If `there` is another index.
+    pub fn resident(self, there: &ResidentIndex) -> Result<Self> {
+        Ok(Self { engine: self.engine.resident(there)? })
     }
 
     /// Walks on codes of one or two bytes per component in place of the vectors: less memory to

@@ -4,6 +4,7 @@ mod exact;
 mod graphs;
 mod indexes;
 mod plans;
+mod resident;
 mod search;
 mod several;
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use tagore::outofcore::OutOfCore;
-use tagore::{Builder, Device, Error, Index, Progress, Strategy, Synth, Update, Vectors};
+use tagore::{Builder, Device, Error, Index, IndexRoom, Progress, Strategy, Synth, Update, Vectors};
 
 use super::quality::{separated, ten_times};
 use super::{plan, stops_at, stops_when};
@@ -196,6 +196,9 @@ fn an_older_report_is_deleted_with_the_older_index() {
     assert!(path.exists() && !report.exists());
     // Also for an index built in memory.
     fs::write(&report, "old").unwrap();
-    builder.build(&base).unwrap().save_replacing(&path, std::slice::from_ref(&report)).unwrap();
+    let index = builder.build(&base).unwrap();
+    let room = IndexRoom::reserve(&path, base.len(), index.max_degree()).unwrap();
+    assert!(report.exists());
+    index.save_in(room, std::slice::from_ref(&report)).unwrap();
     assert!(!report.exists());
 }

@@ -1,13 +1,14 @@
 //! A build in memory.
 
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
 use serde_json::{Value, json};
 use tagore::outofcore::TaskKind;
 use tagore::{
-    BuildCost, BuildStats, Builder, DataShape, Index, KnnGraph, KnnSample, Measure, Progress, PruneStats,
-    Report, StageCost, Target, Vectors,
+    BuildCost, BuildStats, Builder, DataShape, Index, IndexRoom, KnnGraph, KnnSample, Measure, Progress,
+    PruneStats, Report, StageCost, Target, Vectors,
 };
 
 use super::{Args, Started, say_repeated};
@@ -25,8 +26,8 @@ struct Done {
 }
 
 impl Args {
-    /// Builds the index in memory, writes it and reports on it.
-    pub(super) fn in_memory(&self, started: Started, output: &Output) -> Result<()> {
+    /// Builds the index in memory, writes it, to its `room` if that is there, and reports on it.
+    pub(super) fn in_memory(&self, started: Started, room: Option<IndexRoom>, output: &Output) -> Result<()> {
         let Started { builder, base, mut laps } = started;
         let [checking, building, measuring] = self.parts(&builder, &base, output)?;
         base.validate(&checking)?;
@@ -39,8 +40,8 @@ impl Args {
         }
         let graph = self.open_graph(&base, &checking)?;
         laps.end("check");
-        let builder = builder.progress(building).sample(self.sample());
-        let (index, stats) = builder.build_with_stats(&base, graph.as_ref())?;
+        let builder = builder.progress(building).sample(self.sample()).keep_on_device(true);
+        let (index, mut stats) = builder.build_with_stats(&base, graph.as_ref())?;
         laps.end_parts("prepare", &parts(&stats));
         if graph.is_none() {
             let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
@@ -50,10 +51,11 @@ impl Args {
         say_prune(&index, &stats.prune, output);
         say_repeated(stats.repeated, output);
         let seconds = Seconds { read, write: 0.0, total: 0.0 };
+        let resident = stats.resident.take();
         let mut done = Done { index, stats, seconds };
-        let measure = Measure { progress: measuring, ..self.measure(output) };
+        let measure = Measure { progress: measuring, resident, ..self.measure(output) };
         let size = (base.len(), base.dim());
-        let report = self.write_and_measure(&mut done, base, &mut laps, &measure)?;
+        let report = self.write_and_measure(&mut done, (base, room), &mut laps, measure)?;
         self.say_index(&done.index, size, done.seconds.total, output);
         let mut event = done.event(size);
         if let Some(mut report) = report.transpose()? {
@@ -98,15 +100,18 @@ impl Args {
     fn write_and_measure(
         &self,
         done: &mut Done,
-        base: Vectors,
+        (base, room): (Vectors, Option<IndexRoom>),
         laps: &mut Laps,
-        measure: &Measure,
+        measure: Measure,
     ) -> Result<Option<tagore::Result<Report>>> {
         let (index, sample): (&Index, &KnnSample) = (&done.index, &done.stats.sample);
         let began = laps.total();
+        let room = Mutex::new(room);
         let write = || {
             let writing = Instant::now();
-            index.save_replacing(&self.output, &self.reports())?;
+            let reserve = || IndexRoom::reserve(&self.output, index.len(), index.max_degree());
+            let room = room.lock().unwrap_or_else(PoisonError::into_inner).take();
+            index.save_in(room.map_or_else(reserve, Ok)?, &self.reports())?;
             let seconds = writing.elapsed().as_secs_f64();
             timeline::add(TaskKind::Write, seconds);
             Ok::<f64, tagore::Error>(seconds)
@@ -114,12 +119,16 @@ impl Args {
         let (report, written) = thread::scope(|scope| {
             let writer = thread::Builder::new().name("writer".to_owned()).spawn_scoped(scope, write).ok();
             let report = (!self.no_report).then(|| {
-                let report = Report::of(index, Some(&base), sample, measure);
+                let report = Report::of(index, Some(&base), sample, &measure);
                 laps.end("measure");
                 report
             });
-            // Both take a while, and nothing needs them any more.
-            let closer = thread::Builder::new().spawn_scoped(scope, tagore::close_devices);
+            // All of these take a while, and nothing needs them any more.
+            let close = || {
+                drop(measure);
+                tagore::close_devices();
+            };
+            let closer = thread::Builder::new().spawn_scoped(scope, close);
             drop(base);
             if closer.is_err() {
                 tagore::close_devices();

@@ -4,11 +4,13 @@ mod clusters;
 mod in_memory;
 mod options;
 
+use std::panic::resume_unwind;
 use std::path::PathBuf;
+use std::thread;
 
 use serde_json::{Value, json};
 use tagore::outofcore::{ClusterPlan, Order, read_ahead};
-use tagore::{Builder, DataShape, Index, Measure, Report, Strategy, Vectors, with_suffix};
+use tagore::{Builder, DataShape, Index, IndexRoom, Measure, Report, Strategy, Vectors, with_suffix};
 
 use crate::error::Result;
 use crate::files::{Files, Kind};
@@ -97,15 +99,7 @@ impl Args {
         // The device is opened, and kernels are compiled, while the base is read.
         let preparation = self.graph.is_none().then(|| builder.clone().sample(self.sample()).prepare(&base));
         laps.end("start");
-        if base.len().saturating_mul(base.element_type().row_bytes(base.dim())) <= READ_FIRST {
-            base.validate(output.progress())?;
-            DataShape::of(&base, output.progress())?;
-            if self.graph.is_none() && !self.limits.are_given() {
-                builder.find_repeated(&base, output.progress())?;
-            }
-        } else {
-            read_ahead(&base);
-        }
+        let room = self.read(&builder, &base, output)?;
         laps.end("read");
         drop(preparation);
         laps.end("device");
@@ -122,11 +116,37 @@ impl Args {
         };
         laps.end("plan");
         let started = Started { builder, base, laps };
-        match (plan, shared) {
-            (Some(plan), _) => self.in_clusters(started, (plan, self.no_work_files), output),
-            (None, Some(plan)) => self.in_clusters(started, (plan, true), output),
-            (None, None) => self.in_memory(started, output),
+        let (plan, in_memory) = match (plan, shared) {
+            (None, None) => return self.in_memory(started, room, output),
+            (Some(plan), _) => (plan, self.no_work_files),
+            (None, Some(plan)) => (plan, true),
+        };
+        drop(room);
+        self.in_clusters(started, (plan, in_memory), output)
+    }
+
+    /// Reads the base, if it is probably built in memory, and reserves the room of the index
+    /// meanwhile.
+    fn read(&self, builder: &Builder, base: &Vectors, output: &Output) -> Result<Option<IndexRoom>> {
+        if base.len().saturating_mul(base.element_type().row_bytes(base.dim())) > READ_FIRST {
+            read_ahead(base);
+            return Ok(None);
         }
+        let degree = builder.strategy().max_degree();
+        let reserve = || IndexRoom::reserve(&self.output, base.len(), degree);
+        thread::scope(|scope| {
+            // With limits the index is probably built out of core.
+            let spawn = || thread::Builder::new().spawn_scoped(scope, reserve).ok();
+            let room = if self.limits.are_given() { None } else { spawn() };
+            base.validate(output.progress())?;
+            DataShape::of(base, output.progress())?;
+            if self.graph.is_none() && !self.limits.are_given() {
+                builder.find_repeated(base, output.progress())?;
+            }
+            // Without a thread, the room is reserved when the index is written.
+            let room = room.map(|room| room.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            Ok(room.transpose()?)
+        })
     }
 
     /// The builder within memory, and its clusters if it builds in clusters.

@@ -102,7 +102,7 @@ impl<'a> Export<'a> {
             self.index.check_base(base)?;
         }
         match self.format {
-            IndexFormat::Tagore => self.index.write(path, &[], &self.progress),
+            IndexFormat::Tagore => self.index.write(path, &self.progress),
             IndexFormat::Nsg => nsg::write(self, path, &self.index.entries()[..1], false),
             IndexFormat::Nssg => nsg::write(self, path, self.index.entries(), true),
             IndexFormat::Kgraph => kgraph::write(self, path),

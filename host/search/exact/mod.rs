@@ -10,6 +10,8 @@ use tagore_device::key::{self, Key};
 
 use gpu::{QuerySet, SharedSearch};
 
+use super::ResidentIndex;
+use super::gpu::OnGpu;
 use crate::gpu::{Gpus, KernelTime, SharedTimes};
 use crate::progress::Progress;
 use crate::vectors::queries::Queries;
@@ -43,6 +45,8 @@ pub struct ExactSearch {
     devices: Vec<Device>,
     device_memory: Option<u64>,
     progress: Progress,
+    /// The base of searches for its nodes, on a GPU: the searches run there.
+    resident: Option<ResidentIndex>,
 }
 
 /// Times of an exact search. Concurrent searches on one device are counted into each other's times.
@@ -62,7 +66,7 @@ impl ExactSearch {
     /// A search for `k` rows per query, by L2 distance.
     pub fn new(k: usize) -> Self {
         let (metric, devices) = (Metric::default(), vec![Device::Auto]);
-        Self { k, metric, devices, device_memory: None, progress: Progress::silent() }
+        Self { k, metric, devices, device_memory: None, progress: Progress::silent(), resident: None }
     }
 
     /// Sets the metric.
@@ -98,6 +102,12 @@ impl ExactSearch {
     #[must_use]
     pub fn progress(mut self, progress: Progress) -> Self {
         self.progress = progress;
+        self
+    }
+
+    /// Searches for nodes of this base on the GPU that holds it.
+    pub(crate) fn resident(mut self, there: ResidentIndex) -> Self {
+        self.resident = Some(there);
         self
     }
 
@@ -158,7 +168,7 @@ impl ExactSearch {
 
     fn nearest_on(&self, gpus: Option<&Gpus>, space: &Space<'_>, queries: &Queries<'_>) -> Result<Vec<Key>> {
         match gpus {
-            Some(gpus) => self.on_gpus(gpus, space, &QuerySet::of_queries(queries)),
+            Some(gpus) => self.on_gpus(gpus, space, (&QuerySet::of_queries(queries), None)),
             None => {
                 space.vectors().on_host()?;
                 queries.vectors().on_host()?;
@@ -170,8 +180,12 @@ impl ExactSearch {
 
     /// The exact k-NN lists of some nodes, `k` keys per node; no node is its own neighbour.
     pub(crate) fn neighbors_of(&self, space: &Space<'_>, nodes: &[u32]) -> Result<Vec<Key>> {
+        let queries = || QuerySet::of_nodes(space, nodes);
+        if let (Some(there), 1..=gpu::MAX_K) = (&self.resident, self.k) {
+            return self.on_gpus(there.gpus(), space, (&queries(), Some(there.there())));
+        }
         match self.gpus(space, nodes.len())? {
-            Some(gpus) if self.k > 0 => self.on_gpus(&gpus, space, &QuerySet::of_nodes(space, nodes)),
+            Some(gpus) if self.k > 0 => self.on_gpus(&gpus, space, (&queries(), None)),
             _ => {
                 space.vectors().on_host()?;
                 neighbors_of(space, nodes, self.k, &self.progress)
@@ -179,9 +193,14 @@ impl ExactSearch {
         }
     }
 
-    fn on_gpus(&self, gpus: &Gpus, space: &Space<'_>, queries: &QuerySet<'_>) -> Result<Vec<Key>> {
-        let (k, budget) = (self.k, self.device_memory);
-        SharedSearch { gpus, space, queries, k, budget, progress: &self.progress }.run()
+    fn on_gpus(
+        &self,
+        gpus: &Gpus,
+        space: &Space<'_>,
+        (queries, resident): (&QuerySet<'_>, Option<&OnGpu>),
+    ) -> Result<Vec<Key>> {
+        let (k, budget, progress) = (self.k, self.device_memory, &self.progress);
+        SharedSearch { gpus, space, queries, k, budget, progress, resident }.run()
     }
 
     /// The GPUs to use; none for the CPU. `Device::Auto` takes a GPU only for enough work.
@@ -241,7 +260,8 @@ pub(super) fn nearest_among_on(
     progress: &Progress,
 ) -> Result<Vec<Key>> {
     let (found, queries) = (k.min(ids.len()), QuerySet::of_queries(queries));
-    let search = SharedSearch { gpus, space: rows, queries: &queries, k: found, budget: None, progress };
+    let (queries, resident) = (&queries, None);
+    let search = SharedSearch { gpus, space: rows, queries, k: found, budget: None, progress, resident };
     let keys = search.run()?;
     let mut all = vec![key::NONE; keys.len() / found * k];
     all.par_chunks_exact_mut(k).zip(keys.par_chunks_exact(found)).for_each(|(slots, keys)| {

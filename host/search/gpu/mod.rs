@@ -107,7 +107,7 @@ impl BeamShape {
 }
 
 /// An index and its base on a device.
-pub(super) struct OnGpu {
+pub(crate) struct OnGpu {
     gpu: Gpu,
     /// Another stream, made by the first use.
     beside: OnceLock<Gpu>,
@@ -216,6 +216,16 @@ impl OnGpu {
         });
         let (full, beside) = (full.transpose()?, OnceLock::new());
         Ok(Self { degree, edges, entries: entry_buffer, layers, base, full, gpu, beside })
+    }
+
+    /// The rows of the base as copies read them.
+    pub(in crate::search) fn rows(&self) -> AnyOrigin<'_> {
+        match &self.base {
+            AnyBase::F32(rows) => AnyOrigin::F32(rows.base.origin()),
+            AnyBase::F16(rows) => AnyOrigin::F16(rows.base.origin()),
+            AnyBase::U8(rows) | AnyBase::Whole(rows, _) => AnyOrigin::U8(rows.base.origin()),
+            AnyBase::I8(rows) => AnyOrigin::I8(rows.base.origin()),
+        }
     }
 
     /// Whether searches may begin with [early queries](Space::early_queries): not if codes are made

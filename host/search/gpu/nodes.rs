@@ -7,17 +7,17 @@ use tagore_device::key::{self, Key};
 use super::launch::{Asked, Task};
 use super::{AnyBase, BatchLimits, KeysTo, LayerOnGpu, OnGpu, Resident};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
-use crate::index::Start;
+use crate::index::{Index, Start};
+use crate::search::ResidentIndex;
 use crate::search::breadth::Breadth;
 use crate::vectors::gpu::DeviceBase;
 use crate::vectors::space::Space;
-use crate::{Progress, Result};
+use crate::{ElementType, Progress, Result};
 
 /// Nodes searched for at a time.
 const BATCH: usize = 1 << 16;
 
-/// A graph under construction on a device that holds its base, for builds whose vectors are not in
-/// host memory.
+/// A graph under construction on a device that holds its base.
 pub(crate) struct NodeSearch(OnGpu);
 
 impl NodeSearch {
@@ -43,6 +43,28 @@ impl NodeSearch {
     /// If the device fails.
     pub(crate) fn set_row(&mut self, node: u32, row: &[u32]) -> Result<()> {
         self.0.edges.upload_at(node as usize * self.0.degree, row)
+    }
+
+    /// The finished `index` of `base`, whose rows the graph now has, where it lies.
+    ///
+    /// # Errors
+    /// If the device lacks memory or fails.
+    pub(crate) fn into_resident(mut self, index: &Index, base: ElementType) -> Result<ResidentIndex> {
+        self.start(index.len(), index.start())?;
+        let Self(mut on_gpu) = self;
+        on_gpu.base = match on_gpu.base {
+            AnyBase::U8(bytes) if base == ElementType::F32 => AnyBase::Whole(bytes, OnceLock::new()),
+            own => own,
+        };
+        ResidentIndex::new(on_gpu, index)
+    }
+
+    /// Replaces the padded rows of all nodes.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn set_rows(&mut self, rows: &[u32]) -> Result<()> {
+        self.0.edges.upload(rows)
     }
 
     /// Begins later searches at `start`, of a graph of `nodes` nodes.

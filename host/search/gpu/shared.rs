@@ -45,6 +45,14 @@ impl OnGpus {
         Ok(Self { gpus, copies })
     }
 
+    /// Index and base where they already lie, on one GPU.
+    ///
+    /// # Errors
+    /// None: the threads that several GPUs need are not started.
+    pub(in crate::search) fn at(on_gpu: OnGpu) -> Result<Self> {
+        Ok(Self { gpus: Gpus::new(vec![on_gpu.gpu.clone()])?, copies: vec![on_gpu] })
+    }
+
     /// The GPUs.
     pub(in crate::search) fn gpus(&self) -> &Gpus {
         &self.gpus

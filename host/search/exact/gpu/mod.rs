@@ -23,6 +23,7 @@ pub(crate) use shared::SharedSearch;
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::progress::StageProgress;
+use crate::search::gpu::OnGpu;
 use crate::vectors::gpu::{AnyOrigin, OnDevice, Origin, Pick, Preparation, QUERIES, ROWS, Rounding, Side};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
@@ -124,6 +125,8 @@ pub(crate) struct GpuSearch<'a> {
     /// Most bytes of device memory to use, if limited.
     pub budget: Option<u64>,
     pub progress: &'a Progress,
+    /// The base on this device, if it is there and the queries are its nodes.
+    pub resident: Option<&'a OnGpu>,
 }
 
 impl GpuSearch<'_> {
@@ -158,7 +161,11 @@ impl GpuSearch<'_> {
         if self.queries.count == 0 {
             return Ok(Vec::new());
         }
-        match AnyOrigin::of_search(self.gpu, self.queries.vectors, self.space)? {
+        let origins = match self.resident {
+            Some(there) => [there.rows(), there.rows()],
+            None => AnyOrigin::of_search(self.gpu, self.queries.vectors, self.space)?,
+        };
+        match origins {
             [AnyOrigin::F32(queries), AnyOrigin::F32(rows)] => self.run_as((&queries, &rows), among, stage),
             [AnyOrigin::F16(queries), AnyOrigin::F16(rows)] => self.run_as((&queries, &rows), among, stage),
             [AnyOrigin::U8(queries), AnyOrigin::U8(rows)] => self.run_as((&queries, &rows), among, stage),

@@ -1,0 +1,73 @@
+//! An index and its base in the memory of a GPU, where a build has left them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::gpu::{OnGpu, OnGpus};
+use crate::gpu::Gpus;
+use crate::index::{Description, Fingerprint};
+use crate::{Device, Error, Index, Result};
+
+/// An index and its base in the memory of a GPU, where a build has left them
+/// ([`Builder::keep_on_device`](crate::Builder::keep_on_device)): searches there need no copy of
+/// either. Clones share the memory; the last one to be dropped frees it.
+#[derive(Clone)]
+pub struct ResidentIndex {
+    on_gpus: Arc<OnGpus>,
+    /// What tells the index from others: the same description and base give the same graph.
+    description: Description,
+    fingerprint: Fingerprint,
+}
+
+impl ResidentIndex {
+    /// `index` and its base, which are on a GPU.
+    pub(super) fn new(on_gpu: OnGpu, index: &Index) -> Result<Self> {
+        let (description, fingerprint) = (index.description().clone(), index.fingerprint());
+        Ok(Self { on_gpus: Arc::new(OnGpus::at(on_gpu)?), description, fingerprint })
+    }
+
+    /// The device, such as `cuda:0`.
+    pub fn device(&self) -> &str {
+        self.gpus().name()
+    }
+
+    /// Whether searches on `device` may take it.
+    pub(crate) fn is_on(&self, device: Device) -> bool {
+        device == Device::Auto || device.to_string() == self.device()
+    }
+
+    /// Index and base on the GPU.
+    ///
+    /// # Errors
+    /// If they are not those of `index`.
+    pub(super) fn of(&self, index: &Index) -> Result<&Arc<OnGpus>> {
+        if (&self.description, self.fingerprint) == (index.description(), index.fingerprint()) {
+            return Ok(&self.on_gpus);
+        }
+        let found = format_args!("a build of another index on {}", self.device());
+        Err(Error::mismatch("resident index", found, index.describe()))
+    }
+
+    /// The GPU.
+    pub(super) fn gpus(&self) -> &Gpus {
+        self.on_gpus.gpus()
+    }
+
+    /// Index and base on the GPU.
+    pub(super) fn there(&self) -> &OnGpu {
+        self.on_gpus.first()
+    }
+}
+
+impl PartialEq for ResidentIndex {
+    /// Whether both are the same memory.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.on_gpus, &other.on_gpus)
+    }
+}
+
+impl fmt::Debug for ResidentIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ResidentIndex {{ {} on {} }}", self.description.kind, self.device())
+    }
+}

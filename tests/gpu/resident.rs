@@ -1,0 +1,126 @@
+//! Indexes that stay on the device of their build.
+
+use half::f16;
+use tagore::{
+    Builder, Compression, Device, ElementType, IdSet, Measure, Metric, Progress, Report, Search, Searcher,
+    Strategy, Vectors,
+};
+
+use super::devices;
+use crate::reference::{separated, uniform};
+
+/// Builds an index of `base` that stays on each device; checks searches and a report there against
+/// those of the CPU. Returns the number of nodes that the build attached.
+fn check(case: &str, base: &Vectors, builder: &Builder) -> u64 {
+    let silent = Progress::silent();
+    let mut attached = 0;
+    for device in devices() {
+        let case = format!("{case}, {device}");
+        let builder = builder.clone().device(device).sample(50).keep_on_device(true);
+        let (index, mut stats) = builder.build_with_stats(base, None).unwrap();
+        let there = stats.resident.take().unwrap();
+        assert_eq!(there.device(), device.to_string(), "{case}");
+        attached += stats.prune.attached;
+
+        let measure = Measure {
+            resident: Some(there.clone()),
+            exact_on: device,
+            search_on: device,
+            ..Measure::default()
+        };
+        let found = Report::of(&index, Some(base), &stats.sample, &measure).unwrap();
+        let expected = Report::of(&index, Some(base), &stats.sample, &Measure::default().on(Device::Cpu));
+        let expected = expected.unwrap();
+        assert_eq!(found.knn, expected.knn, "{case}");
+        let (found, expected) = (found.search.unwrap(), expected.search.unwrap());
+        assert_eq!(found.device, device.to_string(), "{case}");
+        for (found, expected) in found.beams.iter().zip(&expected.beams) {
+            assert_eq!((found.beam, found.recall), (expected.beam, expected.recall), "{case}");
+        }
+
+        let on_cpu = Searcher::new(index, base.clone(), &silent).unwrap();
+        let resident = on_cpu.clone().resident(&there).unwrap();
+        assert_eq!(resident.runs_on(), device.to_string(), "{case}");
+        // Rows of the base, and of f32 also one between two of them, which is no row of bytes.
+        let mut values: Vec<f32> = (0..6).flat_map(|row| base.row(7 * row).into_owned()).collect();
+        if base.element_type() == ElementType::F32 {
+            values.extend(base.row(1).iter().zip(&*base.row(2)).map(|(a, b)| (a + b) / 2.0 + 0.25));
+        }
+        let queries = Vectors::from_f32(values, base.dim()).unwrap();
+        for beam in [10, 40] {
+            let search = || Search::new(5).beam(beam);
+            let found = resident.search(&queries, search(), &silent).unwrap();
+            let expected = on_cpu.search(&queries, search(), &silent).unwrap();
+            for query in 0..queries.len() {
+                assert_eq!(found.ids(query), expected.ids(query), "{case}, beam {beam}, query {query}");
+                assert_eq!(found.distances(query), expected.distances(query), "{case}, {beam}, {query}");
+            }
+        }
+    }
+    attached
+}
+
+#[test]
+fn an_index_is_searched_where_its_build_left_it() {
+    let floats: Vec<f32> = (0..300).flat_map(|row| uniform(300, 11, 4).row(row).into_owned()).collect();
+    let whole = |scale: f32| floats.iter().map(move |x| (x * scale).round());
+    let vectors = [
+        ("f32", Vectors::from_f32(floats.clone(), 11)),
+        ("whole f32", Vectors::from_f32(whole(4.0).map(|x| x + 100.0).collect(), 11)),
+        ("f16", Vectors::from_f16(floats.iter().map(|&x| f16::from_f32(x)).collect(), 11)),
+        ("i8", Vectors::from_i8(whole(4.0).map(|x| x as i8).collect(), 11)),
+    ];
+    let metrics = [Metric::L2, Metric::InnerProduct, Metric::Cosine, Metric::L2];
+    let strategies = [Strategy::cagra(), Strategy::vamana(), Strategy::dpg(), Strategy::nsg()];
+    let mut attached = 0;
+    for (((name, base), metric), strategy) in vectors.into_iter().zip(metrics).zip(strategies) {
+        let builder = Builder::new(strategy.degree(6)).knn(16).metric(metric);
+        attached += check(&format!("{name}, {metric}"), &base.unwrap(), &builder);
+    }
+    // Rows that the host has changed are copied to the device.
+    assert!(attached > 0, "no build attached a node");
+}
+
+#[test]
+fn layers_stay_too() {
+    let base = separated(900, 30, 9, 0);
+    let builder = Builder::new(Strategy::cagra().degree(12)).knn(24);
+    assert!(!builder.clone().device(Device::Cpu).build(&base).unwrap().layers().is_empty());
+    check("layers", &base, &builder);
+}
+
+#[test]
+fn another_index_is_refused() {
+    let base = uniform(200, 5, 1);
+    let build = |seed| {
+        let builder = Builder::new(Strategy::cagra().degree(6)).knn(12).seed(seed).device(Device::Emulated);
+        builder.keep_on_device(true).build_with_stats(&base, None).unwrap()
+    };
+    let ((_, stats), (other, _)) = (build(0), build(1));
+    let there = stats.resident.unwrap();
+    let refused = "resident index: found a build of another index on emulated, expected ";
+    let searcher = Searcher::new(other.clone(), base.clone(), &Progress::silent()).unwrap();
+    let error = searcher.resident(&there).unwrap_err().to_string();
+    assert!(error.starts_with(refused), "{error}");
+    let measure = Measure { resident: Some(there), search_on: Device::Emulated, ..Measure::default() };
+    let error = Report::of(&other, Some(&base), &stats.sample, &measure).unwrap_err().to_string();
+    assert!(error.starts_with(refused), "{error}");
+}
+
+#[test]
+fn nothing_stays_of_other_builds() {
+    let base = uniform(200, 5, 1);
+    let builder = Builder::new(Strategy::cagra().degree(6)).knn(12).device(Device::Emulated);
+    let stays = |builder: &Builder, base: &Vectors| {
+        builder.build_with_stats(base, None).unwrap().1.resident.is_some()
+    };
+    assert!(!stays(&builder, &base), "not asked to");
+    let builder = builder.keep_on_device(true);
+    assert!(stays(&builder, &base));
+    assert!(!stays(&builder.clone().device(Device::Cpu), &base), "on the CPU");
+    assert!(!stays(&builder.clone().compressed(Compression::F16), &base), "on codes");
+    let among = IdSet::from_ids(200, 0..150).unwrap();
+    assert!(!stays(&builder.clone().among(among), &base), "over some rows");
+    let rows: Vec<f32> = (0..200).flat_map(|row| base.row(row / 2).into_owned()).collect();
+    assert!(!stays(&builder, &Vectors::from_f32(rows, 5).unwrap()), "with repeated rows");
+}
