@@ -66,6 +66,11 @@ impl Device {
         })
     }
 
+    /// Whether this may be the device of that name.
+    pub(crate) fn may_be(self, name: &str) -> bool {
+        self == Self::Auto || self.to_string() == name
+    }
+
     /// Whether this is the kernel emulator.
     pub(crate) fn is_emulated(self) -> bool {
         matches!(self, Self::Emulated | Self::EmulatedAs(_))

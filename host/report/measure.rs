@@ -1,6 +1,7 @@
 //! Recall and throughput of an index, and recall of its k-NN graph, over a sample.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::{BeamQuality, KnnQuality, SearchQuality};
@@ -110,8 +111,8 @@ impl Measure {
         if let Some(bytes) = gpu_memory {
             exact = exact.device_memory(bytes);
         }
-        if let Some(there) = resident.filter(|there| part.is_none() && there.is_on(self.exact_on)) {
-            exact = exact.resident(there.clone());
+        if let (Some(there), None) = (engine.exactly_on(self.exact_on), &part) {
+            exact = exact.resident(Arc::clone(there));
         }
         let truth = KnnTruth::of_nodes(space, nodes.clone(), deepest, &exact)?;
         let knn = has_lists.then(|| {

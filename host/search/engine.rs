@@ -129,6 +129,12 @@ impl<'a> Engine<'a> {
         self.gpus().map_or("cpu", Gpus::name)
     }
 
+    /// The base of exact search for its nodes on one GPU, if it is there and `device` may be that.
+    pub(crate) fn exactly_on(&self, device: Device) -> Option<&Arc<OnGpus>> {
+        let there = self.on_gpus.as_ref().filter(|there| there.gpus().all().len() == 1)?;
+        (self.coded.is_none() && device.may_be(there.gpus().name())).then_some(there)
+    }
+
     pub(super) fn device_name(&self) -> Option<&str> {
         self.gpus().and_then(|gpus| gpus.first().device_name())
     }

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::gpu::{OnGpu, OnGpus};
-use crate::gpu::Gpus;
 use crate::index::{Description, Fingerprint};
 use crate::{Device, Error, Index, Result};
 
@@ -28,12 +27,12 @@ impl ResidentIndex {
 
     /// The device, such as `cuda:0`.
     pub fn device(&self) -> &str {
-        self.gpus().name()
+        self.on_gpus.gpus().name()
     }
 
     /// Whether searches on `device` may take it.
     pub(crate) fn is_on(&self, device: Device) -> bool {
-        device == Device::Auto || device.to_string() == self.device()
+        device.may_be(self.device())
     }
 
     /// Index and base on the GPU.
@@ -46,16 +45,6 @@ impl ResidentIndex {
         }
         let found = format_args!("a build of another index on {}", self.device());
         Err(Error::mismatch("resident index", found, index.describe()))
-    }
-
-    /// The GPU.
-    pub(super) fn gpus(&self) -> &Gpus {
-        self.on_gpus.gpus()
-    }
-
-    /// Index and base on the GPU.
-    pub(super) fn there(&self) -> &OnGpu {
-        self.on_gpus.first()
     }
 }
 

@@ -29,6 +29,11 @@ fn check(case: &str, base: &Vectors, builder: &Builder) -> u64 {
             ..Measure::default()
         };
         let found = Report::of(&index, Some(base), &stats.sample, &measure).unwrap();
+        // Exact search of another report reads the copy that index searches have made.
+        let copied = Measure { resident: None, ..measure };
+        let copied = Report::of(&index, Some(base), &stats.sample, &copied).unwrap();
+        assert_eq!(copied.knn, found.knn, "{case}");
+        assert_eq!(copied.search.unwrap().recall, found.search.as_ref().unwrap().recall, "{case}");
         let expected = Report::of(&index, Some(base), &stats.sample, &Measure::default().on(Device::Cpu));
         let expected = expected.unwrap();
         assert_eq!(found.knn, expected.knn, "{case}");

@@ -2,6 +2,7 @@
 
 pub(crate) mod gpu;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use rayon::prelude::*;
@@ -10,8 +11,7 @@ use tagore_device::key::{self, Key};
 
 use gpu::{QuerySet, SharedSearch};
 
-use super::ResidentIndex;
-use super::gpu::OnGpu;
+use super::gpu::{OnGpu, OnGpus};
 use crate::gpu::{Gpus, KernelTime, SharedTimes};
 use crate::progress::Progress;
 use crate::vectors::queries::Queries;
@@ -46,7 +46,7 @@ pub struct ExactSearch {
     device_memory: Option<u64>,
     progress: Progress,
     /// The base of searches for its nodes, on a GPU: the searches run there.
-    resident: Option<ResidentIndex>,
+    resident: Option<Arc<OnGpus>>,
 }
 
 /// Times of an exact search. Concurrent searches on one device are counted into each other's times.
@@ -106,7 +106,7 @@ impl ExactSearch {
     }
 
     /// Searches for nodes of this base on the GPU that holds it.
-    pub(crate) fn resident(mut self, there: ResidentIndex) -> Self {
+    pub(crate) fn resident(mut self, there: Arc<OnGpus>) -> Self {
         self.resident = Some(there);
         self
     }
@@ -182,7 +182,7 @@ impl ExactSearch {
     pub(crate) fn neighbors_of(&self, space: &Space<'_>, nodes: &[u32]) -> Result<Vec<Key>> {
         let queries = || QuerySet::of_nodes(space, nodes);
         if let (Some(there), 1..=gpu::MAX_K) = (&self.resident, self.k) {
-            return self.on_gpus(there.gpus(), space, (&queries(), Some(there.there())));
+            return self.on_gpus(there.gpus(), space, (&queries(), Some(there.first())));
         }
         match self.gpus(space, nodes.len())? {
             Some(gpus) if self.k > 0 => self.on_gpus(&gpus, space, (&queries(), None)),

@@ -20,7 +20,7 @@ pub(crate) use launch::{kernel, kernels};
 pub(crate) use nodes::NodeSearch;
 pub(crate) use rerank::kernel as rerank_kernel;
 use rerank::{FullRows, Reranking};
-pub(super) use shared::OnGpus;
+pub(crate) use shared::OnGpus;
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::{Index, Layer};

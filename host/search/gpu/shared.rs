@@ -1,5 +1,6 @@
 //! Beam search on GPUs that share the queries.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,10 +21,16 @@ use crate::vectors::space::Space;
 use crate::{Progress, Result};
 
 /// An index and its base on each of one or more GPUs.
-pub(in crate::search) struct OnGpus {
+pub(crate) struct OnGpus {
     gpus: Gpus,
     /// In the order of the GPUs.
     copies: Vec<OnGpu>,
+}
+
+impl fmt::Debug for OnGpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OnGpus").field(&self.gpus.name()).finish()
+    }
 }
 
 impl OnGpus {
