@@ -60,6 +60,8 @@ struct State<F> {
     cached: Option<Images>,
     /// Images that the file lacks.
     fresh: Images,
+    /// Whether a thread writes the file.
+    is_saving: bool,
     /// Seconds that launches waited for kernels.
     waited: f64,
 }
@@ -79,6 +81,7 @@ impl<C: Compiler> Kernels<C> {
             waiting: Vec::new(),
             cached: None,
             fresh: Images::new(),
+            is_saving: false,
             waited: 0.0,
         };
         Self { compiler, file, state: Mutex::new(state), changed: Condvar::new() }
@@ -225,25 +228,35 @@ impl<C: Compiler> Kernels<C> {
         state.cached.get_or_insert_with(read)
     }
 
-    /// Adds the new images to the file, once no kernel is being made.
+    /// Adds the new images to the file, once no kernel is being made. One thread writes at a time,
+    /// so that no image is lost; it also writes those that come meanwhile.
     fn save(&self) {
         let Some(file) = &self.file else { return };
         let mut state = self.lock();
-        let is_busy = |slot: &Slot<_>| matches!(slot, Slot::Busy);
-        let idle = state.waiting.is_empty() || threads::is_stopping();
-        if state.fresh.is_empty() || !idle || state.slots.values().any(is_busy) {
-            return;
-        }
-        let fresh = std::mem::take(&mut state.fresh);
-        drop(state);
-        let (kernels, began) = (fresh.len(), Instant::now());
-        match file.add(fresh) {
-            Ok(()) => {
-                let seconds = began.elapsed().as_secs_f64();
-                tracing::debug!(kernels, seconds, "compiled kernels cached");
+        while state.has_to_save() {
+            state.is_saving = true;
+            let fresh = std::mem::take(&mut state.fresh);
+            drop(state);
+            let (kernels, began) = (fresh.len(), Instant::now());
+            match file.add(fresh) {
+                Ok(()) => {
+                    let seconds = began.elapsed().as_secs_f64();
+                    tracing::debug!(kernels, seconds, "compiled kernels cached");
+                }
+                Err(error) => tracing::debug!(kernels, %error, "compiled kernels not cached"),
             }
-            Err(error) => tracing::debug!(kernels, %error, "compiled kernels not cached"),
+            state = self.lock();
+            state.is_saving = false;
         }
+    }
+}
+
+impl<F> State<F> {
+    /// Whether there are images to save, no kernel is being made, and no thread is saving.
+    fn has_to_save(&self) -> bool {
+        let is_busy = |slot: &Slot<F>| matches!(slot, Slot::Busy);
+        let is_idle = self.waiting.is_empty() || threads::is_stopping();
+        !self.fresh.is_empty() && is_idle && !self.is_saving && !self.slots.values().any(is_busy)
     }
 }
 
