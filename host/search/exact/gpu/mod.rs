@@ -2,7 +2,7 @@
 //! survivors (`device/src/search/exact/`).
 //!
 //! The base goes to the device in pieces that fit its memory. The rows of a piece are visited in
-//! ranges that grow as the bounds of the queries tighten, so that survivors fill about a third of
+//! ranges that grow as the bounds of the queries tighten, so that survivors fill about a sixth of
 //! their capacity. A few queries may overflow it, as in a dense spot with distances below the
 //! rounding error. These are searched again by themselves. If many overflow, the range is visited
 //! again in smaller parts. Several GPUs share a search (`shared.rs`).
