@@ -162,7 +162,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
 fn ask_for_few_queues() {
     const NAME: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
     if std::env::var_os(NAME).is_none() {
-        // SAFETY: the process belongs to the command, which has not started another thread.
+        // SAFETY: the process belongs to the command, and no other thread of it uses the
+        // environment yet.
         unsafe { std::env::set_var(NAME, "2") };
     }
 }
