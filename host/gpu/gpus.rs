@@ -38,6 +38,11 @@ impl Gpus {
         Ok(Self { gpus, name, team })
     }
 
+    /// One GPU.
+    pub(crate) fn one(gpu: Gpu) -> Self {
+        Self { name: gpu.name().to_owned(), gpus: vec![gpu], team: None }
+    }
+
     /// The names, such as `cuda:0,cuda:1`.
     pub(crate) fn name(&self) -> &str {
         &self.name

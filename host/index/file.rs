@@ -11,7 +11,7 @@ use super::header::{
     ABSENT, ADJACENCY, BLOCK, CHECKSUMS, Counts, DEGREES, DESCRIPTION, ENTRIES, Header, LAYERS, MAGIC, PAGE,
     SECTIONS, Sections, header,
 };
-use super::{Absent, Adjacency, Description, Fingerprint, Index, Layer, beginning};
+use super::{Absent, Adjacency, Description, Fingerprint, Identity, Index, Layer, beginning};
 use super::{Graph, Start};
 use crate::atomic_file::AtomicFile;
 use crate::parallel::for_each_block_of;
@@ -116,6 +116,7 @@ impl Index {
             adjacency: Adjacency::Mapped(mapped),
             path: Some(path.to_owned()),
             checked: OnceLock::new(),
+            identity: Identity::default(),
         };
         index.check_entry_count()?;
         Ok(index)

@@ -6,6 +6,7 @@ mod file;
 mod fingerprint;
 mod formats;
 mod header;
+mod identity;
 mod layer;
 mod start;
 mod statistics;
@@ -23,6 +24,7 @@ pub use file::IndexRoom;
 pub(crate) use file::{IndexFile, WrittenRows};
 pub use fingerprint::Fingerprint;
 pub use formats::{Export, IndexFormat, RowSink};
+pub(crate) use identity::Identity;
 pub use layer::{Layer, MAX_LAYER_BEAM};
 pub(crate) use start::{Graph, Layered, Start};
 pub(crate) use statistics::Reach;
@@ -69,6 +71,7 @@ pub struct Index {
     path: Option<PathBuf>,
     /// Set once all ids are known to be below n.
     checked: OnceLock<()>,
+    identity: Identity,
 }
 
 /// The first 64 bytes of text from a file, for errors.
@@ -127,6 +130,7 @@ impl Index {
             adjacency: Adjacency::Owned { degrees, neighbors },
             path: None,
             checked: OnceLock::new(),
+            identity: Identity::default(),
         }
     }
 
@@ -287,6 +291,11 @@ impl Index {
         let fingerprint = Fingerprint::of(base)?;
         let rows = PaddedRows { max_degree: stride, degrees, neighbors };
         Ok(Self::new(self.description, fingerprint, rows, entries).with_layers(layers, self.growth))
+    }
+
+    /// What tells this index from others.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
     }
 
     /// The start of a search.

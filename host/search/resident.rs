@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::gpu::{OnGpu, OnGpus};
-use crate::index::{Description, Fingerprint};
+use crate::index::Identity;
 use crate::{Device, Error, Index, Result};
 
 /// An index and its base in the memory of a GPU, where a build has left them
@@ -13,16 +13,14 @@ use crate::{Device, Error, Index, Result};
 #[derive(Clone)]
 pub struct ResidentIndex {
     on_gpus: Arc<OnGpus>,
-    /// What tells the index from others: the same description and base give the same graph.
-    description: Description,
-    fingerprint: Fingerprint,
+    /// What tells the index from others.
+    identity: Identity,
 }
 
 impl ResidentIndex {
     /// `index` and its base, which are on a GPU.
-    pub(super) fn new(on_gpu: OnGpu, index: &Index) -> Result<Self> {
-        let (description, fingerprint) = (index.description().clone(), index.fingerprint());
-        Ok(Self { on_gpus: Arc::new(OnGpus::at(on_gpu)?), description, fingerprint })
+    pub(super) fn new(on_gpu: OnGpu, index: &Index) -> Self {
+        Self { on_gpus: Arc::new(OnGpus::at(on_gpu)), identity: index.identity().clone() }
     }
 
     /// The device, such as `cuda:0`.
@@ -38,9 +36,9 @@ impl ResidentIndex {
     /// Index and base on the GPU.
     ///
     /// # Errors
-    /// If they are not those of `index`.
+    /// If they are neither those of `index` nor of a clone.
     pub(super) fn of(&self, index: &Index) -> Result<&Arc<OnGpus>> {
-        if (&self.description, self.fingerprint) == (index.description(), index.fingerprint()) {
+        if self.identity == *index.identity() {
             return Ok(&self.on_gpus);
         }
         let found = format_args!("a build of another index on {}", self.device());
@@ -57,6 +55,6 @@ impl PartialEq for ResidentIndex {
 
 impl fmt::Debug for ResidentIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ResidentIndex {{ {} on {} }}", self.description.kind, self.device())
+        write!(f, "ResidentIndex {{ on {} }}", self.device())
     }
 }

@@ -84,7 +84,7 @@ impl Searcher {
     /// copied.
     ///
     /// # Errors
-    /// If `there` is another index.
+    /// If `there` is neither the index nor a clone. An index read from a file is another.
     pub fn resident(self, there: &ResidentIndex) -> Result<Self> {
         Ok(Self { engine: self.engine.resident(there)? })
     }

@@ -2,8 +2,8 @@
 
 use half::f16;
 use tagore::{
-    Builder, Compression, Device, ElementType, IdSet, Measure, Metric, Progress, Report, Search, Searcher,
-    Strategy, Vectors,
+    Builder, Compression, Descent, Device, ElementType, IdSet, Index, Iterations, Measure, Metric, Progress,
+    Report, Search, Searcher, Start, Strategy, Vectors,
 };
 
 use super::devices;
@@ -110,6 +110,25 @@ fn another_index_is_refused() {
     let measure = Measure { resident: Some(there), search_on: Device::Emulated, ..Measure::default() };
     let error = Report::of(&other, Some(&base), &stats.sample, &measure).unwrap_err().to_string();
     assert!(error.starts_with(refused), "{error}");
+}
+
+#[test]
+fn another_index_of_the_same_description_is_refused() {
+    let base = uniform(200, 5, 1);
+    let builder = Builder::new(Strategy::cagra().degree(6)).knn(12).device(Device::Emulated);
+    let build = |start: Start| {
+        let descent = Descent::new().knn(12).start(start).iterations(Iterations::Fixed(0, 0));
+        let graph = descent.device(Device::Cpu).build(&base).unwrap();
+        builder.clone().keep_on_device(true).build_with_stats(&base, Some(&graph)).unwrap()
+    };
+    let ((index, stats), (other, _)) = (build(Start::AllPairs), build(Start::Random));
+    assert_eq!(index.description(), other.description());
+    assert_ne!(index.padded_rows().unwrap(), other.padded_rows().unwrap());
+    let there = stats.resident.unwrap();
+    let searcher = |index: Index| Searcher::new(index, base.clone(), &Progress::silent()).unwrap();
+    let error = searcher(other).resident(&there).unwrap_err().to_string();
+    assert!(error.starts_with("resident index: found a build of another index"), "{error}");
+    searcher(index.clone()).resident(&there).unwrap();
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl NodeSearch {
         self.0.edges.upload_at(node as usize * self.0.degree, row)
     }
 
-    /// The finished `index` of `base`, whose rows the graph now has, where it lies.
+    /// Makes the graph the finished `index`, whose rows it has; `base` is the type of the vectors.
     ///
     /// # Errors
     /// If the device lacks memory or fails.
@@ -56,7 +56,7 @@ impl NodeSearch {
             AnyBase::U8(bytes) if base == ElementType::F32 => AnyBase::Whole(bytes, OnceLock::new()),
             own => own,
         };
-        ResidentIndex::new(on_gpu, index)
+        Ok(ResidentIndex::new(on_gpu, index))
     }
 
     /// Replaces the padded rows of all nodes.

@@ -53,11 +53,8 @@ impl OnGpus {
     }
 
     /// Index and base where they already lie, on one GPU.
-    ///
-    /// # Errors
-    /// None: the threads that several GPUs need are not started.
-    pub(in crate::search) fn at(on_gpu: OnGpu) -> Result<Self> {
-        Ok(Self { gpus: Gpus::new(vec![on_gpu.gpu.clone()])?, copies: vec![on_gpu] })
+    pub(in crate::search) fn at(on_gpu: OnGpu) -> Self {
+        Self { gpus: Gpus::one(on_gpu.gpu.clone()), copies: vec![on_gpu] }
     }
 
     /// The GPUs.
