@@ -302,13 +302,14 @@ impl Builder {
             let on_device = search.as_mut().filter(|_| !is_readable);
             stats.attached = reach::connect(space, rows, from, (on_device, progress))? as u64;
         }
-        let mut kept = None;
-        if self.kept {
-            kept =
-                search.map_or_else(|| on_device.map(node_search).transpose(), |search| Ok(Some(search)))?;
-            if let Some(kept) = kept.as_mut().filter(|_| stats.attached > 0) {
-                kept.set_rows(rows.padded())?;
-            }
+        let mut kept = match search {
+            _ if !self.kept => None,
+            None => on_device.map(node_search).transpose()?,
+            search => search,
+        };
+        // Rows outside host memory have followed the changes.
+        if let Some(kept) = kept.as_mut().filter(|_| is_readable && stats.attached > 0) {
+            kept.set_rows(rows.padded())?;
         }
         stage.advance(rows.len() as u64)?;
         stats.connect = began.elapsed().as_secs_f64();

@@ -173,8 +173,8 @@ impl Builder {
 
     /// Sets whether a build on a GPU leaves the index and its base there, as
     /// [`BuildStats::resident`], for a [report](crate::Measure::resident) or a
-    /// [searcher](crate::Searcher::resident); false unless set. A build on a CPU or on codes leaves
-    /// nothing, nor one that leaves out rows, repeated ones or all but those of a set.
+    /// [searcher](crate::Searcher::resident); false unless set. Nothing stays of a build on a
+    /// CPU or on codes, or of one that leaves out rows: repeated rows, or those outside a set.
     pub fn keep_on_device(mut self, kept: bool) -> Self {
         self.kept = kept;
         self

@@ -427,8 +427,6 @@ impl Machine for CudaMachine {
         // Taking the PTX apart and reading the cache take milliseconds: the base may be copied
         // meanwhile. Without a thread, launches make the kernels.
         spawn("kernels", move || device.programs.of(ptx).prepare(&kernels, most));
-        // Pinning takes long too. A copy meets its error.
-        drop(self.staging());
     }
 
     fn synchronize(&self) -> Result<()> {

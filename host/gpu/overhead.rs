@@ -1,7 +1,7 @@
 //! Memory of a process with a GPU, beyond the buffers of a build.
 
-/// Bytes of a piece of a copy between host and device. To pin twice as many takes longer than a
-/// copy of 512 MiB gains by them.
+/// Bytes of a piece of a copy between host and device. Four times as many take 40 ms longer to pin,
+/// and make a copy of 512 MiB 6 ms faster.
 pub(super) const PIECE: usize = 8 << 20;
 
 /// Pieces in flight at a time.

@@ -38,8 +38,8 @@ pub struct Measure {
     pub search_on: Device,
     /// Limit of device memory, in bytes; default: free memory.
     pub gpu_memory: Option<u64>,
-    /// The index and its base on a GPU, where the build has left them: exact search and index
-    /// searches there need no other copy.
+    /// The index and its base on a GPU, where the build has left them: searches there copy neither
+    /// again.
     pub resident: Option<ResidentIndex>,
     /// The number of nodes that cannot be reached, if it is known, as after a build in clusters;
     /// else the report counts them.
@@ -111,8 +111,8 @@ impl Measure {
         if let Some(bytes) = gpu_memory {
             exact = exact.device_memory(bytes);
         }
-        if let (Some(there), None) = (engine.exactly_on(self.exact_on), &part) {
-            exact = exact.resident(Arc::clone(there));
+        if let (Some(there), None) = (engine.base_on(self.exact_on), &part) {
+            exact = exact.there(Arc::clone(there));
         }
         let truth = KnnTruth::of_nodes(space, nodes.clone(), deepest, &exact)?;
         let knn = has_lists.then(|| {

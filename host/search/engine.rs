@@ -129,8 +129,8 @@ impl<'a> Engine<'a> {
         self.gpus().map_or("cpu", Gpus::name)
     }
 
-    /// The base of exact search for its nodes on one GPU, if it is there and `device` may be that.
-    pub(crate) fn exactly_on(&self, device: Device) -> Option<&Arc<OnGpus>> {
+    /// The one GPU that holds the base itself, not codes of it, if `device` may be that GPU.
+    pub(crate) fn base_on(&self, device: Device) -> Option<&Arc<OnGpus>> {
         let there = self.on_gpus.as_ref().filter(|there| there.gpus().all().len() == 1)?;
         (self.coded.is_none() && device.may_be(there.gpus().name())).then_some(there)
     }

@@ -134,13 +134,14 @@ impl Args {
         }
         let degree = builder.strategy().max_degree();
         let reserve = || IndexRoom::reserve(&self.output, base.len(), degree);
+        // With limits the index is probably built out of core.
+        let in_memory = !self.limits.are_given();
         thread::scope(|scope| {
-            // With limits the index is probably built out of core.
             let spawn = || thread::Builder::new().spawn_scoped(scope, reserve).ok();
-            let room = if self.limits.are_given() { None } else { spawn() };
+            let room = in_memory.then(spawn).flatten();
             base.validate(output.progress())?;
             DataShape::of(base, output.progress())?;
-            if self.graph.is_none() && !self.limits.are_given() {
+            if in_memory && self.graph.is_none() {
                 builder.find_repeated(base, output.progress())?;
             }
             // Without a thread, the room is reserved when the index is written.

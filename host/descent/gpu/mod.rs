@@ -180,7 +180,7 @@ impl Build<'_> {
     /// Finds the exact neighbours of some nodes, in at most `budget` bytes of the device.
     fn search(&self, queries: &QuerySet<'_>, budget: Option<u64>) -> Result<Vec<Key>> {
         let Self { gpu, space, k, progress, .. } = *self;
-        GpuSearch { gpu, space, queries, k, budget, progress, resident: None }.run()
+        GpuSearch { gpu, space, queries, k, budget, progress }.run()
     }
 
     fn descend<T: DescentKernels>(

@@ -229,7 +229,7 @@ impl<C: Compiler> Kernels<C> {
     }
 
     /// Adds the new images to the file, once no kernel is being made. One thread writes at a time,
-    /// so that no image is lost; it also writes those that come meanwhile.
+    /// so that no image is lost. Images that become ready meanwhile are written by the same thread.
     fn save(&self) {
         let Some(file) = &self.file else { return };
         let mut state = self.lock();

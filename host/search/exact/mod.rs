@@ -11,7 +11,7 @@ use tagore_device::key::{self, Key};
 
 use gpu::{QuerySet, SharedSearch};
 
-use super::gpu::{OnGpu, OnGpus};
+use super::gpu::OnGpus;
 use crate::gpu::{Gpus, KernelTime, SharedTimes};
 use crate::progress::Progress;
 use crate::vectors::queries::Queries;
@@ -45,8 +45,8 @@ pub struct ExactSearch {
     devices: Vec<Device>,
     device_memory: Option<u64>,
     progress: Progress,
-    /// The base of searches for its nodes, on a GPU: the searches run there.
-    resident: Option<Arc<OnGpus>>,
+    /// The GPU that holds the base, if one does: searches for nodes of the base run there.
+    there: Option<Arc<OnGpus>>,
 }
 
 /// Times of an exact search. Concurrent searches on one device are counted into each other's times.
@@ -66,7 +66,7 @@ impl ExactSearch {
     /// A search for `k` rows per query, by L2 distance.
     pub fn new(k: usize) -> Self {
         let (metric, devices) = (Metric::default(), vec![Device::Auto]);
-        Self { k, metric, devices, device_memory: None, progress: Progress::silent(), resident: None }
+        Self { k, metric, devices, device_memory: None, progress: Progress::silent(), there: None }
     }
 
     /// Sets the metric.
@@ -105,9 +105,9 @@ impl ExactSearch {
         self
     }
 
-    /// Searches for nodes of this base on the GPU that holds it.
-    pub(crate) fn resident(mut self, there: Arc<OnGpus>) -> Self {
-        self.resident = Some(there);
+    /// Searches for nodes of the base on the GPU that holds it.
+    pub(crate) fn there(mut self, there: Arc<OnGpus>) -> Self {
+        self.there = Some(there);
         self
     }
 
@@ -168,7 +168,7 @@ impl ExactSearch {
 
     fn nearest_on(&self, gpus: Option<&Gpus>, space: &Space<'_>, queries: &Queries<'_>) -> Result<Vec<Key>> {
         match gpus {
-            Some(gpus) => self.on_gpus(gpus, space, (&QuerySet::of_queries(queries), None)),
+            Some(gpus) => self.on_gpus(gpus, space, &QuerySet::of_queries(queries)),
             None => {
                 space.vectors().on_host()?;
                 queries.vectors().on_host()?;
@@ -180,12 +180,12 @@ impl ExactSearch {
 
     /// The exact k-NN lists of some nodes, `k` keys per node; no node is its own neighbour.
     pub(crate) fn neighbors_of(&self, space: &Space<'_>, nodes: &[u32]) -> Result<Vec<Key>> {
-        let queries = || QuerySet::of_nodes(space, nodes);
-        if let (Some(there), 1..=gpu::MAX_K) = (&self.resident, self.k) {
-            return self.on_gpus(there.gpus(), space, (&queries(), Some(there.first())));
+        if let (Some(there), 1..=gpu::MAX_K) = (&self.there, self.k) {
+            let queries = QuerySet::of_nodes_there(space, nodes, there.first());
+            return self.on_gpus(there.gpus(), space, &queries);
         }
         match self.gpus(space, nodes.len())? {
-            Some(gpus) if self.k > 0 => self.on_gpus(&gpus, space, (&queries(), None)),
+            Some(gpus) if self.k > 0 => self.on_gpus(&gpus, space, &QuerySet::of_nodes(space, nodes)),
             _ => {
                 space.vectors().on_host()?;
                 neighbors_of(space, nodes, self.k, &self.progress)
@@ -193,14 +193,9 @@ impl ExactSearch {
         }
     }
 
-    fn on_gpus(
-        &self,
-        gpus: &Gpus,
-        space: &Space<'_>,
-        (queries, resident): (&QuerySet<'_>, Option<&OnGpu>),
-    ) -> Result<Vec<Key>> {
-        let (k, budget, progress) = (self.k, self.device_memory, &self.progress);
-        SharedSearch { gpus, space, queries, k, budget, progress, resident }.run()
+    fn on_gpus(&self, gpus: &Gpus, space: &Space<'_>, queries: &QuerySet<'_>) -> Result<Vec<Key>> {
+        let (k, budget) = (self.k, self.device_memory);
+        SharedSearch { gpus, space, queries, k, budget, progress: &self.progress }.run()
     }
 
     /// The GPUs to use; none for the CPU. `Device::Auto` takes a GPU only for enough work.
@@ -260,8 +255,7 @@ pub(super) fn nearest_among_on(
     progress: &Progress,
 ) -> Result<Vec<Key>> {
     let (found, queries) = (k.min(ids.len()), QuerySet::of_queries(queries));
-    let (queries, resident) = (&queries, None);
-    let search = SharedSearch { gpus, space: rows, queries, k: found, budget: None, progress, resident };
+    let search = SharedSearch { gpus, space: rows, queries: &queries, k: found, budget: None, progress };
     let keys = search.run()?;
     let mut all = vec![key::NONE; keys.len() / found * k];
     all.par_chunks_exact_mut(k).zip(keys.par_chunks_exact(found)).for_each(|(slots, keys)| {

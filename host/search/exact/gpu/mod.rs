@@ -47,17 +47,24 @@ pub(crate) struct QuerySet<'a> {
     /// The row of the first query, unless they are nodes.
     first: usize,
     count: usize,
+    /// The base of these nodes on the device of the search, if it is there.
+    there: Option<&'a OnGpu>,
 }
 
 impl<'a> QuerySet<'a> {
     pub(crate) fn of_queries(queries: &'a Queries<'_>) -> Self {
         let (vectors, zero) = (queries.vectors(), queries.zero());
-        Self { vectors, nodes: None, zero, first: 0, count: queries.len() }
+        Self { vectors, nodes: None, zero, first: 0, count: queries.len(), there: None }
     }
 
     pub(crate) fn of_nodes(space: &'a Space<'_>, nodes: &'a [u32]) -> Self {
         let (vectors, zero) = (space.vectors(), space.zero());
-        Self { vectors, nodes: Some(nodes), zero, first: 0, count: nodes.len() }
+        Self { vectors, nodes: Some(nodes), zero, first: 0, count: nodes.len(), there: None }
+    }
+
+    /// As [`of_nodes`](Self::of_nodes), for a search on the device that holds the base.
+    pub(crate) fn of_nodes_there(space: &'a Space<'_>, nodes: &'a [u32], there: &'a OnGpu) -> Self {
+        Self { there: Some(there), ..Self::of_nodes(space, nodes) }
     }
 
     /// The queries of `range`.
@@ -125,8 +132,6 @@ pub(crate) struct GpuSearch<'a> {
     /// Most bytes of device memory to use, if limited.
     pub budget: Option<u64>,
     pub progress: &'a Progress,
-    /// The base on this device, if it is there and the queries are its nodes.
-    pub resident: Option<&'a OnGpu>,
 }
 
 impl GpuSearch<'_> {
@@ -161,7 +166,7 @@ impl GpuSearch<'_> {
         if self.queries.count == 0 {
             return Ok(Vec::new());
         }
-        let origins = match self.resident {
+        let origins = match self.queries.there {
             Some(there) => [there.rows(), there.rows()],
             None => AnyOrigin::of_search(self.gpu, self.queries.vectors, self.space)?,
         };

@@ -15,7 +15,6 @@ use super::{GpuSearch, QuerySet, add_zero_vectors};
 use crate::gpu::{Gpu, Gpus};
 use crate::parallel::shares;
 use crate::progress::StageProgress;
-use crate::search::gpu::OnGpu;
 use crate::vectors::shape::with_device_type;
 use crate::vectors::space::Space;
 use crate::{Progress, Result};
@@ -31,8 +30,6 @@ pub(crate) struct SharedSearch<'a> {
     /// Most bytes of memory to use of each device, if limited.
     pub budget: Option<u64>,
     pub progress: &'a Progress,
-    /// The base on the GPU, if it is there and the queries are its nodes.
-    pub resident: Option<&'a OnGpu>,
 }
 
 impl SharedSearch<'_> {
@@ -55,8 +52,8 @@ impl SharedSearch<'_> {
 
     /// The search of one GPU.
     fn on<'s>(&'s self, gpu: &'s Gpu, queries: &'s QuerySet<'s>) -> GpuSearch<'s> {
-        let &Self { space, k, budget, progress, resident, .. } = self;
-        GpuSearch { gpu, space, queries, k, budget, progress, resident }
+        let &Self { space, k, budget, progress, .. } = self;
+        GpuSearch { gpu, space, queries, k, budget, progress }
     }
 
     /// Whether the GPUs take parts of the base, not of the queries.
@@ -125,8 +122,9 @@ mod tests {
             let queries = synth.queries(queries);
             let queries = space.queries(&queries, &silent).unwrap();
             let queries = &QuerySet::of_queries(&queries);
-            let (gpus, space, progress, resident) = (&gpus, &space, &silent, None);
-            SharedSearch { gpus, space, queries, k: 9, budget, progress, resident }.divides_base().unwrap()
+            SharedSearch { gpus: &gpus, space: &space, queries, k: 9, budget, progress: &silent }
+                .divides_base()
+                .unwrap()
         };
         assert!(divides(255, None) && !divides(256, None));
         // As in tests/gpu/several.rs: room for a tile of rows.
