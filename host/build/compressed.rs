@@ -109,7 +109,8 @@ impl Builder {
         let index = match repeated.zip(rows) {
             Some((repeated, rows)) => {
                 stats.repeated = repeated.len() as u64;
-                index.expanded(base, &rows, repeated)?
+                let places = repeated.places(&rows, base.len());
+                index.expanded(base, (&rows, &places), repeated)?
             }
             None => {
                 stats.sample = stats.sample.by(space);

@@ -155,10 +155,12 @@ impl Builder {
     fn build_without_repeated(&self, base: &Vectors, repeated: Repeated, k: usize) -> Result<Built> {
         let rows = repeated.others(0..base.len());
         let count = repeated.len() as u64;
-        let builder = self.of_part(k, (base.len(), rows.len()));
+        let builder = self.of_part(k, (base.len(), rows.len())).keep_on_device(self.kept);
         let Built { index, stats } = builder.build_any(&base.only(&rows)?, None)?;
-        let index = index.expanded(base, &rows, repeated)?;
-        let stats = BuildStats { sample: KnnSample::default(), repeated: count, ..stats };
+        let places = repeated.places(&rows, base.len());
+        let index = index.expanded(base, (&rows, &places), repeated)?;
+        let resident = stats.resident.map(|there| there.expanded(&index, &places)).transpose()?.flatten();
+        let stats = BuildStats { sample: KnnSample::default(), repeated: count, resident, ..stats };
         Ok(Built { index, stats })
     }
 

@@ -174,7 +174,8 @@ impl Builder {
     /// Sets whether a build on a GPU leaves the index and its base there, as
     /// [`BuildStats::resident`], for a [report](crate::Measure::resident) or a
     /// [searcher](crate::Searcher::resident); false unless set. Nothing stays of a build on a
-    /// CPU or on codes, or of one that leaves out rows: repeated rows, or those outside a set.
+    /// CPU, on codes or over a set of the rows. An index of repeated rows stays if the GPU has room
+    /// for a second copy of the base.
     pub fn keep_on_device(mut self, kept: bool) -> Self {
         self.kept = kept;
         self

@@ -260,28 +260,31 @@ impl Index {
     }
 
     /// Extends an index over `rows` of `base`, ascending, by the `repeated` rows.
-    pub(crate) fn expanded(self, base: &Vectors, rows: &[u32], repeated: Repeated) -> Result<Self> {
-        let index = self.renamed(base, rows, &repeated)?;
+    pub(crate) fn expanded(
+        self,
+        base: &Vectors,
+        (rows, places): (&[u32], &[u32]),
+        repeated: Repeated,
+    ) -> Result<Self> {
+        let index = self.renamed(base, rows, places)?;
         Ok(Self { absent: Absent { repeated, left_out: None }, ..index })
     }
 
     /// Extends an index over `rows` of `base`, ascending, by the other rows, which were `left_out`.
     pub(crate) fn among(self, base: &Vectors, rows: &[u32], left_out: IdSet) -> Result<Self> {
         let absent = Absent { repeated: self.repeated().renamed(rows), left_out: Some(left_out) };
-        Ok(Self { absent, ..self.renamed(base, rows, &Repeated::default())? })
+        let places = Repeated::default().places(rows, base.len());
+        Ok(Self { absent, ..self.renamed(base, rows, &places)? })
     }
 
-    /// This index with the ids of `rows` of `base`, ascending. Rows of `copies` get the neighbours
-    /// of the first rows of their groups, the rest none.
-    fn renamed(self, base: &Vectors, rows: &[u32], copies: &Repeated) -> Result<Self> {
-        let mut places = vec![u32::MAX; base.len()];
-        rows.iter().zip(0..).for_each(|(&row, place)| places[row as usize] = place);
-        copies.pairs().for_each(|(row, first)| places[row as usize] = places[first as usize]);
+    /// This index with the ids of `rows` of `base`, ascending. A row of the base gets the neighbours
+    /// of its place here; none if it has no place (`u32::MAX`).
+    fn renamed(self, base: &Vectors, rows: &[u32], places: &[u32]) -> Result<Self> {
         let stride = self.max_degree;
         let of_place = |place: u32| if place == u32::MAX { &[] } else { self.neighbors(place as usize) };
         let mut neighbors: Vec<u32> = zeros(base.len() * stride);
         let degrees = places.par_iter().map(|&place| of_place(place).len() as u32).collect();
-        neighbors.par_chunks_exact_mut(stride.max(1)).zip(&places).for_each(|(row, &place)| {
+        neighbors.par_chunks_exact_mut(stride.max(1)).zip(places).for_each(|(row, &place)| {
             let (named, padding) = row.split_at_mut(of_place(place).len());
             named.iter_mut().zip(of_place(place)).for_each(|(slot, &id)| *slot = rows[id as usize]);
             padding.fill(u32::MAX);

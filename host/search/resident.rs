@@ -28,6 +28,17 @@ impl ResidentIndex {
         self.on_gpus.gpus().name()
     }
 
+    /// The same for `index`, which is this one with more rows: its row i is row `places[i]` here. None
+    /// if clones share the memory, or the device has no room for both.
+    ///
+    /// # Errors
+    /// If the device lacks memory after all or fails.
+    pub(crate) fn expanded(self, index: &Index, places: &[u32]) -> Result<Option<Self>> {
+        let Some(on_gpus) = Arc::into_inner(self.on_gpus) else { return Ok(None) };
+        let expanded = on_gpus.into_first().expanded(index, places)?;
+        Ok(expanded.map(|on_gpu| Self::new(on_gpu, index)))
+    }
+
     /// Whether searches on `device` may take it.
     pub(crate) fn is_on(&self, device: Device) -> bool {
         device.may_be(self.device())

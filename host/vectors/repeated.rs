@@ -263,6 +263,15 @@ impl Repeated {
         (first..end).filter(|row| repeated.next_if_eq(row).is_none()).collect()
     }
 
+    /// The place of each of `count` rows of a base among `rows` of them, ascending. A repeated row
+    /// has that of the first row of its group, other rows none: `u32::MAX`.
+    pub(crate) fn places(&self, rows: &[u32], count: usize) -> Vec<u32> {
+        let mut places = vec![u32::MAX; count];
+        rows.iter().zip(0..).for_each(|(&row, place)| places[row as usize] = place);
+        self.pairs().for_each(|(row, first)| places[row as usize] = places[first as usize]);
+        places
+    }
+
     /// Row number `place` among the rows that repeat no other.
     pub(crate) fn other(&self, place: u32) -> u32 {
         let (mut least, mut most) = (0, self.pairs.len() as u32);

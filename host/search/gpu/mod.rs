@@ -23,7 +23,7 @@ use rerank::{FullRows, Reranking};
 pub(crate) use shared::OnGpus;
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
-use crate::index::{Index, Layer};
+use crate::index::{Index, Layer, Start};
 use crate::progress::StageProgress;
 use crate::search::breadth::{Breadth, Held};
 use crate::search::coded::Coded;
@@ -218,6 +218,49 @@ impl OnGpu {
         Ok(Self { degree, edges, entries: entry_buffer, layers, base, full, gpu, beside })
     }
 
+    /// Begins later searches at `start`, of an index of `nodes` nodes.
+    fn start(&mut self, nodes: usize, start: Start<'_>) -> Result<()> {
+        let memory = MemoryPlan::new().with::<u32>("entries", start.entries.len()).reserve(&self.gpu)?;
+        self.entries = memory.buffer("entries")?;
+        self.entries.upload(start.entries)?;
+        let layers = start.layers.iter().rev().map(|layer| LayerOnGpu::new(&self.gpu, nodes, layer));
+        self.layers = layers.collect::<Result<_>>()?;
+        Ok(())
+    }
+
+    /// The same for `index`, which is this one with more rows: its row i is row `places[i]` here. None
+    /// if the device has no room for both.
+    pub(super) fn expanded(mut self, index: &Index, places: &[u32]) -> Result<Option<Self>> {
+        let gpu = &self.gpu;
+        let row_bytes = match &self.base {
+            AnyBase::F32(rows) => rows.base.row_bytes(),
+            AnyBase::F16(rows) => rows.base.row_bytes(),
+            AnyBase::U8(rows) | AnyBase::Whole(rows, _) => rows.base.row_bytes(),
+            AnyBase::I8(rows) => rows.base.row_bytes(),
+        };
+        // Also the lift and the place of a row.
+        let n = places.len();
+        let memory = MemoryPlan::new()
+            .with::<u8>("rows", n * (row_bytes + 2 * size_of::<u32>()))
+            .with::<u32>("edges", n * self.degree);
+        let layers = index.layers().iter().map(|layer| LayerOnGpu::plan(n, layer));
+        if layers.fold(memory, |all, layer| all.and(&layer)).bytes() > gpu.free_memory()? {
+            return Ok(None);
+        }
+        self.base = match &self.base {
+            AnyBase::F32(rows) => AnyBase::F32(rows.select(gpu, places)?),
+            AnyBase::F16(rows) => AnyBase::F16(rows.select(gpu, places)?),
+            AnyBase::U8(rows) => AnyBase::U8(rows.select(gpu, places)?),
+            AnyBase::Whole(rows, _) => AnyBase::Whole(rows.select(gpu, places)?, OnceLock::new()),
+            AnyBase::I8(rows) => AnyBase::I8(rows.select(gpu, places)?),
+        };
+        let memory = MemoryPlan::new().with::<u32>("edges", n * self.degree).reserve(gpu)?;
+        self.edges = memory.buffer("edges")?;
+        self.edges.upload(index.padded_rows()?)?;
+        self.start(n, index.start())?;
+        Ok(Some(self))
+    }
+
     /// The rows of the base as copies read them.
     pub(in crate::search) fn rows(&self) -> AnyOrigin<'_> {
         match &self.base {
@@ -357,6 +400,11 @@ impl OnGpu {
 impl<T: OnDevice> Resident<T> {
     fn new(gpu: &Gpu, space: &Space<'_>, rows: &Origin<'_, T>) -> Result<Self> {
         Ok(Self { base: Base::upload(gpu, space, rows)?, batch: Mutex::default() })
+    }
+
+    /// `rows` of these, in their order.
+    fn select(&self, gpu: &Gpu, rows: &[u32]) -> Result<Self> {
+        Ok(Self { base: self.base.select(gpu, rows)?, batch: Mutex::default() })
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, OnceLock};
 use tagore_device::key::{self, Key};
 
 use super::launch::{Asked, Task};
-use super::{AnyBase, BatchLimits, KeysTo, LayerOnGpu, OnGpu, Resident};
+use super::{AnyBase, BatchLimits, KeysTo, OnGpu, Resident};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::{Index, Start};
 use crate::search::ResidentIndex;
@@ -72,13 +72,7 @@ impl NodeSearch {
     /// # Errors
     /// If the device lacks memory or fails.
     pub(crate) fn start(&mut self, nodes: usize, start: Start<'_>) -> Result<()> {
-        let on_gpu = &mut self.0;
-        let memory = MemoryPlan::new().with::<u32>("entries", start.entries.len()).reserve(&on_gpu.gpu)?;
-        on_gpu.entries = memory.buffer("entries")?;
-        on_gpu.entries.upload(start.entries)?;
-        let layers = start.layers.iter().rev().map(|layer| LayerOnGpu::new(&on_gpu.gpu, nodes, layer));
-        on_gpu.layers = layers.collect::<Result<_>>()?;
-        Ok(())
+        self.0.start(nodes, start)
     }
 
     /// Sets the beam of the lowest layer, if there are layers.

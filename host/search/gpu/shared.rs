@@ -67,6 +67,11 @@ impl OnGpus {
         &self.copies[0]
     }
 
+    /// Index and base on the first GPU, alone.
+    pub(in crate::search) fn into_first(mut self) -> OnGpu {
+        self.copies.swap_remove(0)
+    }
+
     /// Searches for each of `queries`; each GPU takes a range of them. In the answer of a filtered
     /// search, `limits.k` is the beam.
     ///

@@ -57,6 +57,26 @@ impl<T: OnDevice> Base<T> {
         Ok(Self { values, stride, dim: space.dim(), lifts: on_device, lifted, square })
     }
 
+    /// A base of `rows` of this one, in their order.
+    ///
+    /// # Errors
+    /// If the device lacks memory or fails.
+    pub(crate) fn select(&self, gpu: &Gpu, rows: &[u32]) -> Result<Self> {
+        let &Self { stride, dim, lifted, square, .. } = self;
+        let lifts = Self::lifts(if lifted { rows.len() } else { 0 });
+        let memory = Self::values(rows.len(), dim).and(&lifts).reserve(gpu)?;
+        let (mut values, mut lifts) = (memory.buffer("rows")?, memory.buffer("lifts")?);
+        self.origin().copy(gpu, Pick::Ids(rows), &mut values, stride)?;
+        if lifted {
+            let (from, count, size) = (self.lifts.view().cast(), self.lifts.len(), size_of::<f32>());
+            let from = RowsAt { values: from, stride: size, count, dim: 1, size };
+            from.copy(gpu, Pick::Ids(rows), (lifts.view_mut().cast(), size), false)?;
+        } else {
+            lifts.fill(0)?;
+        }
+        Ok(Self { values, stride, dim, lifts, lifted, square })
+    }
+
     /// Replaces the lifts under inner product: one per row, with the squared norm of all lifted
     /// rows.
     pub(crate) fn lift(&mut self, lifts: &[f32], square: f32) -> Result<()> {
