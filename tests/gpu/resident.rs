@@ -122,8 +122,10 @@ fn layers_stay_too() {
     let builder = Builder::new(Strategy::cagra().degree(12)).knn(24);
     assert!(!builder.clone().device(Device::Cpu).build(&base).unwrap().layers().is_empty());
     check("layers", &base, &builder);
-    let rows = (0..1200).flat_map(|row| base.row(row % 900).into_owned()).collect();
-    let base = Vectors::from_f32(rows, 30).unwrap();
+    let separated = separated(600, 16, 20, 0);
+    let rows = (0..1200).flat_map(|row| separated.row(row % 600).into_owned()).collect();
+    let base = Vectors::from_f32(rows, 20).unwrap();
+    let builder = Builder::new(Strategy::cagra()).knn(32);
     assert!(!builder.clone().device(Device::Cpu).build(&base).unwrap().layers().is_empty());
     check("layers of repeated rows", &base, &builder);
 }
