@@ -30,6 +30,7 @@
 //!    subtraction.
 //! 2. The largest norm is an atomic maximum of bits: norms are not negative, so bits sort as they
 //!    do. A block has one, since maxima of the same word take turns: 10.7 ms of ten million.
+//! 3. A lane loads four components before it uses the first.
 //!
 //! # Speed
 //!
@@ -130,18 +131,31 @@ fn prepare_vector<T: Element<Wide = f32>>(p: &Prepare<T>, vector: u32) -> f32 {
     let (mut norm, mut error, mut zero) = (0.0f32, 0.0f32, true);
     let mut i = lane;
     while i < p.rounded_stride {
-        let mut half = f16::from_bits(0);
-        if i < p.dim {
-            let value = values.get(i as usize).wide();
-            let exact = (value - p.mean.get(i as usize)) * p.scale;
-            half = float16::from_f32(exact.clamp(-F16_MAX, F16_MAX));
-            let back = float16::to_f32(half);
-            norm += back * back;
-            error += (exact - back) * (exact - back);
-            zero &= value == 0.0;
-        }
-        rounded.set(i as usize, half);
-        i += 32;
+        // Optimisation 3.
+        let (mut of_vector, mut of_mean) = ([0.0f32; 4], [0.0f32; 4]);
+        unroll!(4, L => {
+            let i = i + 32 * L as u32;
+            if i < p.dim {
+                (of_vector[L], of_mean[L]) = (values.get(i as usize).wide(), p.mean.get(i as usize));
+            }
+        });
+        unroll!(4, L => {
+            let i = i + 32 * L as u32;
+            let mut half = f16::from_bits(0);
+            if i < p.dim {
+                let value: f32 = of_vector[L];
+                let exact = (value - of_mean[L]) * p.scale;
+                half = float16::from_f32(exact.clamp(-F16_MAX, F16_MAX));
+                let back = float16::to_f32(half);
+                norm += back * back;
+                error += (exact - back) * (exact - back);
+                zero &= value == 0.0;
+            }
+            if i < p.rounded_stride {
+                rounded.set(i as usize, half);
+            }
+        });
+        i += 128;
     }
     let norm = warp::sum(norm);
     let error = total_error(float::sqrt(warp::sum(error)), float::sqrt(norm));
