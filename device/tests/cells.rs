@@ -29,6 +29,11 @@ fn tiles<S: Sum>(vectors: &emulator::Allocation, biases: &emulator::Allocation, 
     }
 }
 
+/// Units of vectors of one chunk, of two and of more: partial and whole chunks.
+const ONE: [usize; 2] = [1, 8];
+const TWO: [usize; 2] = [9, 16];
+const MANY: [usize; 2] = [17, 24];
+
 /// The inner product of vectors `a` and `b` of `dim` components.
 fn dot(vectors: &[i64], dim: usize, (a, b): (u32, u32)) -> i64 {
     let (a, b) = (a as usize * dim, b as usize * dim);
@@ -38,8 +43,9 @@ fn dot(vectors: &[i64], dim: usize, (a, b): (u32, u32)) -> i64 {
 // Two overlapping cells, their members unordered; jobs of some members against parts of their cell.
 fn intra_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (IntraCellJoin<E::Sum>,)>>(
     of: impl Fn(i64) -> E,
+    units: [usize; 2],
 ) {
-    for (seed, units) in SEEDS.into_iter().zip([1usize, 9, 17]) {
+    for (seed, units) in SEEDS.into_iter().zip(units) {
         let (count, dim) = (200usize, units * 16 / size_of::<E>());
         let vectors = integers(count * dim, 0, 7, seed + 30);
         let members: Vec<u32> = (0..150).chain(80..200).rev().collect();
@@ -89,9 +95,15 @@ fn intra_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (IntraCellJoi
 
 #[test]
 fn the_intra_cell_join_computes_the_distances_of_members() {
-    intra_cell_join::<f16, cells_intra_join_f16>(|x| f16::from_f32(x as f32));
-    intra_cell_join::<u8, cells_intra_join_u8>(|x| x as u8);
-    intra_cell_join::<i8, cells_intra_join_i8>(|x| x as i8);
+    intra_cell_join::<f16, cells_intra_join_1_f16>(|x| f16::from_f32(x as f32), ONE);
+    intra_cell_join::<f16, cells_intra_join_2_f16>(|x| f16::from_f32(x as f32), TWO);
+    intra_cell_join::<f16, cells_intra_join_many_f16>(|x| f16::from_f32(x as f32), MANY);
+    intra_cell_join::<u8, cells_intra_join_1_u8>(|x| x as u8, ONE);
+    intra_cell_join::<u8, cells_intra_join_2_u8>(|x| x as u8, TWO);
+    intra_cell_join::<u8, cells_intra_join_many_u8>(|x| x as u8, MANY);
+    intra_cell_join::<i8, cells_intra_join_1_i8>(|x| x as i8, ONE);
+    intra_cell_join::<i8, cells_intra_join_2_i8>(|x| x as i8, TWO);
+    intra_cell_join::<i8, cells_intra_join_many_i8>(|x| x as i8, MANY);
 }
 
 /// Merges one line of distances of `rows` rows, from row 20 on, into `list`, where the query is
@@ -205,8 +217,9 @@ fn propose(slots: &mut [Key], key: Key, draw: u32) {
 // ranks.
 fn cross_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CrossCellJoin<E::Sum>,)>>(
     of: impl Fn(i64) -> E,
+    units: [usize; 2],
 ) {
-    for (seed, units) in SEEDS.into_iter().zip([1usize, 9, 17]) {
+    for (seed, units) in SEEDS.into_iter().zip(units) {
         let (count, dim, m, draw) = (300usize, units * 16 / size_of::<E>(), 3usize, 99);
         let vectors = integers(count * dim, 0, 7, seed + 50);
         let biases = integers(count, 0, 50, seed);
@@ -294,9 +307,15 @@ fn cross_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CrossCellJoi
 
 #[test]
 fn the_cross_cell_join_proposes_to_both_vectors() {
-    cross_cell_join::<f16, cells_cross_join_f16>(|x| f16::from_f32(x as f32));
-    cross_cell_join::<u8, cells_cross_join_u8>(|x| x as u8);
-    cross_cell_join::<i8, cells_cross_join_i8>(|x| x as i8);
+    cross_cell_join::<f16, cells_cross_join_1_f16>(|x| f16::from_f32(x as f32), ONE);
+    cross_cell_join::<f16, cells_cross_join_2_f16>(|x| f16::from_f32(x as f32), TWO);
+    cross_cell_join::<f16, cells_cross_join_many_f16>(|x| f16::from_f32(x as f32), MANY);
+    cross_cell_join::<u8, cells_cross_join_1_u8>(|x| x as u8, ONE);
+    cross_cell_join::<u8, cells_cross_join_2_u8>(|x| x as u8, TWO);
+    cross_cell_join::<u8, cells_cross_join_many_u8>(|x| x as u8, MANY);
+    cross_cell_join::<i8, cells_cross_join_1_i8>(|x| x as i8, ONE);
+    cross_cell_join::<i8, cells_cross_join_2_i8>(|x| x as i8, TWO);
+    cross_cell_join::<i8, cells_cross_join_many_i8>(|x| x as i8, MANY);
 }
 
 #[test]

@@ -96,6 +96,13 @@ impl Sum for i32 {
 /// The weight of products in the filter's comparison.
 const WEIGHT: i64 = -2;
 
+/// Whether the filter lets a row of this bias pass at the bound of a query, with this product.
+fn passes<S: Sum>(bound: S, (bias, product): (i64, i64), weight: i64) -> bool {
+    let of_query = S::margin_of_query(bound, S::of(weight));
+    let margin = S::plus(S::plus(of_query, S::margin_of_row(S::of(bias), S::of(weight))), S::of(product));
+    margin >= S::default()
+}
+
 /// Queries and rows of small integers, whose products are exact in every type.
 struct FilterCase {
     queries: Vec<i64>,
@@ -129,24 +136,33 @@ impl FilterCase {
         case
     }
 
-    /// The value that the filter compares with the query's bound.
-    fn value(&self, query: usize, row: usize) -> i64 {
+    fn product(&self, query: usize, row: usize) -> i64 {
         let query = &self.queries[query * self.dim..][..self.dim];
-        let products = query.iter().zip(&self.rows[row * self.dim..][..self.dim]).map(|(x, y)| x * y);
-        self.biases[row] + WEIGHT * products.sum::<i64>()
+        query.iter().zip(&self.rows[row * self.dim..][..self.dim]).map(|(x, y)| x * y).sum()
     }
 
-    /// The visited rows below the query's bound.
-    fn below(&self, query: usize) -> Vec<u32> {
-        let rows = self.first_row..self.biases.len();
-        rows.filter(|&row| self.value(query, row) < self.bounds[query]).map(|row| row as u32).collect()
+    fn value(&self, query: usize, row: usize) -> i64 {
+        self.biases[row] + WEIGHT * self.product(query, row)
+    }
+
+    /// The visited rows below the query's bound. Some rows at the bound are among them.
+    fn below<S: Sum>(&self, query: usize) -> Vec<u32> {
+        let bound = self.bounds[query];
+        let is_below = |&row: &usize| {
+            let (bias, product) = (self.biases[row], self.product(query, row));
+            let (value, passes) =
+                (self.value(query, row), passes::<S>(S::of(bound), (bias, product), WEIGHT));
+            assert!(if passes { value <= bound } else { value >= bound }, "{value} and bound {bound}");
+            passes
+        };
+        (self.first_row..self.biases.len()).filter(is_below).map(|row| row as u32).collect()
     }
 
     /// Checks counts and survivors; returns whether a query has more rows than `capacity`.
-    fn check(&self, counts: &[u32], all: &Allocation, capacity: usize) -> bool {
+    fn check<S: Sum>(&self, counts: &[u32], all: &Allocation, capacity: usize) -> bool {
         let mut overflows = false;
         for (query, &count) in counts.iter().enumerate() {
-            let expected = self.below(query);
+            let expected = self.below::<S>(query);
             assert_eq!(count as usize, expected.len(), "query {query}");
             overflows |= expected.len() > capacity;
             let kept = expected.len().min(capacity);
@@ -160,12 +176,13 @@ impl FilterCase {
     }
 }
 
-fn filter<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (ExactFilter<E::Sum>,)>>(of: impl Fn(i64) -> E) {
+/// Runs cases of these queries, rows and units: partial tiles, partial and whole chunks.
+fn filter<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (ExactFilter<E::Sum>,)>>(
+    of: impl Fn(i64) -> E,
+    cases: [(u64, usize, usize, usize); 2],
+) {
     let per_unit = 16 / size_of::<E>();
-    // Queries, rows, units: one chunk, two that stay, three that pass; partial tiles.
-    for (seed, (query_count, row_count, units)) in
-        SEEDS.into_iter().zip([(1, 1, 1), (130, 300, 11), (40, 520, 19)])
-    {
+    for (seed, query_count, row_count, units) in cases {
         let case = FilterCase::new(query_count, row_count, units * per_unit, seed);
         let to = |values: &[i64]| values.iter().map(|&x| of(x)).collect::<Vec<E>>();
         let sums = |values: &[i64]| values.iter().map(|&x| E::Sum::of(x)).collect::<Vec<_>>();
@@ -203,7 +220,7 @@ fn filter<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (ExactFilter<E::Sum>,)
         let grid = [query_count.div_ceil(128) as u32, positions.div_ceil(2) as u32];
         device.launch_2d::<K>(grid, tile::THREADS, (arguments,));
 
-        let overflows = case.check(&counts.values().unwrap(), &survivors, capacity);
+        let overflows = case.check::<E::Sum>(&counts.values().unwrap(), &survivors, capacity);
         assert_eq!(overflow.values::<u32>().unwrap()[0], u32::from(overflows));
         assert_eq!(overflows, seed == 1, "the case with little room overflows");
     }
@@ -211,9 +228,47 @@ fn filter<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (ExactFilter<E::Sum>,)
 
 #[test]
 fn the_filter_notes_the_rows_below_the_bound() {
-    filter::<f16, exact_filter_f16>(|x| f16::from_f32(x as f32));
-    filter::<u8, exact_filter_u8>(|x| x as u8);
-    filter::<i8, exact_filter_i8>(|x| x as i8);
+    let [one, two, many] = [
+        [(0, 1, 1, 1), (2, 130, 300, 8)],
+        [(1, 130, 300, 11), (2, 40, 300, 16)],
+        [(2, 40, 520, 19), (0, 3, 130, 24)],
+    ];
+    filter::<f16, exact_filter_1_f16>(|x| f16::from_f32(x as f32), one);
+    filter::<f16, exact_filter_2_f16>(|x| f16::from_f32(x as f32), two);
+    filter::<f16, exact_filter_many_f16>(|x| f16::from_f32(x as f32), many);
+    filter::<u8, exact_filter_1_u8>(|x| x as u8, one);
+    filter::<u8, exact_filter_2_u8>(|x| x as u8, two);
+    filter::<u8, exact_filter_many_u8>(|x| x as u8, many);
+    filter::<i8, exact_filter_1_i8>(|x| x as i8, one);
+    filter::<i8, exact_filter_2_i8>(|x| x as i8, two);
+    filter::<i8, exact_filter_many_i8>(|x| x as i8, many);
+}
+
+#[test]
+fn the_farthest_margins_keep_their_signs() {
+    fn check<S: Sum + std::fmt::Debug>() {
+        for weight in [-1, -2] {
+            let passes = |bound: S, bias: S| {
+                let weight = S::of(weight);
+                S::plus(S::margin_of_query(bound, weight), S::margin_of_row(bias, weight)) >= S::default()
+            };
+            let (near, far) = (S::of(-200_000_000), S::of(200_000_000));
+            for bound in [near, far, S::UNBOUNDED, S::CLOSED] {
+                assert!(!passes(bound, S::NEVER), "a row that no query finds, bound {bound:?}");
+            }
+            for bias in [near, far, S::NEVER] {
+                assert!(!passes(S::CLOSED, bias), "a closed query, bias {bias:?}");
+                assert_eq!(passes(S::UNBOUNDED, bias), bias < S::NEVER, "an open query, bias {bias:?}");
+            }
+        }
+    }
+    check::<f32>();
+    check::<i32>();
+    // Rows that rounding moved too far pass at any bound but that of a closed query.
+    let of_row = f32::margin_of_row(f32::NEG_INFINITY, -2.0);
+    assert!(f32::margin_of_query(-1e12, -2.0) + of_row > 0.0);
+    assert!(f32::margin_of_query(f32::UNBOUNDED, -2.0) + of_row > 0.0);
+    assert!(f32::margin_of_query(f32::CLOSED, -2.0) + of_row < 0.0);
 }
 
 /// The distance of the CPU backend, as sixteen sums.
@@ -302,17 +357,18 @@ impl<T: Value> SettleCase<T> {
 
     /// Checks the bound of a query whose list now ends with `last`. Queries have squared norm 100.
     fn check_bound<S: Sum>(&self, query: usize, bound: S, last: Key) {
-        let passes = |value: S| S::mark_below(0, 1, (value, bound)) == 1;
+        let weight = if self.metric == Metric::InnerProduct { -1 } else { -2 };
+        let passes = |value: i64| passes(bound, (value, 0), weight);
         if query == 3 {
-            assert!(!passes(S::of(-1_000_000)), "a closed query stays closed");
+            assert!(!passes(-1_000_000), "a closed query stays closed");
         } else if last == NONE {
-            assert!(passes(S::of(1_000_000)), "a list that is not full has no bound");
+            assert!(passes(1_000_000), "a list that is not full has no bound");
         } else {
             // A row at the k-th distance passes. Its bias is that distance less the query's norm.
             let kept = key::distance(last) * if self.metric == Metric::Cosine { 2.0 } else { 1.0 };
             let norm = if self.metric == Metric::InnerProduct { 0.0 } else { 100.0 };
             let value = (kept - norm).floor() as i64;
-            assert!(passes(S::of(value)), "{:?}, query {query}: {value} is rejected", self.metric);
+            assert!(passes(value), "{:?}, query {query}: {value} is rejected", self.metric);
         }
     }
 }

@@ -71,7 +71,8 @@ impl<T: Value> PrepareCase<T> {
 }
 
 fn prepare<T: Value, K: Kernel<Arguments = (Prepare<T>,)>>() {
-    for (seed, (count, dim)) in SEEDS.into_iter().zip([(1usize, 1usize), (13, 97), (9, 33)]) {
+    // One vector, the odd last one of several blocks, and blocks of several rounds.
+    for (seed, (count, dim, rounds)) in SEEDS.into_iter().zip([(1, 1, 1), (37, 97, 1), (83, 133, 3)]) {
         let case = PrepareCase::<T>::new(count, dim, seed);
         let rounded_stride = dim.next_multiple_of(8);
         let device = TestDevice::new(seed);
@@ -93,8 +94,11 @@ fn prepare<T: Value, K: Kernel<Arguments = (Prepare<T>,)>>() {
             norm_weight: 2.0,
             error_limit: case.limit,
             skip_zero: 1,
+            rounds,
+            padding: 0,
         };
-        device.launch::<K>((count as u32).div_ceil(PREPARE_VECTORS), PREPARE_THREADS, (arguments,));
+        let blocks = (count as u32).div_ceil(PREPARED_AT_ONCE * rounds);
+        device.launch::<K>(blocks, PREPARE_THREADS, (arguments,));
 
         let rounded = rounded.values::<f16>().unwrap();
         let (biases, errors) = (biases.values::<f32>().unwrap(), errors.values::<f32>().unwrap());

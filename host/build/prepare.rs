@@ -75,7 +75,7 @@ impl Builder {
         if self.sample > 0 {
             kernels.push(vectors_copy_words::NAME);
             let (exact, on_device) = (exact_type(data, metric), device_type(data, metric));
-            with_device_type!(exact, T => kernels.extend(exact_kernels::<T>()));
+            with_device_type!(exact, T => kernels.extend(exact_kernels::<T>(data.dim)));
             with_device_type!(on_device, T => kernels.extend(BEAMS.map(|beam| beam_kernel::<T>(Breadth::kept(beam)))));
         }
         kernels.sort_unstable();

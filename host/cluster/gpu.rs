@@ -260,10 +260,10 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
         unsafe {
             if queries.probes == 1 {
                 self.gpu.launch::<T::Nearest>(blocks, tile::THREADS, (assign,))?;
-                self.gpu.count_work::<T::Nearest>(bytes, operations);
+                self.gpu.count_work(T::Nearest::NAME, bytes, operations);
             } else {
                 self.gpu.launch::<T::Assign>(blocks, tile::THREADS, (assign,))?;
-                self.gpu.count_work::<T::Assign>(bytes, operations);
+                self.gpu.count_work(T::Assign::NAME, bytes, operations);
             }
         }
         Ok(())

@@ -239,7 +239,7 @@ impl Descent {
         let mut kernels = if shape.is_descent() {
             with_device_type!(device_type(data, self.metric), T => shape.kernels::<T>())
         } else {
-            with_device_type!(exact_type(data, self.metric), T => crate::search::exact::gpu::kernels::<T>().to_vec())
+            with_device_type!(exact_type(data, self.metric), T => crate::search::exact::gpu::kernels::<T>(data.dim).to_vec())
         };
         kernels.extend((data.element == ElementType::B1).then_some(vectors_copy_bits::NAME));
         if self.is_settled() {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cuda_std::f16;
 use cuda_std::launch::Kernel;
 use tagore_device::block::rows::Rows;
-use tagore_device::block::tile_walk::Tiles;
+use tagore_device::block::tile_walk::{Chunks, Tiles};
 use tagore_device::cluster::{
     Assign, MAX_PROBES, cluster_ids, cluster_keys, cluster_lists, cluster_member_keys, cluster_members,
     cluster_sample,
@@ -60,7 +60,7 @@ use crate::prune::gpu::{PruneKernels, PruneShape};
 use crate::search::breadth::Breadth;
 use crate::search::exact::gpu::{MAX_K, capacity};
 use crate::search::gpu::{BeamKernels, BeamShape, MAX_BEAM};
-use crate::vectors::gpu::{NormKernels, Side};
+use crate::vectors::gpu::{ByChunks, NormKernels, Side};
 use crate::{MAX_CANDIDATES, MAX_DEGREE, MAX_DIM, MAX_WIDTH, Metric, Strategy};
 
 /// Longest lists of descent.
@@ -90,6 +90,15 @@ impl Launched {
         assert!(contract.block.1 <= 1024, "{}", K::NAME);
         let most = self.0.entry(K::NAME).or_default();
         *most = contract.shared.max(*most);
+    }
+
+    /// The version for vectors of `units` units.
+    fn by_chunks<K: ByChunks>(&mut self, units: u32, arguments: K::Arguments) {
+        match Chunks::of(units) {
+            Chunks::One => self.kernel::<K::One>(arguments),
+            Chunks::Two => self.kernel::<K::Two>(arguments),
+            Chunks::Many => self.kernel::<K::Many>(arguments),
+        }
     }
 
     /// Kernels whose shared memory is constant.
@@ -168,11 +177,11 @@ fn of_vectors<T: DescentKernels + PruneKernels + ListKernels + NormKernels>(laun
     launched.constant::<T::Squares>();
     launched.constant::<T::Unit>();
     for dim in 1..=MAX_DIM {
-        let units = (Side::<T>::tile_bytes(dim) / 16) as u32;
+        let units = Side::<T>::tile_units(dim);
         let tiles = Tiles { units, ..zeroed() };
-        launched.kernel::<T::Filter>((ExactFilter { tiles, ..zeroed() },));
-        launched.kernel::<T::IntraCellJoin>((IntraCellJoin { tiles, ..zeroed() },));
-        launched.kernel::<T::CrossCellJoin>((CrossCellJoin { tiles, ..zeroed() },));
+        launched.by_chunks::<T::Filter>(units, (ExactFilter { tiles, ..zeroed() },));
+        launched.by_chunks::<T::IntraCellJoin>(units, (IntraCellJoin { tiles, ..zeroed() },));
+        launched.by_chunks::<T::CrossCellJoin>(units, (CrossCellJoin { tiles, ..zeroed() },));
         launched.kernel::<T::Nearest>((Assign { units, ..zeroed() },));
         for probes in 1..=MAX_PROBES {
             launched.kernel::<T::Assign>((Assign { units, probes, ..zeroed() },));

@@ -136,6 +136,7 @@ fn covered(mut spans: Vec<Span>) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use cuda_std::launch::Kernel;
     use tagore_device::cluster::{VALUE_THREADS, cluster_sample};
 
     use super::super::{Buffer, MemoryPlan};
@@ -150,7 +151,7 @@ mod tests {
             let arguments = (ids.view_mut(), count as u32, count as u32, 1);
             // SAFETY: the buffer has room for `count` ids.
             unsafe { gpu.launch::<cluster_sample>([1, 1, 1], VALUE_THREADS, arguments) }.unwrap();
-            gpu.count_work::<cluster_sample>(4 * count as u64, 7);
+            gpu.count_work(cluster_sample::NAME, 4 * count as u64, 7);
         };
         draw(200);
         let measurement = gpu.measure().unwrap();

@@ -238,10 +238,10 @@ impl Gpu {
         Measurement::start(self, true)
     }
 
-    /// Counts the least work of launches of `K`: bytes to and from memory, and arithmetic
+    /// Counts the least work of launches of `kernel`: bytes to and from memory, and arithmetic
     /// operations.
-    pub(crate) fn count_work<K: Kernel>(&self, bytes: u64, operations: u64) {
-        self.counts.add_work(K::NAME, bytes, operations);
+    pub(crate) fn count_work(&self, kernel: &'static str, bytes: u64, operations: u64) {
+        self.counts.add_work(kernel, bytes, operations);
     }
 
     /// Waits for all work and returns the time and the work of every kernel so far.

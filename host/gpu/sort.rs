@@ -67,8 +67,8 @@ impl SortRoom {
                 gpu.launch::<sort_scatter>([blocks, 1, 1], SORT_THREADS, (pass,))?;
             }
             let bytes = count as u64 * size_of::<u64>() as u64;
-            gpu.count_work::<sort_count>(bytes, 0);
-            gpu.count_work::<sort_scatter>(2 * bytes, 0);
+            gpu.count_work(sort_count::NAME, bytes, 0);
+            gpu.count_work(sort_scatter::NAME, 2 * bytes, 0);
             std::mem::swap(keys, spare);
         }
         Ok(())

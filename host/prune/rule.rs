@@ -101,7 +101,7 @@ where
     let filter::PruneFilter { rows, stride, most, .. } = &arguments.0;
     let row_bytes = u64::from(rows.stride) * size_of::<T>() as u64;
     let bytes = u64::from(*stride) * (8 + row_bytes) + u64::from(*most) * 8;
-    gpu.count_work::<K>(u64::from(nodes) * bytes, 0);
+    gpu.count_work(K::NAME, u64::from(nodes) * bytes, 0);
     // SAFETY: the caller's promise.
     unsafe { gpu.launch::<K>([nodes, 1, 1], threads, arguments) }
 }

@@ -143,7 +143,8 @@ impl Task<'_> {
             // SAFETY: the buffers have room for these rows, a factor per component of each
             // transform and a mean per component, and outlive the work.
             unsafe { gpu.launch::<T::Kernel>([here.len() as u32, 1, 1], CODE_THREADS, (coding,))? };
-            gpu.count_work::<T::Kernel>(
+            gpu.count_work(
+                T::Kernel::NAME,
                 (here.len() * (dim * size_of::<T>() + codes_of_each * to_stride * size_of::<C>())) as u64,
                 0,
             );

@@ -40,7 +40,6 @@
 
 pub mod atomic;
 pub mod bytes;
-pub mod compare;
 pub mod copy;
 pub mod float;
 pub mod float16;

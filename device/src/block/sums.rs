@@ -5,7 +5,6 @@
 //! distance d is within `sqrt(d) + error + row_error` as the tile sees it, plus the loss of f32
 //! sums.
 
-use cuda_std::compare::{mark_below_f32, mark_below_i32};
 use cuda_std::float16::f16x2;
 use cuda_std::memory::Quad;
 use cuda_std::{bytes, f16, float, float16, tensor, unroll};
@@ -88,8 +87,15 @@ pub trait TileSum: Wide + Default + PartialOrd {
     /// `bias + weight * product`.
     fn value(bias: Self, weight: Self, product: Self) -> Self;
 
-    /// `bits`, with `mask` set if `pair.0` is below `pair.1`.
-    fn mark_below(bits: u32, mask: u32, pair: (Self, Self)) -> u32;
+    /// The part of a query in the margin of a pair: `bound / |weight|`, with a weight of -2 or -1.
+    ///
+    /// The *margin* is the product of a pair plus this part and that [of the
+    /// row](Self::margin_of_row). It is not negative if the [value](Self::value) of the row is below
+    /// the bound, nor, in some cases, if it is the bound; else it is negative.
+    fn margin_of_query(bound: Self, weight: Self) -> Self;
+
+    /// The part of a row in the margin of a pair: `-bias / |weight|`.
+    fn margin_of_row(bias: Self, weight: Self) -> Self;
 
     /// `bits` shifted left by one, with the sign of `a - b` as the lowest bit.
     fn push_below(bits: u32, a: Self, b: Self) -> u32;
@@ -175,9 +181,16 @@ impl TileSum for f32 {
         float::mul_add(weight, product, bias)
     }
 
+    // Infinite bounds and biases become numbers, so that no margin is the difference of infinities.
+    // A row that no query finds, or a closed query, outweighs the others.
     #[inline(always)]
-    fn mark_below(bits: u32, mask: u32, pair: (Self, Self)) -> u32 {
-        mark_below_f32(bits, mask, pair)
+    fn margin_of_query(bound: Self, weight: Self) -> Self {
+        (bound * if weight == -2.0 { 0.5 } else { 1.0 }).clamp(-3e38, 1e38)
+    }
+
+    #[inline(always)]
+    fn margin_of_row(bias: Self, weight: Self) -> Self {
+        Self::margin_of_query(-bias, weight)
     }
 
     #[inline(always)]
@@ -241,7 +254,8 @@ impl TileSum for f32 {
     }
 
     // By the triangle inequality the distance of two rounded vectors differs from that of the
-    // originals by at most the two errors. `drift` bounds the loss of the sums.
+    // originals by at most the two errors. `drift` bounds the loss of the sums. Those of a pair at
+    // the bound begin at minus its product, so what they hold is no longer than products alone.
     #[inline(always)]
     fn bound(farthest: f32, query: &QueryBound<Self>) -> Self {
         let QueryBound { metric, dim, norm, error, row_error, largest, scale } = *query;
@@ -261,9 +275,8 @@ impl TileSum for f32 {
             }
         };
         // A few huge values may overflow the scale. A bound of minus infinity or NaN then opens the
-        // query to all rows. The least positive number lets equal rows pass when all vectors are
-        // zero.
-        if bound > Self::CLOSED { bound + f32::MIN_POSITIVE } else { Self::UNBOUNDED }
+        // query to all rows.
+        if bound > Self::CLOSED { bound } else { Self::UNBOUNDED }
     }
 }
 
@@ -278,9 +291,17 @@ impl TileSum for i32 {
         bias + weight * product
     }
 
+    // Rounded up. A pair below the bound has a margin of at least 1 before 1 is subtracted. The bound
+    // of a closed query becomes the least that no bias makes overflow.
     #[inline(always)]
-    fn mark_below(bits: u32, mask: u32, pair: (Self, Self)) -> u32 {
-        mark_below_i32(bits, mask, pair)
+    fn margin_of_query(bound: Self, weight: Self) -> Self {
+        let bound = bound.max(1 - Self::NEVER);
+        (if weight == -2 { (bound + 1) >> 1 } else { bound }) - 1
+    }
+
+    #[inline(always)]
+    fn margin_of_row(bias: Self, weight: Self) -> Self {
+        -(if weight == -2 { bias >> 1 } else { bias })
     }
 
     #[inline(always)]

@@ -40,10 +40,13 @@ pub const SIDE_BYTES: u32 = SIDE * CHUNK_BYTES;
 /// n..` in the warp's part of the tile.
 pub type Sums<S> = [[S; 4]; 16];
 
+/// Steps of 32 bytes in a whole chunk.
+pub const STEPS: u32 = UNITS / 2;
+
 /// Steps of 32 bytes in a chunk, of a vector with `units` units from this chunk on.
 #[inline(always)]
 pub const fn steps(units: u32) -> u32 {
-    if units < UNITS { units.div_ceil(2) } else { UNITS / 2 }
+    if units < UNITS { units.div_ceil(2) } else { STEPS }
 }
 
 /// Starts copies of chunks `first..first + chunks`, one or two chunks, of four lines per calling
@@ -118,6 +121,17 @@ pub fn multiply_add<E: tensor::Element>(
     multiply_add_part::<E, 4>(sums, (rows, columns), part_of_warp(), steps);
 }
 
+/// Does the same as [`multiply_add`] for all [`STEPS`] of whole chunks, without a loop.
+#[inline(always)]
+pub fn multiply_add_whole<E: tensor::Element>(
+    sums: &mut Sums<E::Sum>,
+    rows: Shared<u8>,
+    columns: Shared<u8>,
+) {
+    let lines = FragmentLines::of_lane((rows, columns), part_of_warp());
+    unroll!(4, STEP => lines.multiply_add::<E, 4>(sums, STEP as u32));
+}
+
 /// Does the same as [`multiply_add`] for `16 * FRAGMENTS` rows, up to 64, and 32 columns, from
 /// `row` and `column` on. The whole warp calls this.
 #[inline(always)]
@@ -127,29 +141,51 @@ pub fn multiply_add_part<E: tensor::Element, const FRAGMENTS: usize>(
     (row, column): (u32, u32),
     steps: u32,
 ) {
-    let lane = warp::lane_id();
-    // Lane l addresses line l % 16, unit l / 16 of the rows' four matrices, and line
-    // l % 8 + 8 (l / 16), unit (l / 8) % 2 of the columns'.
-    let row_line = rows.offset(((row + lane % 16) * CHUNK_BYTES) as usize);
-    let column_line = columns.offset(((column + lane % 8 + 8 * (lane / 16)) * CHUNK_BYTES) as usize);
+    let lines = FragmentLines::of_lane((rows, columns), (row, column));
     let mut step = 0;
     while step < steps {
+        lines.multiply_add::<E, FRAGMENTS>(sums, step);
+        step += 1;
+    }
+}
+
+/// The lines of a lane in the fragments of rows and columns.
+struct FragmentLines {
+    rows: Shared<u8>,
+    columns: Shared<u8>,
+}
+
+impl FragmentLines {
+    /// Lane l addresses line l % 16, unit l / 16 of the rows' four matrices, and line
+    /// l % 8 + 8 (l / 16), unit (l / 8) % 2 of the columns'.
+    #[inline(always)]
+    fn of_lane((rows, columns): (Shared<u8>, Shared<u8>), (row, column): (u32, u32)) -> Self {
+        let lane = warp::lane_id();
+        Self {
+            rows: rows.offset(((row + lane % 16) * CHUNK_BYTES) as usize),
+            columns: columns.offset(((column + lane % 8 + 8 * (lane / 16)) * CHUNK_BYTES) as usize),
+        }
+    }
+
+    /// Adds the products of 32 bytes of `16 * FRAGMENTS` rows and 32 columns.
+    #[inline(always)]
+    fn multiply_add<E: tensor::Element, const FRAGMENTS: usize>(&self, sums: &mut Sums<E::Sum>, step: u32) {
+        let lane = warp::lane_id();
         let row_place = ((2 * step + lane / 16) ^ (lane % 8)) * 16;
         let column_place = ((2 * step + lane / 8 % 2) ^ (lane % 8)) * 16;
         let mut b = [[0u32; 4]; 2];
         unroll!(2, N => {
             let place = column_place + N as u32 * 16 * CHUNK_BYTES;
-            b[N] = tensor::load_matrices(column_line.offset(place as usize));
+            b[N] = tensor::load_matrices(self.columns.offset(place as usize));
         });
         unroll!(4, M => {
             if M < FRAGMENTS {
                 let place = row_place + M as u32 * 16 * CHUNK_BYTES;
-                let a = tensor::load_matrices(row_line.offset(place as usize));
+                let a = tensor::load_matrices(self.rows.offset(place as usize));
                 unroll!(4, N => {
                     E::multiply_add(&mut sums[4 * M + N], a, [b[N / 2][N % 2 * 2], b[N / 2][N % 2 * 2 + 1]]);
                 });
             }
         });
-        step += 1;
     }
 }

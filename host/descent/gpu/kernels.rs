@@ -12,6 +12,7 @@ use tagore_device::vectors::copy::vectors_copy_packed;
 use super::{CellSettings, DescentKernels, DescentShape};
 use crate::cluster;
 use crate::descent::Start;
+use crate::vectors::gpu::{ByChunks, Side};
 
 impl DescentShape {
     /// The kernels of a descent over vectors of type `T` on the device; none if all pairs are
@@ -31,10 +32,11 @@ impl DescentShape {
             if self.has_exact_keys::<T>() { cells_finish_exact::NAME } else { T::Finish::NAME },
         ]);
         if start == Start::Cells {
+            let units = Side::<T>::tile_units(dim);
             kernels.extend([
-                T::IntraCellJoin::NAME,
+                T::IntraCellJoin::name(units),
                 cells_merge_candidates::NAME,
-                T::CrossCellJoin::NAME,
+                T::CrossCellJoin::name(units),
                 cells_merge_proposals::NAME,
             ]);
             if self.settings.clusterings(n, dim) > 1 {

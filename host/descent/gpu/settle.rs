@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use cuda_std::launch::Kernel;
 use tagore_device::key::Key;
 use tagore_device::vectors::settle::{SETTLE_LISTS_THREADS, Settle, vectors_settle};
 
@@ -74,7 +75,7 @@ impl DeviceGraph {
         unsafe { gpu.launch::<vectors_settle>(grid, SETTLE_LISTS_THREADS, (settle,))? };
         let (pairs, key) = ((n * longer) as u64, size_of::<Key>() as u64);
         let vectors = (pairs + n as u64) * 2 * u64::from(codes.stride);
-        gpu.count_work::<vectors_settle>(vectors + pairs * 2 * key, pairs * 2 * u64::from(codes.dim));
+        gpu.count_work(vectors_settle::NAME, vectors + pairs * 2 * key, pairs * 2 * u64::from(codes.dim));
         // The memory of the rests serves the shorter lists.
         gpu.synchronize()?;
         drop(rests);

@@ -17,6 +17,7 @@ use super::cells::{CellKernels, Ranks};
 use super::finish::FinishKernels;
 use super::phases::PhaseKernels;
 use crate::descent::{DescentStats, Start};
+use crate::vectors::gpu::ByChunks;
 
 /// Bytes of an id, a bias or a bound.
 const WORD: u64 = 4;
@@ -70,7 +71,7 @@ impl Build<'_> {
     /// Counts the work of copying vectors of `stride` bytes to their places, `copies` times.
     pub(super) fn count_renumbering(&self, stride: u32, copies: u64) {
         let bytes = self.nodes() * copies * 2 * u64::from(stride);
-        self.gpu.count_work::<renumber_vectors>(bytes, 0);
+        self.gpu.count_work(renumber_vectors::NAME, bytes, 0);
     }
 
     /// Counts the work of both joins and of their merges; returns the pairs compared. Lists without
@@ -93,20 +94,25 @@ impl Build<'_> {
                 cross.add(rows + passes * members, members * rows);
             }
         }
+        let units = stride / 16;
         let bytes = |vectors: usize| vectors as u64 * (u64::from(stride) + 2 * WORD);
         let n = self.nodes();
         let operations = |pairs: usize| pairs as u64 * self.operations();
         let distances = intra.pairs as u64 * WORD;
-        self.gpu.count_work::<T::IntraCellJoin>(bytes(intra.vectors) + distances, operations(intra.pairs));
+        self.gpu.count_work(
+            T::IntraCellJoin::name(units),
+            bytes(intra.vectors) + distances,
+            operations(intra.pairs),
+        );
         let merged = u64::from(is_first) * n * (WORD + self.list_bytes());
-        self.gpu.count_work::<cells_merge_candidates>(distances + merged, 0);
-        self.gpu.count_work::<T::CrossCellJoin>(bytes(cross.vectors), operations(cross.pairs));
+        self.gpu.count_work(cells_merge_candidates::NAME, distances + merged, 0);
+        self.gpu.count_work(T::CrossCellJoin::name(units), bytes(cross.vectors), operations(cross.pairs));
         let known = self.list_bytes() + (WORD << known_bits(self.k as u32));
-        self.gpu.count_work::<cells_known_sets>(u64::from(!is_first) * n * known, 0);
+        self.gpu.count_work(cells_known_sets::NAME, u64::from(!is_first) * n * known, 0);
         let proposals = 2 * u64::from(PROPOSALS) * KEY;
         // Keys that keep their places are not written.
         let merged = proposals + self.list_bytes() + WORD;
-        self.gpu.count_work::<cells_merge_proposals>(passes as u64 * n * merged, 0);
+        self.gpu.count_work(cells_merge_proposals::NAME, passes as u64 * n * merged, 0);
         (intra.pairs + cross.pairs) as u64
     }
 
@@ -117,22 +123,22 @@ impl Build<'_> {
         let joins = iterations * self.nodes();
         let random = u64::from(start == Start::Random && iterations > 0) * self.nodes();
         let ids = 2 * u64::from(SAMPLE) * WORD;
-        self.gpu.count_work::<descent_start>(random * ids, 0);
-        self.gpu.count_work::<descent_sample>((joins - random) * (self.list_bytes() + ROW_BYTES), 0);
+        self.gpu.count_work(descent_start::NAME, random * ids, 0);
+        self.gpu.count_work(descent_sample::NAME, (joins - random) * (self.list_bytes() + ROW_BYTES), 0);
 
         let pairs = stats.join_distances;
         let average = pairs as f64 / joins.max(1) as f64;
         let vectors = joins as f64 * f64::midpoint(1.0, (1.0 + 8.0 * average).sqrt());
         let bytes = joins * ROW_BYTES + (vectors * (u64::from(stride) + 2 * WORD) as f64) as u64;
-        self.gpu.count_work::<T::Join>(bytes, pairs * self.operations());
+        self.gpu.count_work(T::Join::NAME, bytes, pairs * self.operations());
         let candidates = 2 * u64::from(JOIN_PROPOSALS) * KEY;
-        self.gpu.count_work::<descent_merge>(joins * (candidates + 2 * self.list_bytes() + WORD), 0);
+        self.gpu.count_work(descent_merge::NAME, joins * (candidates + 2 * self.list_bytes() + WORD), 0);
     }
 
     /// Counts the work of one gathering.
     pub(super) fn count_gathering(&self, unvisit: bool) {
         let read = if unvisit { 2 * self.list_bytes() } else { (self.k as u64).min(u64::from(GATHER)) * KEY };
-        self.gpu.count_work::<descent_gather>(self.nodes() * (read + ROW_BYTES), 0);
+        self.gpu.count_work(descent_gather::NAME, self.nodes() * (read + ROW_BYTES), 0);
     }
 
     /// Counts the work of phase 2, by kernel `K`, from `stats`, as if every node had neighbours
@@ -142,7 +148,7 @@ impl Build<'_> {
         let parents = self.expand.min(self.k) as u64;
         let each = u64::from(stride) + 2 * self.list_bytes() + parents * ROW_BYTES;
         let bytes = expansions * each + stats.refine_distances * (u64::from(stride) + WORD);
-        self.gpu.count_work::<K>(bytes, stats.refine_distances * self.operations());
+        self.gpu.count_work(K::NAME, bytes, stats.refine_distances * self.operations());
     }
 
     /// Counts the work of the exact distances of all lists, for vectors of `stride` components.
@@ -150,12 +156,12 @@ impl Build<'_> {
         let (n, k) = (self.nodes(), self.k as u64);
         let vectors = n * (k + 1) * (stride * size_of::<T>()) as u64;
         let lists = n * (2 * self.list_bytes() + (k + 1) * WORD);
-        self.gpu.count_work::<T::Finish>(vectors + lists, n * k * self.operations());
+        self.gpu.count_work(T::Finish::NAME, vectors + lists, n * k * self.operations());
     }
 
     /// Counts the work of finishing lists whose keys hold exact values.
     pub(super) fn count_finish_exact(&self) {
         let bytes = self.nodes() * (2 * self.list_bytes() + 3 * WORD);
-        self.gpu.count_work::<cells_finish_exact>(bytes, 0);
+        self.gpu.count_work(cells_finish_exact::NAME, bytes, 0);
     }
 }

@@ -1,5 +1,6 @@
 //! Rows of ids from rows of keys.
 
+use cuda_std::launch::Kernel;
 use tagore_device::key::Key;
 use tagore_device::prune::ids::{ID_ROWS, ID_THREADS, Ids, prune_ids};
 
@@ -22,6 +23,10 @@ pub(super) fn take_ids(gpu: &Gpu, from: KeyRows<'_>, ids: &mut Buffer<u32>, stri
     let grid = [(rows as u32).div_ceil(ID_ROWS), 1, 1];
     // SAFETY: both buffers hold `rows` rows and outlive the work.
     unsafe { gpu.launch::<prune_ids>(grid, ID_THREADS, (take,))? };
-    gpu.count_work::<prune_ids>((rows * (width * size_of::<Key>() + stride * size_of::<u32>())) as u64, 0);
+    gpu.count_work(
+        prune_ids::NAME,
+        (rows * (width * size_of::<Key>() + stride * size_of::<u32>())) as u64,
+        0,
+    );
     Ok(())
 }

@@ -69,7 +69,7 @@ pub(super) fn rank<K: Kernel<Arguments = (Detours,)>>(
     unsafe { gpu.launch::<K>([nodes as u32, 1, 1], DETOUR_THREADS, (detours,))? };
     let of_lists = candidates.count * lists.stride * size_of::<u32>();
     let of_keys = (candidates.count + most) * size_of::<Key>();
-    gpu.count_work::<K>((nodes * (of_lists + of_keys)) as u64, 0);
+    gpu.count_work(K::NAME, (nodes * (of_lists + of_keys)) as u64, 0);
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! Reverse edges on a device: counted, scanned and sorted.
 
+use cuda_std::launch::Kernel;
 use tagore_device::key::Key;
 use tagore_device::prune::reverse::{
     EDGE_SLOTS, EDGE_THREADS, Edges, Sources, prune_edge_sources, prune_edge_targets, prune_edges,
@@ -130,9 +131,9 @@ impl Reverse {
         // SAFETY: as above.
         unsafe { gpu.launch::<prune_edge_sources>(per_edge, EDGE_THREADS, (sources,))? };
         let (slots, count) = (slots as u64 * 8, u64::from(count) * 8);
-        gpu.count_work::<prune_edges_count>(slots, 0);
-        gpu.count_work::<prune_edges>(slots + count, 0);
-        gpu.count_work::<prune_edge_sources>(2 * count, 0);
+        gpu.count_work(prune_edges_count::NAME, slots, 0);
+        gpu.count_work(prune_edges::NAME, slots + count, 0);
+        gpu.count_work(prune_edge_sources::NAME, 2 * count, 0);
         // After this wait the memory of buffers dropped here serves larger ones.
         gpu.synchronize()?;
         Ok(Self { sources: spare, offsets })

@@ -1,5 +1,6 @@
 //! Store on a device: rows of ids from forward and reverse edges.
 
+use cuda_std::launch::Kernel;
 use tagore_device::key::Key;
 use tagore_device::prune::store::{
     MERGE_THREADS, MERGED, MergeReverse, STORE_ROWS, STORE_THREADS, Store, prune_merge, prune_store,
@@ -34,7 +35,7 @@ pub(super) fn store(
     let grid = [(rows as u32).div_ceil(STORE_ROWS), 1, 1];
     // SAFETY: the buffers have the lengths that the arguments give, and outlive the work.
     unsafe { gpu.launch::<prune_store>(grid, STORE_THREADS, (store,))? };
-    gpu.count_work::<prune_store>((rows * (width * 8 + (degree + 1) * 4)) as u64, 0);
+    gpu.count_work(prune_store::NAME, (rows * (width * 8 + (degree + 1) * 4)) as u64, 0);
     Ok(())
 }
 
@@ -59,7 +60,7 @@ pub(super) fn merge(
     };
     // SAFETY: the buffers have the lengths that the arguments give, and outlive the work.
     unsafe { gpu.launch::<prune_merge>([chunk.len() as u32, 1, 1], MERGE_THREADS, (merge,))? };
-    gpu.count_work::<prune_merge>((chunk.len() * (width + MERGED as usize) * 8) as u64, 0);
+    gpu.count_work(prune_merge::NAME, (chunk.len() * (width + MERGED as usize) * 8) as u64, 0);
     Ok(())
 }
 

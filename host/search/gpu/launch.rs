@@ -330,10 +330,10 @@ impl Task<'_> {
     fn count_rows<T: BeamKernels>(&self, rows: u64) {
         let (gpu, bytes) = (&self.on_gpu.gpu, rows * (stride::<T>(self.dim) * size_of::<T>()) as u64);
         match Held::of(self.limits.breadth.kept) {
-            Held::Nodes64 => gpu.count_work::<T::Beam64>(bytes, 0),
-            Held::Nodes128 => gpu.count_work::<T::Beam128>(bytes, 0),
-            Held::Nodes256 => gpu.count_work::<T::Beam256>(bytes, 0),
-            Held::Nodes512 => gpu.count_work::<T::Beam512>(bytes, 0),
+            Held::Nodes64 => gpu.count_work(T::Beam64::NAME, bytes, 0),
+            Held::Nodes128 => gpu.count_work(T::Beam128::NAME, bytes, 0),
+            Held::Nodes256 => gpu.count_work(T::Beam256::NAME, bytes, 0),
+            Held::Nodes512 => gpu.count_work(T::Beam512::NAME, bytes, 0),
         }
     }
 

@@ -147,7 +147,7 @@ impl Reranking<'_> {
         // and are freed after the work.
         unsafe { gpu.launch::<T::Kernel>([count as u32, 1, 1], RERANK_THREADS, (rerank,))? };
         let rows = count as u64 * limits.walked as u64;
-        gpu.count_work::<T::Kernel>(rows * (stride * size_of::<T>()) as u64, 0);
+        gpu.count_work(T::Kernel::NAME, rows * (stride * size_of::<T>()) as u64, 0);
         Ok(())
     }
 

@@ -5,9 +5,10 @@ use cuda_std::f16;
 use cuda_std::launch::Kernel;
 use tagore_device::block::element;
 use tagore_device::block::sums::TileSum;
+use tagore_device::block::tile_walk::Chunks;
 use tagore_device::search::exact::{
-    Norms, PREPARE_THREADS, PREPARE_VECTORS, Prepare, exact_norms_i8, exact_norms_u8, exact_prepare_f16,
-    exact_prepare_f32,
+    Norms, PREPARE_THREADS, PREPARE_VECTORS, PREPARED_AT_ONCE, Prepare, exact_norms_i8, exact_norms_u8,
+    exact_prepare_f16, exact_prepare_f32,
 };
 
 use super::{Base, DeviceBase, Preparation, Side};
@@ -66,6 +67,87 @@ macro_rules! stage_kernels {
 }
 pub(crate) use stage_kernels;
 
+/// A kernel of a tile walk in its versions for vectors of one chunk, of two, and of more.
+pub(crate) trait ByChunks {
+    type Arguments;
+    type One: Kernel<Arguments = Self::Arguments>;
+    type Two: Kernel<Arguments = Self::Arguments>;
+    type Many: Kernel<Arguments = Self::Arguments>;
+
+    /// The name of the version for vectors of `units` units of 16 bytes.
+    fn name(units: u32) -> &'static str {
+        match Chunks::of(units) {
+            Chunks::One => Self::One::NAME,
+            Chunks::Two => Self::Two::NAME,
+            Chunks::Many => Self::Many::NAME,
+        }
+    }
+
+    /// Launches the version for vectors of `units` units of 16 bytes.
+    ///
+    /// # Errors
+    /// As [`Gpu::launch`].
+    ///
+    /// # Safety
+    /// As for [`Gpu::launch`]; the vectors have `units` units.
+    unsafe fn launch(
+        gpu: &Gpu,
+        units: u32,
+        (grid, block): ([u32; 3], u32),
+        arguments: Self::Arguments,
+    ) -> Result<()> {
+        // SAFETY: the caller guarantees it.
+        unsafe {
+            match Chunks::of(units) {
+                Chunks::One => gpu.launch::<Self::One>(grid, block, arguments),
+                Chunks::Two => gpu.launch::<Self::Two>(grid, block, arguments),
+                Chunks::Many => gpu.launch::<Self::Many>(grid, block, arguments),
+            }
+        }
+    }
+}
+
+impl<One, Two, Many> ByChunks for (One, Two, Many)
+where
+    One: Kernel,
+    Two: Kernel<Arguments = One::Arguments>,
+    Many: Kernel<Arguments = One::Arguments>,
+{
+    type Arguments = One::Arguments;
+    type One = One;
+    type Two = Two;
+    type Many = Many;
+}
+
+/// Declares the tile walks of a stage. For each: the types of its arguments, and its kernels for f16
+/// (and f32, which tiles read as f16), u8 and i8, in this order.
+macro_rules! tile_kernels {
+    (
+        $(#[$doc:meta])*
+        $vis:vis trait $stage:ident {
+            $($kernel:ident $arguments:ty: $f16:ty, $u8:ty, $i8:ty;)*
+        }
+    ) => {
+        $(#[$doc])*
+        $vis trait $stage: $crate::vectors::gpu::OnDevice {
+            $(type $kernel: $crate::vectors::gpu::ByChunks<Arguments = $arguments>;)*
+        }
+        impl $stage for f32 {
+            $(type $kernel = $f16;)*
+        }
+        impl $stage for ::cuda_std::f16 {
+            $(type $kernel = $f16;)*
+        }
+        impl $stage for u8 {
+            $(type $kernel = $u8;)*
+        }
+        impl $stage for i8 {
+            $(type $kernel = $i8;)*
+        }
+    };
+}
+pub(crate) use tile_kernels;
+
 macro_rules! rounded_types {
     ($($type:ty: $variant:ident, $prepare:ty;)*) => {$(
         impl OnDevice for $type {
@@ -90,6 +172,9 @@ macro_rules! rounded_types {
                 } else {
                     (side.values.view_mut().cast(), side.stride)
                 };
+                // As many blocks as a device runs at a time, several times over.
+                let blocks = 32 * gpu.multiprocessors();
+                let rounds = (task.count as u32).div_ceil(PREPARED_AT_ONCE * blocks).max(1);
                 let prepare = Prepare {
                     values: side.values.view(),
                     mean: task.mean.view(),
@@ -105,11 +190,14 @@ macro_rules! rounded_types {
                     norm_weight: task.norm_weight as f32,
                     error_limit: task.error_limit,
                     skip_zero: u32::from(task.skip_zero),
+                    rounds,
+                    padding: 0,
                 };
+                let grid = [task.count.div_ceil((PREPARED_AT_ONCE * rounds) as usize) as u32, 1, 1];
                 // SAFETY: the buffers hold `count` vectors of these strides, and outlive the work.
-                unsafe { gpu.launch::<$prepare>([blocks(task.count), 1, 1], PREPARE_THREADS, (prepare,))? };
+                unsafe { gpu.launch::<$prepare>(grid, PREPARE_THREADS, (prepare,))? };
                 let bytes = side.stride * size_of::<Self>() + rounded_stride * 2 + 8;
-                gpu.count_work::<$prepare>((task.count * bytes) as u64, 0);
+                gpu.count_work(<$prepare as Kernel>::NAME, (task.count * bytes) as u64, 0);
                 Ok(())
             }
         }
@@ -147,9 +235,10 @@ macro_rules! byte_types {
                     stride: side.stride as u32,
                     weight: task.norm_weight,
                 };
+                let grid = [task.count.div_ceil(PREPARE_VECTORS as usize) as u32, 1, 1];
                 // SAFETY: the buffers hold `count` vectors of this stride, and outlive the work.
-                unsafe { gpu.launch::<$norms>([blocks(task.count), 1, 1], PREPARE_THREADS, (norms,))? };
-                gpu.count_work::<$norms>((task.count * (side.stride + 4)) as u64, 0);
+                unsafe { gpu.launch::<$norms>(grid, PREPARE_THREADS, (norms,))? };
+                gpu.count_work(<$norms as Kernel>::NAME, (task.count * (side.stride + 4)) as u64, 0);
                 Ok(())
             }
         }
@@ -159,9 +248,4 @@ macro_rules! byte_types {
 byte_types! {
     u8: U8, exact_norms_u8;
     i8: I8, exact_norms_i8;
-}
-
-/// Blocks that prepare `count` vectors.
-fn blocks(count: usize) -> u32 {
-    count.div_ceil(PREPARE_VECTORS as usize) as u32
 }

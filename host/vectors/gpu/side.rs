@@ -124,6 +124,11 @@ impl<T: OnDevice> Side<T> {
         if T::ROUNDED { rounded_stride * 2 } else { stride * size_of::<T>() }
     }
 
+    /// Units of 16 bytes of a tile vector of `dim` components.
+    pub(crate) fn tile_units(dim: usize) -> u32 {
+        (Self::tile_bytes(dim) / 16) as u32
+    }
+
     /// The vectors as tiles read them.
     pub(crate) fn tiles(&self) -> TileVectors {
         let (vectors, bytes) = if self.is_rounded {

@@ -4,7 +4,7 @@ use cuda_std::copy;
 use cuda_std::prelude::*;
 use cuda_std::thread::{sync_named, sync_threads, thread_idx_x};
 
-use super::{NOTHING, Room, Tiles};
+use super::{MANY, NOTHING, Room, Tiles};
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
 
@@ -18,7 +18,7 @@ pub(super) struct Stages {
 ///
 /// Copies are waited for in groups, all but the latest group. That one holds the rows of the chunk
 /// after the next; it is empty where there is no stage for them.
-pub(super) struct Copies<'a, S, const SHORT: bool> {
+pub(super) struct Copies<'a, S, const CHUNKS: u32> {
     pub p: &'a Tiles<S>,
     pub visits: u32,
     pub room: Room<S>,
@@ -36,19 +36,22 @@ fn source(vectors: Shared<u32>) -> impl Fn(u32) -> Option<u32> {
     }
 }
 
-impl<S: TileSum, const SHORT: bool> Copies<'_, S, SHORT> {
+impl<S: TileSum, const CHUNKS: u32> Copies<'_, S, CHUNKS> {
+    /// Whether all chunks of the queries stay in shared memory.
+    const SHORT: bool = CHUNKS != MANY;
+
     /// Starts the copies of the first chunks. For short vectors, returns when all queries are
     /// there.
     #[inline(always)]
     pub(super) fn start_first(&mut self) {
-        self.start_queries(0, (0, if SHORT { self.room.chunks } else { 1 }));
+        self.start_queries(0, (0, if Self::SHORT { self.room.chunks } else { 1 }));
         self.start_rows();
         self.end_groups();
         if self.room.row_stages == 3 {
             self.start_rows();
             copy::commit();
         }
-        if SHORT {
+        if Self::SHORT {
             copy::wait::<1>();
             sync_threads();
         }
@@ -77,7 +80,7 @@ impl<S: TileSum, const SHORT: bool> Copies<'_, S, SHORT> {
             let lines = (32 * (thread::warp_idx() / 2) + thread_idx_x() / tile::UNITS % 8, 8);
             let (to, vectors) = (room.rows(self.stage), source(room.row_vectors(self.visit)));
             // Optimisation 5.
-            let units = (p.units, !SHORT || room.chunks > 1 || self.visit < room.row_stages);
+            let units = (p.units, !Self::SHORT || room.chunks > 1 || self.visit < room.row_stages);
             tile::start_copy_of(lines, (to, (p.rows, p.row_stride)), (self.chunk, 1), units, &vectors);
             self.chunk += 1;
             if self.chunk == room.chunks {
@@ -100,7 +103,7 @@ impl<S: TileSum, const SHORT: bool> Copies<'_, S, SHORT> {
     #[inline(always)]
     pub(super) fn arrive(&mut self, next_queries: Option<(u32, u32)>) {
         copy::wait::<1>();
-        if SHORT {
+        if Self::SHORT {
             sync_named(1 + thread::warp_idx() / 2, 64);
         } else {
             sync_threads();
@@ -121,14 +124,18 @@ impl<S: TileSum, const SHORT: bool> Copies<'_, S, SHORT> {
         stages: &mut Stages,
         visit: u32,
     ) {
+        if Self::SHORT {
+            if CHUNKS == 2 {
+                self.multiply_chunk::<E>(sums, stages, 0);
+                self.arrive(None);
+            }
+            self.multiply_chunk::<E>(sums, stages, CHUNKS - 1);
+            return;
+        }
         let room = self.room;
         let mut chunk = 0;
         loop {
-            let steps = tile::steps(self.p.units - chunk * tile::UNITS);
-            let queries = room.queries(if SHORT { chunk } else { stages.queries });
-            tile::multiply_add::<E>(sums, queries, room.rows(stages.rows), steps);
-            stages.rows = if stages.rows + 1 == room.row_stages { 0 } else { stages.rows + 1 };
-            stages.queries ^= 1;
+            self.multiply_chunk::<E>(sums, stages, chunk);
             chunk += 1;
             if chunk == room.chunks {
                 return;
@@ -139,5 +146,28 @@ impl<S: TileSum, const SHORT: bool> Copies<'_, S, SHORT> {
                 false => None,
             });
         }
+    }
+
+    /// Adds the products of a chunk, which has arrived, and moves `stages` to the next one.
+    #[inline(always)]
+    fn multiply_chunk<E: TileElement<Sum = S>>(
+        &self,
+        sums: &mut tile::Sums<S>,
+        stages: &mut Stages,
+        chunk: u32,
+    ) {
+        let room = self.room;
+        let queries = room.queries(if Self::SHORT { chunk } else { stages.queries });
+        let rows = room.rows(stages.rows);
+        let is_last = chunk + 1 == room.chunks;
+        let steps = if is_last { tile::steps(self.p.units - chunk * tile::UNITS) } else { tile::STEPS };
+        // Without a loop in the other chunks too, registers spill.
+        if Self::SHORT && is_last && steps == tile::STEPS {
+            tile::multiply_add_whole::<E>(sums, queries, rows);
+        } else {
+            tile::multiply_add::<E>(sums, queries, rows, steps);
+        }
+        stages.rows = if stages.rows + 1 == room.row_stages { 0 } else { stages.rows + 1 };
+        stages.queries ^= 1;
     }
 }

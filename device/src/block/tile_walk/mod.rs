@@ -36,8 +36,8 @@
 //!    waited for.
 //! 5. Zeros behind the end of short vectors are written once per stage. Later copies do not touch
 //!    them.
-//! 6. Short and long vectors have code of their own (`SHORT`), so that neither holds registers for
-//!    the other.
+//! 6. Vectors of one chunk, of two and of more have kernels of their own (`CHUNKS`): loops over
+//!    chunks and their stages take an eighth of the time, and the driver compiles one kernel of three.
 //!
 //! Bound by instruction issue and `mma.sync` (6.6 cycles per 16 x 8 x 16 of f16 on an H200): 64
 //! sums per lane leave 4 warps per scheduler. docs/descent.md has the counts.
@@ -60,6 +60,31 @@ const QUERY_STAGES: u32 = 2;
 /// for vectors of several chunks the one after.
 const fn row_stages(chunks: u32) -> u32 {
     if chunks == 1 { 2 } else { 3 }
+}
+
+/// Stands for any number of chunks above [`QUERY_STAGES`].
+pub(crate) const MANY: u32 = u32::MAX;
+
+/// How many chunks of 128 bytes vectors have. Kernels of a tile walk have a version for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chunks {
+    /// One.
+    One,
+    /// Two.
+    Two,
+    /// Three or more.
+    Many,
+}
+
+impl Chunks {
+    /// Of vectors of `units` units of 16 bytes.
+    pub const fn of(units: u32) -> Self {
+        match units.div_ceil(tile::UNITS) {
+            0 | 1 => Self::One,
+            2 => Self::Two,
+            _ => Self::Many,
+        }
+    }
 }
 
 /// Tiles whose row ids are in shared memory: being looked up, being copied (two), and in use.
@@ -130,10 +155,7 @@ pub(crate) struct Lookups<Q, R, B> {
 /// Consumer of the products of a walk.
 pub(crate) trait Epilogue<S: TileSum> {
     /// The value kept in shared memory for a row's bias.
-    #[inline(always)]
-    fn term(bias: S) -> S {
-        bias
-    }
+    fn term(&self, bias: S) -> S;
 
     /// Whether rows have thresholds.
     const THRESHOLDS: bool = false;
@@ -150,15 +172,11 @@ pub(crate) trait Epilogue<S: TileSum> {
         S::UNBOUNDED
     }
 
-    /// The initial sums of a tile.
-    #[inline(always)]
-    fn begin(&self, _part: LanePart<S>) -> tile::Sums<S> {
-        [[S::default(); 4]; 16]
-    }
+    /// The initial sums of a tile. `bounds[r]` belongs to line `part.line + 8 r`.
+    fn begin(&self, bounds: &[S; 8], part: LanePart<S>) -> tile::Sums<S>;
 
-    /// Consumes the sums of a tile. `bounds[r]` belongs to line `part.line + 8 r`. The whole warp
-    /// calls this.
-    fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], part: LanePart<S>);
+    /// Consumes the sums of a tile. The whole warp calls this.
+    fn tile(&mut self, sums: &tile::Sums<S>, part: LanePart<S>);
 }
 
 /// The offset of a lane's column `index`, 0 to 7, from its first one.
@@ -185,9 +203,9 @@ pub(crate) struct LanePart<S> {
     pub columns: Columns<S>,
 }
 
-/// Runs a walk.
+/// Runs a walk over vectors of `CHUNKS` chunks: 1, 2 or [`MANY`].
 #[inline(always)]
-pub(crate) fn walk_tiles<E: TileElement, Ep: Epilogue<E::Sum>>(
+pub(crate) fn walk_tiles<E: TileElement, Ep: Epilogue<E::Sum>, const CHUNKS: u32>(
     p: &Tiles<E::Sum>,
     walk: TileWalk,
     lookups: Lookups<impl Fn(u32) -> u32, impl Fn(u32) -> u32, impl Fn(u32) -> E::Sum>,
@@ -196,22 +214,7 @@ pub(crate) fn walk_tiles<E: TileElement, Ep: Epilogue<E::Sum>>(
     if walk.visits == 0 {
         return;
     }
-    if p.units <= QUERY_STAGES * tile::UNITS {
-        pass::<E, Ep, true>(p, walk, &lookups, epilogue);
-    } else {
-        pass::<E, Ep, false>(p, walk, &lookups, epilogue);
-    }
-}
-
-/// Runs a walk over vectors that are `SHORT` or not.
-#[inline(always)]
-fn pass<E: TileElement, Ep: Epilogue<E::Sum>, const SHORT: bool>(
-    p: &Tiles<E::Sum>,
-    walk: TileWalk,
-    lookups: &Lookups<impl Fn(u32) -> u32, impl Fn(u32) -> u32, impl Fn(u32) -> E::Sum>,
-    epilogue: &mut Ep,
-) {
-    let room = Room::new::<SHORT>(p.units);
+    let room = Room::new::<CHUNKS>(p.units);
     let rows = RowsAhead { p, walk, room, row_vector: &lookups.row_vector, own: OwnRow::of_thread() };
     let mut far_tile = rows.look_up_first(epilogue, &lookups.query_vector);
 
@@ -222,7 +225,7 @@ fn pass<E: TileElement, Ep: Epilogue<E::Sum>, const SHORT: bool>(
     let mut bounds = [E::Sum::CLOSED; 8];
     unroll!(8, I => bounds[I] = (lookups.bound)(line + 8 * I as u32));
 
-    let mut copies = Copies::<_, SHORT> { p, visits: walk.visits, room, visit: 0, chunk: 0, stage: 0 };
+    let mut copies = Copies::<_, CHUNKS> { p, visits: walk.visits, room, visit: 0, chunk: 0, stage: 0 };
     copies.start_first();
     let mut stages = Stages { rows: 0, queries: 0 };
     let mut visit = 0;
@@ -236,7 +239,7 @@ fn pass<E: TileElement, Ep: Epilogue<E::Sum>, const SHORT: bool>(
             far = rows.look_up(far_tile);
         }
         let part = LanePart { line, column, columns: room.columns(visit) };
-        let mut sums = epilogue.begin(part);
+        let mut sums = epilogue.begin(&bounds, part);
         copies.multiply::<E>(&mut sums, &mut stages, visit);
         // A barrier follows before these are read, and the last one came after the previous values
         // had been read.
@@ -244,7 +247,7 @@ fn pass<E: TileElement, Ep: Epilogue<E::Sum>, const SHORT: bool>(
         if rows.own.is_first {
             room.row_vectors(visit + 2).set(rows.own.line, far);
         }
-        epilogue.tile(&sums, &bounds, part);
+        epilogue.tile(&sums, part);
         visit += 1;
     }
 }
@@ -273,10 +276,10 @@ struct Room<S> {
 
 impl<S: TileSum> Room<S> {
     #[inline(always)]
-    fn new<const SHORT: bool>(units: u32) -> Self {
-        let chunks = units.div_ceil(tile::UNITS);
-        let query_stages = if SHORT { chunks } else { QUERY_STAGES };
-        let row_stages = if SHORT { row_stages(chunks) } else { const { row_stages(u32::MAX) } };
+    fn new<const CHUNKS: u32>(units: u32) -> Self {
+        let chunks = if CHUNKS == MANY { units.div_ceil(tile::UNITS) } else { CHUNKS };
+        let query_stages = if CHUNKS == MANY { QUERY_STAGES } else { CHUNKS };
+        let row_stages = row_stages(CHUNKS);
         let end = (query_stages + row_stages) * tile::SIDE_BYTES;
         Self { chunks, query_stages, row_stages, biases: shared::dynamic(end as usize) }
     }
@@ -384,7 +387,7 @@ impl<S: TileSum, R: Fn(u32) -> u32> RowsAhead<'_, S, R> {
     fn store<Ep: Epilogue<S>>(&self, epilogue: &Ep, visit: u32, (bias, bound): (S, f32)) {
         let (columns, line) = (self.room.columns(visit), self.own.line);
         if self.own.is_first {
-            columns.biases.set(line, Ep::term(bias));
+            columns.biases.set(line, epilogue.term(bias));
         } else if Ep::THRESHOLDS {
             let there = columns.vectors.get(line) != NOTHING;
             columns.thresholds.set(line, if there { epilogue.threshold(bound, bias) } else { S::UNBOUNDED });

@@ -54,7 +54,7 @@ use crate::block::copied;
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
 use crate::block::tile_walk::{
-    Columns, Epilogue, LanePart, Lookups, NOTHING, TileWalk, Tiles, column_of, tile_walk_shared_bytes,
+    Columns, Epilogue, LanePart, Lookups, MANY, NOTHING, TileWalk, Tiles, column_of, tile_walk_shared_bytes,
     walk_tiles,
 };
 use crate::descent::slots::two_slots;
@@ -299,7 +299,7 @@ impl<S: TileSum> Epilogue<S> for Proposals<'_, S> {
     const THRESHOLDS: bool = true;
 
     #[inline(always)]
-    fn term(norm: S) -> S {
+    fn term(&self, norm: S) -> S {
         S::term(norm)
     }
 
@@ -314,7 +314,7 @@ impl<S: TileSum> Epilogue<S> for Proposals<'_, S> {
     }
 
     #[inline(always)]
-    fn begin(&self, part: LanePart<S>) -> tile::Sums<S> {
+    fn begin(&self, _: &[S; 8], part: LanePart<S>) -> tile::Sums<S> {
         if !S::EXACT {
             return nearness::begin(self.lines.terms, part);
         }
@@ -326,7 +326,7 @@ impl<S: TileSum> Epilogue<S> for Proposals<'_, S> {
     }
 
     #[inline(always)]
-    fn tile(&mut self, sums: &tile::Sums<S>, _: &[S; 8], part: LanePart<S>) {
+    fn tile(&mut self, sums: &tile::Sums<S>, part: LanePart<S>) {
         let mut marks = [0; 2];
         unroll!(2, HALF => marks[HALF] = self.marks::<HALF>(sums, part));
         let mut count = 0;
@@ -416,7 +416,7 @@ fn sort_lines<S: TileSum>(p: &CrossCellJoin<S>, lines: Lines<S>, first: u32, cou
 }
 
 #[inline(always)]
-fn cross_cell_join<E: TileElement>(p: &CrossCellJoin<E::Sum>) {
+fn cross_cell_join<E: TileElement, const CHUNKS: u32>(p: &CrossCellJoin<E::Sum>) {
     let words = p.query_tiles.offset(block_idx_x() as usize * QUERY_TILE_WORDS);
     let (cell, first, count) = (words.get(0), words.get(1), words.get(2));
     let Some(walk) = walk_of(p, cell, first) else { return };
@@ -433,17 +433,18 @@ fn cross_cell_join<E: TileElement>(p: &CrossCellJoin<E::Sum>) {
         row_vector: |member: u32| p.members.get(member as usize),
         bound: |_| E::Sum::CLOSED,
     };
-    walk_tiles::<E, _>(&p.tiles, walk, lookups, &mut Proposals { p, lines, queue });
+    walk_tiles::<E, _, CHUNKS>(&p.tiles, walk, lookups, &mut Proposals { p, lines, queue });
 }
 
 macro_rules! cross_cell_join_kernels {
-    ($($name:ident $element:ty, $sum:ty;)*) => {$(
+    ($($name:ident $element:ty, $sum:ty, $chunks:expr;)*) => {$(
         /// Compares query tiles with the vectors that probe their cells, and proposes near pairs to
         /// both vectors (see [`CrossCellJoin`]).
         ///
         /// Launch: a block of [`tile::THREADS`] per query tile; [`cross_cell_join_shared_bytes`].
         ///
         /// # Safety
+        /// - Vectors have as many [`Chunks`](crate::block::tile_walk::Chunks) as the name says.
         /// - The views have the shapes of [`CrossCellJoin`].
         #[kernel(
             block = tile::THREADS,
@@ -451,13 +452,19 @@ macro_rules! cross_cell_join_kernels {
             blocks_per_multiprocessor = 2
         )]
         pub unsafe fn $name(p: CrossCellJoin<$sum>) {
-            cross_cell_join::<$element>(&p);
+            cross_cell_join::<$element, $chunks>(&p);
         }
     )*};
 }
 
 cross_cell_join_kernels! {
-    cells_cross_join_f16 f16, f32;
-    cells_cross_join_u8 u8, i32;
-    cells_cross_join_i8 i8, i32;
+    cells_cross_join_1_f16 f16, f32, 1;
+    cells_cross_join_2_f16 f16, f32, 2;
+    cells_cross_join_many_f16 f16, f32, MANY;
+    cells_cross_join_1_u8 u8, i32, 1;
+    cells_cross_join_2_u8 u8, i32, 2;
+    cells_cross_join_many_u8 u8, i32, MANY;
+    cells_cross_join_1_i8 i8, i32, 1;
+    cells_cross_join_2_i8 i8, i32, 2;
+    cells_cross_join_many_i8 i8, i32, MANY;
 }

@@ -32,7 +32,7 @@ use crate::block::copied;
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
 use crate::block::tile_walk::{
-    Epilogue, LanePart, Lookups, TileWalk, Tiles, column_of, tile_walk_shared_bytes, walk_tiles,
+    Epilogue, LanePart, Lookups, MANY, TileWalk, Tiles, column_of, tile_walk_shared_bytes, walk_tiles,
 };
 use crate::key;
 
@@ -109,17 +109,17 @@ struct Distances<S> {
 
 impl<S: TileSum> Epilogue<S> for Distances<S> {
     #[inline(always)]
-    fn term(norm: S) -> S {
+    fn term(&self, norm: S) -> S {
         S::term(norm)
     }
 
     #[inline(always)]
-    fn begin(&self, part: LanePart<S>) -> tile::Sums<S> {
+    fn begin(&self, _: &[S; 8], part: LanePart<S>) -> tile::Sums<S> {
         nearness::begin(self.terms, part)
     }
 
     #[inline(always)]
-    fn tile(&mut self, sums: &tile::Sums<S>, _: &[S; 8], part: LanePart<S>) {
+    fn tile(&mut self, sums: &tile::Sums<S>, part: LanePart<S>) {
         let LanePart { line, column, columns } = part;
         let mut others = [S::default(); 8];
         unroll!(8, C => others[C] = columns.biases.get((column + column_of(C)) as usize));
@@ -146,7 +146,7 @@ impl<S: TileSum> Epilogue<S> for Distances<S> {
 }
 
 #[inline(always)]
-fn intra_cell_join<E: TileElement>(p: &IntraCellJoin<E::Sum>) {
+fn intra_cell_join<E: TileElement, const CHUNKS: u32>(p: &IntraCellJoin<E::Sum>) {
     let job = Job::read(p.jobs, block_idx_x());
     let tiles = job.row_count.div_ceil(tile::SIDE);
     let walk = TileWalk {
@@ -177,17 +177,18 @@ fn intra_cell_join<E: TileElement>(p: &IntraCellJoin<E::Sum>) {
         first_row: 0,
     };
     let lookups = Lookups { query_vector: vector, row_vector: vector, bound: |_| E::Sum::UNBOUNDED };
-    walk_tiles::<E, _>(&p.tiles, walk, lookups, &mut distances);
+    walk_tiles::<E, _, CHUNKS>(&p.tiles, walk, lookups, &mut distances);
 }
 
 macro_rules! intra_cell_join_kernels {
-    ($($name:ident $element:ty, $sum:ty;)*) => {$(
+    ($($name:ident $element:ty, $sum:ty, $chunks:expr;)*) => {$(
         /// Computes the distances of the queries of each job to members of their cell (see
         /// [`IntraCellJoin`]).
         ///
         /// Launch: a block of [`tile::THREADS`] per job; [`intra_cell_join_shared_bytes`].
         ///
         /// # Safety
+        /// - Vectors have as many [`Chunks`](crate::block::tile_walk::Chunks) as the name says.
         /// - The views have the shapes of [`IntraCellJoin`].
         #[kernel(
             block = tile::THREADS,
@@ -195,13 +196,19 @@ macro_rules! intra_cell_join_kernels {
             blocks_per_multiprocessor = 2
         )]
         pub unsafe fn $name(p: IntraCellJoin<$sum>) {
-            intra_cell_join::<$element>(&p);
+            intra_cell_join::<$element, $chunks>(&p);
         }
     )*};
 }
 
 intra_cell_join_kernels! {
-    cells_intra_join_f16 f16, f32;
-    cells_intra_join_u8 u8, i32;
-    cells_intra_join_i8 i8, i32;
+    cells_intra_join_1_f16 f16, f32, 1;
+    cells_intra_join_2_f16 f16, f32, 2;
+    cells_intra_join_many_f16 f16, f32, MANY;
+    cells_intra_join_1_u8 u8, i32, 1;
+    cells_intra_join_2_u8 u8, i32, 2;
+    cells_intra_join_many_u8 u8, i32, MANY;
+    cells_intra_join_1_i8 i8, i32, 1;
+    cells_intra_join_2_i8 i8, i32, 2;
+    cells_intra_join_many_i8 i8, i32, MANY;
 }

@@ -3,7 +3,7 @@
 //! # Algorithm
 //!
 //! ```text
-//! for each vector, one warp:
+//! for each vector, two at a time in a warp:
 //!     for each component: half = f16((value - mean) * scale), cut to the range of f16
 //!     norm  = sum of half²
 //!     error = sqrt(sum of ((value - mean) * scale - half)²), rounded up
@@ -21,7 +21,7 @@
 //! | `rounded` | `count` × `rounded_stride` halves |
 //! | `biases`, `errors`, `norms` | `count` |
 //! | `largest` | one value |
-//! | shared memory | the squared norm of each of the block's vectors |
+//! | shared memory | the largest squared norm of each warp |
 //!
 //! # Optimisations
 //!
@@ -29,8 +29,9 @@
 //!    origin. L2 distances do not change, and [`total_error`] covers the rounding of the
 //!    subtraction.
 //! 2. The largest norm is an atomic maximum of bits: norms are not negative, so bits sort as they
-//!    do. A block has one, since maxima of the same word take turns: 10.7 ms of ten million.
-//! 3. A lane loads four components before it uses the first.
+//!    do. A block has one for all its vectors, since maxima of the same word take turns, 1 ns
+//!    each.
+//! 3. A lane loads four components of two vectors before it uses the first.
 //!
 //! # Speed
 //!
@@ -45,10 +46,10 @@ use cuda_std::{float, float16, shared};
 
 use crate::block::element::Element;
 
-/// Threads per block, one warp per vector.
+/// Threads per block.
 pub const PREPARE_THREADS: u32 = 256;
 
-/// Vectors per block.
+/// Warps per block: vectors per block of the kernels `exact_norms_*`.
 pub const PREPARE_VECTORS: u32 = PREPARE_THREADS / 32;
 
 /// Bytes of dynamic shared memory of the kernels `exact_prepare_*`.
@@ -88,6 +89,10 @@ pub struct Prepare<T> {
     pub error_limit: f32,
     /// Whether zero vectors get a bias that no query finds.
     pub skip_zero: u32,
+    /// Times that a block prepares [`PREPARED_AT_ONCE`] vectors, at least 1.
+    pub rounds: u32,
+    /// Unused.
+    pub padding: u32,
 }
 
 /// An upper bound on the distance by which preparation moved a vector.
@@ -102,14 +107,28 @@ pub fn total_error(rounding: f32, norm: f32) -> f32 {
 /// The largest f16. Larger values are cut, and the error includes the cut.
 const F16_MAX: f32 = 65_504.0;
 
+/// Vectors that a warp prepares at once.
+const AT_ONCE: usize = 2;
+
+/// Vectors that a block prepares at once.
+pub const PREPARED_AT_ONCE: u32 = PREPARE_VECTORS * AT_ONCE as u32;
+
 #[inline(always)]
 fn prepare<T: Element<Wide = f32>>(p: &Prepare<T>) {
-    let vector = block_idx_x() * PREPARE_VECTORS + thread::warp_idx();
-    let norm = if vector < p.count { prepare_vector(p, vector) } else { 0.0 };
+    let begin = block_idx_x() * PREPARED_AT_ONCE * p.rounds;
+    let mut first = begin + thread::warp_idx() * AT_ONCE as u32;
+    let (mut largest, mut round) = (0.0f32, 0);
+    while round < p.rounds && first < p.count {
+        // The last vector again, where there is no second one.
+        let second = if first + 1 < p.count { first + 1 } else { first };
+        largest = largest.max(prepare_vectors(p, [first, second]));
+        first += PREPARED_AT_ONCE;
+        round += 1;
+    }
     // Bits of non-negative numbers sort as the numbers do.
     let norms: Shared<u32> = shared::dynamic(0);
     if warp::lane_id() == 0 {
-        norms.set(thread::warp_idx() as usize, norm.to_bits());
+        norms.set(thread::warp_idx() as usize, largest.to_bits());
     }
     sync_threads();
     if thread_idx_x() == 0 {
@@ -122,56 +141,71 @@ fn prepare<T: Element<Wide = f32>>(p: &Prepare<T>) {
     }
 }
 
-/// Prepares a vector; returns its squared norm. The whole warp calls this.
+/// Sums over a vector, or a lane's part of it.
+#[derive(Clone, Copy)]
+struct Sums {
+    norm: f32,
+    error: f32,
+    is_zero: bool,
+}
+
+/// Prepares vectors; returns the largest squared norm. The whole warp calls this.
 #[inline(always)]
-fn prepare_vector<T: Element<Wide = f32>>(p: &Prepare<T>, vector: u32) -> f32 {
+fn prepare_vectors<T: Element<Wide = f32>>(p: &Prepare<T>, vectors: [u32; AT_ONCE]) -> f32 {
     let lane = warp::lane_id();
-    let values = p.values.offset(vector as usize * p.stride as usize);
-    let rounded = p.rounded.offset(vector as usize * p.rounded_stride as usize);
-    let (mut norm, mut error, mut zero) = (0.0f32, 0.0f32, true);
+    let values = vectors.map(|vector| p.values.offset(vector as usize * p.stride as usize));
+    let rounded = vectors.map(|vector| p.rounded.offset(vector as usize * p.rounded_stride as usize));
+    let mut sums = [Sums { norm: 0.0, error: 0.0, is_zero: true }; AT_ONCE];
     let mut i = lane;
     while i < p.rounded_stride {
         // Optimisation 3.
-        let (mut of_vector, mut of_mean) = ([0.0f32; 4], [0.0f32; 4]);
+        let (mut of_mean, mut of_vectors) = ([0.0f32; 4], [[0.0f32; 4]; AT_ONCE]);
         unroll!(4, L => {
             let i = i + 32 * L as u32;
             if i < p.dim {
-                (of_vector[L], of_mean[L]) = (values.get(i as usize).wide(), p.mean.get(i as usize));
+                of_mean[L] = p.mean.get(i as usize);
+                unroll!(2, V => of_vectors[V][L] = values[V].get(i as usize).wide());
             }
         });
         unroll!(4, L => {
             let i = i + 32 * L as u32;
-            let mut half = f16::from_bits(0);
-            if i < p.dim {
-                let value: f32 = of_vector[L];
-                let exact = (value - of_mean[L]) * p.scale;
-                half = float16::from_f32(exact.clamp(-F16_MAX, F16_MAX));
-                let back = float16::to_f32(half);
-                norm += back * back;
-                error += (exact - back) * (exact - back);
-                zero &= value == 0.0;
-            }
-            if i < p.rounded_stride {
-                rounded.set(i as usize, half);
-            }
+            unroll!(2, V => {
+                let mut half = f16::from_bits(0);
+                if i < p.dim {
+                    let (value, of): (f32, &mut Sums) = (of_vectors[V][L], &mut sums[V]);
+                    let exact = (value - of_mean[L]) * p.scale;
+                    half = float16::from_f32(exact.clamp(-F16_MAX, F16_MAX));
+                    let back = float16::to_f32(half);
+                    of.norm += back * back;
+                    of.error += (exact - back) * (exact - back);
+                    of.is_zero &= value == 0.0;
+                }
+                if i < p.rounded_stride {
+                    rounded[V].set(i as usize, half);
+                }
+            });
         });
         i += 128;
     }
-    let norm = warp::sum(norm);
-    let error = total_error(float::sqrt(warp::sum(error)), float::sqrt(norm));
-    let zero = !warp::any(!zero);
-    if lane == 0 {
-        let bias = if zero && p.skip_zero != 0 {
-            f32::INFINITY
-        } else if error > p.error_limit {
-            f32::NEG_INFINITY
-        } else {
-            norm * p.norm_weight
-        };
-        p.biases.set(vector as usize, bias);
-        p.errors.set(vector as usize, error);
-    }
-    norm
+    let mut largest = 0.0f32;
+    unroll!(2, V => {
+        let norm = warp::sum(sums[V].norm);
+        let error = total_error(float::sqrt(warp::sum(sums[V].error)), float::sqrt(norm));
+        let is_zero = !warp::any(!sums[V].is_zero);
+        if lane == 0 {
+            let bias = if is_zero && p.skip_zero != 0 {
+                f32::INFINITY
+            } else if error > p.error_limit {
+                f32::NEG_INFINITY
+            } else {
+                norm * p.norm_weight
+            };
+            p.biases.set(vectors[V] as usize, bias);
+            p.errors.set(vectors[V] as usize, error);
+        }
+        largest = largest.max(norm);
+    });
+    largest
 }
 
 /// Arguments of the kernels `exact_norms_*`. Tiles take vectors of bytes unchanged.
@@ -218,7 +252,7 @@ macro_rules! prepare_kernels {
     ($($name:ident $type:ty;)*) => {$(
         /// Centres, scales and rounds vectors to f16, with norms and errors (see [`Prepare`]).
         ///
-        /// Launch: a block of [`PREPARE_THREADS`] per [`PREPARE_VECTORS`] vectors;
+        /// Launch: a block of [`PREPARE_THREADS`] per `rounds` times [`PREPARED_AT_ONCE`] vectors;
         /// [`PREPARE_SHARED_BYTES`].
         ///
         /// # Safety

@@ -5,9 +5,11 @@
 //! ```text
 //! for each 128 queries and some tiles of 128 rows, one block of 8 warps:
 //!     for each tile of rows:
-//!         products = queries × rows on tensor cores         (block::tile_walk)
 //!         for each query and row of the tile:
-//!             if bias(row) + weight * product < bound(query): the row survives
+//!             margin = margin(query) + margin(row)
+//!         margins += queries × rows on tensor cores         (block::tile_walk)
+//!         for each query and row of the tile:
+//!             if the margin is not negative: the row survives
 //! ```
 //!
 //! # Buffers
@@ -22,12 +24,12 @@
 //!
 //! # Optimisations
 //!
-//! 1. Asynchronous copies fill shared memory while tensor cores work: rows three chunks deep,
-//!    queries two, or all of them once where they have no more chunks.
-//! 2. Product, norm of the row and bound of the query make one comparison:
-//!    `|q - r|² = |r|² - 2 <q, r> + |q|²`, and `|q|²` is subtracted from the bound beforehand.
-//! 3. Comparisons set bits of a word, by a predicated instruction each. A loop over the bits then
-//!    stores survivors: few bits are set.
+//! 1. Asynchronous copies fill shared memory while tensor cores work ([`crate::block::tile_walk`]).
+//! 2. Products are added to what bound and bias leave of them: `bias + weight * product < bound`
+//!    where `product + (bound - bias) / |weight|` is above zero ([`TileSum::margin_of_query`]). So a
+//!    pair costs an addition before the products and a shift behind them.
+//! 3. The shift takes the sign of a margin into a word. A loop over the queries with a bit then
+//!    stores their survivors: few bits are set. A lane reserves the room of all of a query at once.
 //! 4. A survivor is its number alone. Its distance is computed again, exactly
 //!    ([`super::ExactSettle`]).
 //! 5. Tiles come in an order of `tile_step`, which mixes data that lie sorted, so that bounds
@@ -45,7 +47,7 @@ use crate::block::copied;
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
 use crate::block::tile_walk::{
-    Epilogue, LanePart, Lookups, TileWalk, Tiles, column_of, tile_walk_shared_bytes, walk_tiles,
+    Epilogue, LanePart, Lookups, MANY, TileWalk, Tiles, column_of, tile_walk_shared_bytes, walk_tiles,
 };
 
 /// Arguments of the kernels `exact_filter_*`: a range of the rows, for all queries.
@@ -86,7 +88,7 @@ copied! {
 }
 
 #[inline(always)]
-fn filter_all<E: TileElement>(p: &ExactFilter<E::Sum>) {
+fn filter_all<E: TileElement, const CHUNKS: u32>(p: &ExactFilter<E::Sum>) {
     let first_query = block_idx_x() * tile::SIDE;
     let begin = block_idx_y() * p.positions_per_block;
     let (left, queries) = (p.position_count - begin, p.query_count - first_query);
@@ -102,10 +104,12 @@ fn filter_all<E: TileElement>(p: &ExactFilter<E::Sum>) {
         visits: if left < p.positions_per_block { left } else { p.positions_per_block },
     };
     let bound = |line: u32| {
-        if line < walk.query_count { p.bounds.get((first_query + line) as usize) } else { E::Sum::CLOSED }
+        let there = line < walk.query_count;
+        let bound = if there { p.bounds.get((first_query + line) as usize) } else { E::Sum::CLOSED };
+        E::Sum::margin_of_query(bound, p.tiles.weight)
     };
     let lookups = Lookups { query_vector: |query| query, row_vector: |row| row, bound };
-    walk_tiles::<E, _>(&p.tiles, walk, lookups, &mut NoteRows { p, first_query });
+    walk_tiles::<E, _, CHUNKS>(&p.tiles, walk, lookups, &mut NoteRows { p, first_query });
 }
 
 /// Stores survivors of the queries from `first_query` on. Other blocks may add to them too.
@@ -116,40 +120,59 @@ struct NoteRows<'a, S> {
 
 impl<S: TileSum> Epilogue<S> for NoteRows<'_, S> {
     #[inline(always)]
-    fn tile(&mut self, sums: &tile::Sums<S>, bounds: &[S; 8], part: LanePart<S>) {
+    fn term(&self, bias: S) -> S {
+        S::margin_of_row(bias, self.p.tiles.weight)
+    }
+
+    #[inline(always)]
+    fn begin(&self, bounds: &[S; 8], part: LanePart<S>) -> tile::Sums<S> {
+        let mut sums = [[S::default(); 4]; 16];
+        unroll!(8, C => {
+            let of_row = part.columns.biases.get((part.column + column_of(C)) as usize);
+            unroll!(8, R => sums[4 * (R / 2) + C / 2][2 * (R % 2) + C % 2] = S::plus(bounds[R], of_row));
+        });
+        sums
+    }
+
+    #[inline(always)]
+    fn tile(&mut self, sums: &tile::Sums<S>, part: LanePart<S>) {
         let p = self.p;
         let LanePart { line, column, columns } = part;
-        let mut biases = [S::NEVER; 8];
-        unroll!(8, C => biases[C] = columns.biases.get((column + column_of(C)) as usize));
-        // Bit 16 m + 4 n + v: value v of fragment (m, n) is below its bound.
-        let mut below = [0u32; 2];
-        unroll!(4, M => {
-            unroll!(4, N => {
-                unroll!(4, V => {
-                    let value = S::value(biases[2 * N + V % 2], p.tiles.weight, sums[4 * M + N][V]);
-                    let mask = 1 << (16 * (M % 2) + 4 * N + V);
-                    below[M / 2] = S::mark_below(below[M / 2], mask, (value, bounds[2 * M + V / 2]));
+        // Of each half of the lines, the byte of a line has the signs of its columns.
+        let mut negative = [0u32; 2];
+        unroll!(2, H => {
+            unroll!(4, R => {
+                unroll!(8, C => {
+                    let sum = sums[4 * (2 * H + R / 2) + C / 2][2 * (R % 2) + C % 2];
+                    negative[H] = S::push_below(negative[H], sum, S::default());
                 });
             });
         });
-        let mut bits = below[0] as u64 | (below[1] as u64) << 32;
+        let mut bits = u64::from(!negative[0]) << 32 | u64::from(!negative[1]);
         while bits != 0 {
-            let bit = bits.trailing_zeros();
-            bits &= bits - 1;
-            let query = (self.first_query + line + 16 * (bit / 16) + 8 * (bit / 2 % 2)) as usize;
-            let slot = p.counts.fetch_add(query, 1, Scope::Device);
-            if slot < p.capacity {
-                let vector = columns.vectors.get((column + 8 * (bit / 4 % 4) + bit % 2) as usize);
-                p.survivors.set(query * p.capacity as usize + slot as usize, vector);
-            } else {
-                p.overflow.set(0, 1);
+            let row = bits.leading_zeros() / 8;
+            let mut of_line = (bits << (8 * row) >> 56) as u32;
+            bits &= !(0xff << 56 >> (8 * row));
+            let query = (self.first_query + line + 8 * row) as usize;
+            let mut slot = p.counts.fetch_add(query, of_line.count_ones(), Scope::Device);
+            let survivors = p.survivors.offset(query * p.capacity as usize);
+            while of_line != 0 {
+                let bit = 31 - of_line.leading_zeros();
+                of_line &= !(1 << bit);
+                if slot < p.capacity {
+                    let column = column + column_of(7 - bit as usize);
+                    survivors.set(slot as usize, columns.vectors.get(column as usize));
+                } else {
+                    p.overflow.set(0, 1);
+                }
+                slot += 1;
             }
         }
     }
 }
 
 macro_rules! filter_kernels {
-    ($($name:ident $element:ty, $sum:ty;)*) => {$(
+    ($($name:ident $element:ty, $sum:ty, $chunks:expr;)*) => {$(
         /// Stores the rows of a range whose distance may be below the query's bound (see
         /// [`ExactFilter`] and the module). The order of the survivors is not deterministic.
         ///
@@ -158,16 +181,23 @@ macro_rules! filter_kernels {
         /// [`tile_walk_shared_bytes`].
         ///
         /// # Safety
+        /// - Vectors have as many [`Chunks`](crate::block::tile_walk::Chunks) as the name says.
         /// - The views match the fields of [`ExactFilter`].
         #[kernel(block = tile::THREADS, shared = tile_walk_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
         pub unsafe fn $name(p: ExactFilter<$sum>) {
-            filter_all::<$element>(&p);
+            filter_all::<$element, $chunks>(&p);
         }
     )*};
 }
 
 filter_kernels! {
-    exact_filter_f16 f16, f32;
-    exact_filter_u8 u8, i32;
-    exact_filter_i8 i8, i32;
+    exact_filter_1_f16 f16, f32, 1;
+    exact_filter_2_f16 f16, f32, 2;
+    exact_filter_many_f16 f16, f32, MANY;
+    exact_filter_1_u8 u8, i32, 1;
+    exact_filter_2_u8 u8, i32, 2;
+    exact_filter_many_u8 u8, i32, MANY;
+    exact_filter_1_i8 i8, i32, 1;
+    exact_filter_2_i8 i8, i32, 2;
+    exact_filter_many_i8 i8, i32, MANY;
 }

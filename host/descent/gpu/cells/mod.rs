@@ -20,9 +20,12 @@ use tagore_device::block::tile;
 use tagore_device::block::tile_walk::Tiles;
 use tagore_device::descent::cells::{
     CANDIDATE_LINES, CANDIDATE_THREADS, COUNTED, CrossCellJoin, IntraCellJoin, JOB_WORDS, Job, KnownSets,
-    MergeCandidates, MergeProposals, QUERY_TILE_WORDS, cells_cross_join_f16, cells_cross_join_i8,
-    cells_cross_join_u8, cells_intra_join_f16, cells_intra_join_i8, cells_intra_join_u8, cells_known_sets,
-    cells_merge_candidates, cells_merge_proposals, known_bits,
+    MergeCandidates, MergeProposals, QUERY_TILE_WORDS, cells_cross_join_1_f16, cells_cross_join_1_i8,
+    cells_cross_join_1_u8, cells_cross_join_2_f16, cells_cross_join_2_i8, cells_cross_join_2_u8,
+    cells_cross_join_many_f16, cells_cross_join_many_i8, cells_cross_join_many_u8, cells_intra_join_1_f16,
+    cells_intra_join_1_i8, cells_intra_join_1_u8, cells_intra_join_2_f16, cells_intra_join_2_i8,
+    cells_intra_join_2_u8, cells_intra_join_many_f16, cells_intra_join_many_i8, cells_intra_join_many_u8,
+    cells_known_sets, cells_merge_candidates, cells_merge_proposals, known_bits,
 };
 use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS};
 use tagore_device::key::Key;
@@ -37,15 +40,20 @@ use super::{Build, CellSettings, Nodes};
 use crate::cluster::{self, Cells, ClusterKernels, Known};
 use crate::descent::{DescentStats, Start};
 use crate::gpu::Buffer;
-use crate::vectors::gpu::{OnDevice, TileVectors, stage_kernels};
+use crate::vectors::gpu::{ByChunks, OnDevice, TileVectors, tile_kernels};
 use crate::{Metric, Result};
 
-stage_kernels! {
+tile_kernels! {
     /// Kernels of both joins.
     pub(crate) trait JoinKernels {
         IntraCellJoin (IntraCellJoin<Self::Sum>,):
-            cells_intra_join_f16 cells_intra_join_f16 cells_intra_join_u8 cells_intra_join_i8;
-        CrossCellJoin (CrossCellJoin<Self::Sum>,): cells_cross_join_f16 cells_cross_join_f16 cells_cross_join_u8 cells_cross_join_i8;
+            (cells_intra_join_1_f16, cells_intra_join_2_f16, cells_intra_join_many_f16),
+            (cells_intra_join_1_u8, cells_intra_join_2_u8, cells_intra_join_many_u8),
+            (cells_intra_join_1_i8, cells_intra_join_2_i8, cells_intra_join_many_i8);
+        CrossCellJoin (CrossCellJoin<Self::Sum>,):
+            (cells_cross_join_1_f16, cells_cross_join_2_f16, cells_cross_join_many_f16),
+            (cells_cross_join_1_u8, cells_cross_join_2_u8, cells_cross_join_many_u8),
+            (cells_cross_join_1_i8, cells_cross_join_2_i8, cells_cross_join_many_i8);
     }
 }
 
@@ -219,7 +227,12 @@ impl<T: CellKernels> Join<'_, '_, T> {
         // is room for the lines of a slab; lists and bounds are of all nodes; and the memory
         // outlives the work.
         unsafe {
-            build.gpu.launch::<T::IntraCellJoin>([tiles, 1, 1], tile::THREADS, (join,))?;
+            T::IntraCellJoin::launch(
+                build.gpu,
+                nodes.tiles.units(),
+                ([tiles, 1, 1], tile::THREADS),
+                (join,),
+            )?;
             build.gpu.launch::<cells_merge_candidates>([blocks, 1, 1], CANDIDATE_THREADS, (merge,))
         }
     }
@@ -279,7 +292,12 @@ impl<T: CellKernels> Join<'_, '_, T> {
         let grid = [n.div_ceil(MERGE_NODES), 1, 1];
         // SAFETY: as above; there are slots for all nodes.
         unsafe {
-            build.gpu.launch::<T::CrossCellJoin>([query_tiles as u32, 1, 1], tile::THREADS, (join,))?;
+            T::CrossCellJoin::launch(
+                build.gpu,
+                nodes.tiles.units(),
+                ([query_tiles as u32, 1, 1], tile::THREADS),
+                (join,),
+            )?;
             build.gpu.launch::<cells_merge_proposals>(grid, MERGE_THREADS, (merge,))
         }
     }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use cuda_std::launch::Kernel;
 use rayon::prelude::*;
 use tagore_device::key::Key;
 use tagore_device::lists::lengths::{
@@ -80,7 +81,7 @@ impl<T: ListKernels> DeviceLists<T> {
         // SAFETY: ids are rows of the base; all memory outlives the kernel.
         unsafe { gpu.launch::<T::Lengths>(grid, LENGTH_THREADS, (lengths,))? };
         let bytes = n * degree * (base.row_bytes() + size_of::<u32>() + size_of::<Key>());
-        gpu.count_work::<T::Lengths>(bytes as u64, 0);
+        gpu.count_work(T::Lengths::NAME, bytes as u64, 0);
         gpu.synchronize()?;
         Ok(Self {
             gpu: gpu.clone(),
@@ -161,7 +162,11 @@ impl<T: ListKernels> DeviceLists<T> {
         unsafe { self.first.launch::<T::MergeLists>(grid, MERGE_LISTS_THREADS, (merge,))? };
         self.first.synchronize()?;
         let list = self.degree * (size_of::<Key>() + self.base.row_bytes());
-        self.gpu.count_work::<T::MergeLists>((places.len() * (2 * list + 4 * (1 + self.degree))) as u64, 0);
+        self.gpu.count_work(
+            T::MergeLists::NAME,
+            (places.len() * (2 * list + 4 * (1 + self.degree))) as u64,
+            0,
+        );
         self.merged.download(records)
     }
 }

@@ -4,30 +4,46 @@ use cuda_std::launch::Kernel;
 use tagore_device::block::tile;
 use tagore_device::block::tile_walk::Tiles;
 use tagore_device::search::exact::{
-    CLOSED, ExactFilter, ExactSettle, SETTLE_THREADS, exact_filter_f16, exact_filter_i8, exact_filter_u8,
-    exact_settle_f16, exact_settle_f32, exact_settle_i8, exact_settle_u8,
+    CLOSED, ExactFilter, ExactSettle, SETTLE_THREADS, exact_filter_1_f16, exact_filter_1_i8,
+    exact_filter_1_u8, exact_filter_2_f16, exact_filter_2_i8, exact_filter_2_u8, exact_filter_many_f16,
+    exact_filter_many_i8, exact_filter_many_u8, exact_settle_f16, exact_settle_f32, exact_settle_i8,
+    exact_settle_u8,
 };
 
 use super::GpuSearch;
 use super::batch::Batch;
 use crate::gpu::Buffer;
-use crate::vectors::gpu::{Rounding, Side, metric_number, stage_kernels};
+use crate::vectors::gpu::{ByChunks, Rounding, Side, metric_number, stage_kernels, tile_kernels};
 use crate::{Metric, Result};
 
 /// At most one query in this many is closed in a pass.
 const STRAGGLERS: usize = 8;
 
+tile_kernels! {
+    /// The filter of exact search.
+    pub(crate) trait FilterKernels {
+        Filter (ExactFilter<Self::Sum>,):
+            (exact_filter_1_f16, exact_filter_2_f16, exact_filter_many_f16),
+            (exact_filter_1_u8, exact_filter_2_u8, exact_filter_many_u8),
+            (exact_filter_1_i8, exact_filter_2_i8, exact_filter_many_i8);
+    }
+}
+
 stage_kernels! {
-    /// Kernels of exact search.
-    pub(crate) trait ExactKernels {
-        Filter (ExactFilter<Self::Sum>,): exact_filter_f16 exact_filter_f16 exact_filter_u8 exact_filter_i8;
+    /// The end of exact search.
+    pub(crate) trait SettleKernels {
         Settle (ExactSettle<Self, Self::Sum>,): exact_settle_f32 exact_settle_f16 exact_settle_u8 exact_settle_i8;
     }
 }
 
-/// The kernels of an exact search.
-pub(crate) fn kernels<T: ExactKernels>() -> [&'static str; 3] {
-    [T::PREPARATION, T::Filter::NAME, T::Settle::NAME]
+/// Kernels of exact search.
+pub(crate) trait ExactKernels: FilterKernels + SettleKernels {}
+
+impl<T: FilterKernels + SettleKernels> ExactKernels for T {}
+
+/// The kernels of an exact search in vectors of `dim` components.
+pub(crate) fn kernels<T: ExactKernels>(dim: usize) -> [&'static str; 3] {
+    [T::PREPARATION, T::Filter::name(Side::<T>::tile_units(dim)), T::Settle::NAME]
 }
 
 /// A pass over all rows of a piece for a batch of queries.
@@ -139,7 +155,7 @@ impl<T: ExactKernels> Pass<'_, T> {
         let grid = [query_tiles as u32, range.div_ceil(per_block) as u32, 1];
         // SAFETY: both sides hold prepared vectors of this stride. The buffers of the batch have a
         // slot per query and outlive the work.
-        unsafe { gpu.launch::<T::Filter>(grid, tile::THREADS, (filter,)) }
+        unsafe { T::Filter::launch(gpu, rows.units(), (grid, tile::THREADS), (filter,)) }
     }
 
     fn settle(&self, batch: &mut Batch<T>) -> Result<()> {
