@@ -8,6 +8,7 @@ mod descent;
 mod detours;
 mod device;
 mod exact;
+mod intra_cell;
 mod known;
 mod members;
 mod path;

@@ -277,8 +277,8 @@ impl Index {
         Ok(Self { absent, ..self.renamed(base, rows, &places)? })
     }
 
-    /// This index with the ids of `rows` of `base`, ascending. A row of the base gets the neighbours
-    /// of its place here; none if it has no place (`u32::MAX`).
+    /// This index with the ids of `rows` of `base`, ascending. A row of the base gets the
+    /// neighbours of its place here; none if it has no place (`u32::MAX`).
     fn renamed(self, base: &Vectors, rows: &[u32], places: &[u32]) -> Result<Self> {
         let stride = self.max_degree;
         let of_place = |place: u32| if place == u32::MAX { &[] } else { self.neighbors(place as usize) };

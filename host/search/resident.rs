@@ -28,8 +28,8 @@ impl ResidentIndex {
         self.on_gpus.gpus().name()
     }
 
-    /// The same for `index`, which is this one with more rows: its row i is row `places[i]` here. None
-    /// if clones share the memory, or the device has no room for both.
+    /// The same for `index`, which is this one with more rows: its row i is row `places[i]` here.
+    /// None if clones share the memory, or the device has no room for both.
     ///
     /// # Errors
     /// If the device lacks memory after all or fails.

@@ -90,8 +90,8 @@ pub trait TileSum: Wide + Default + PartialOrd {
     /// The part of a query in the margin of a pair: `bound / |weight|`, with a weight of -2 or -1.
     ///
     /// The *margin* is the product of a pair plus this part and that [of the
-    /// row](Self::margin_of_row). It is not negative if the [value](Self::value) of the row is below
-    /// the bound, nor, in some cases, if it is the bound; else it is negative.
+    /// row](Self::margin_of_row). If the [value](Self::value) of the row is below the bound, it is
+    /// not negative; if it is above the bound, it is negative; if it is the bound, either.
     fn margin_of_query(bound: Self, weight: Self) -> Self;
 
     /// The part of a row in the margin of a pair: `-bias / |weight|`.
@@ -291,8 +291,8 @@ impl TileSum for i32 {
         bias + weight * product
     }
 
-    // Rounded up. A pair below the bound has a margin of at least 1 before 1 is subtracted. The bound
-    // of a closed query becomes the least that no bias makes overflow.
+    // Rounded up. A pair below the bound has a margin of at least 1 before 1 is subtracted. The
+    // bound of a closed query becomes the least that no bias makes overflow.
     #[inline(always)]
     fn margin_of_query(bound: Self, weight: Self) -> Self {
         let bound = bound.max(1 - Self::NEVER);

@@ -228,8 +228,8 @@ impl OnGpu {
         Ok(())
     }
 
-    /// The same for `index`, which is this one with more rows: its row i is row `places[i]` here. None
-    /// if the device has no room for both.
+    /// The same for `index`, which is this one with more rows: its row i is row `places[i]` here.
+    /// None if the device has no room for both.
     pub(super) fn expanded(mut self, index: &Index, places: &[u32]) -> Result<Option<Self>> {
         let gpu = &self.gpu;
         let row_bytes = match &self.base {

@@ -119,8 +119,8 @@ where
     type Many = Many;
 }
 
-/// Declares the tile walks of a stage. For each: the types of its arguments, and its kernels for f16
-/// (and f32, which tiles read as f16), u8 and i8, in this order.
+/// Declares the tile walks of a stage. For each: the types of its arguments, and its kernels for
+/// f16 (and f32, which tiles read as f16), u8 and i8, in this order.
 macro_rules! tile_kernels {
     (
         $(#[$doc:meta])*

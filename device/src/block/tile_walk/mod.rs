@@ -37,7 +37,8 @@
 //! 5. Zeros behind the end of short vectors are written once per stage. Later copies do not touch
 //!    them.
 //! 6. Vectors of one chunk, of two and of more have kernels of their own (`CHUNKS`): loops over
-//!    chunks and their stages take an eighth of the time, and the driver compiles one kernel of three.
+//!    chunks and their stages take a twelfth of the time, and the driver compiles one kernel of
+//!    three.
 //!
 //! Bound by instruction issue and `mma.sync` (6.6 cycles per 16 x 8 x 16 of f16 on an H200): 64
 //! sums per lane leave 4 warps per scheduler. docs/descent.md has the counts.

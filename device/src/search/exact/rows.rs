@@ -26,8 +26,8 @@
 //!
 //! 1. Asynchronous copies fill shared memory while tensor cores work ([`crate::block::tile_walk`]).
 //! 2. Products are added to what bound and bias leave of them: `bias + weight * product < bound`
-//!    where `product + (bound - bias) / |weight|` is above zero ([`TileSum::margin_of_query`]). So a
-//!    pair costs an addition before the products and a shift behind them.
+//!    where `product + (bound - bias) / |weight|` is above zero ([`TileSum::margin_of_query`]). So
+//!    a pair costs an addition before the products and a shift behind them.
 //! 3. The shift takes the sign of a margin into a word. A loop over the queries with a bit then
 //!    stores their survivors: few bits are set. A lane reserves the room of all of a query at once.
 //! 4. A survivor is its number alone. Its distance is computed again, exactly
