@@ -5,8 +5,8 @@
 //! each group of four lanes: 16 partial sums over the components of its row, added as a fixed tree
 //! ```
 //!
-//! Eight rows per warp at a time. Two loads per row and lane are under way before the first is
-//! used. Bound by memory: each row is read once.
+//! Eight rows per warp at a time. Four loads per row and lane are under way before the first is
+//! used, two of a row's rest and of bytes. Bound by memory: each row is read once.
 
 use cuda_std::prelude::*;
 
