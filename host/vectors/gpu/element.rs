@@ -37,19 +37,18 @@ pub(crate) trait OnDevice: Element + element::Element {
     fn prepare(gpu: &Gpu, side: &mut Side<Self>, task: &Preparation<'_>) -> Result<()>;
 }
 
-/// Declares the kernels of a stage. For each: the types of its arguments, and its functions for
-/// f32, f16, u8 and i8, in this order. Tiles read f32 as f16, so kernels of tiles name the f16
-/// function twice.
-macro_rules! stage_kernels {
+/// Declares a trait of [`OnDevice`] types with an associated type for each kernel: its bound, and
+/// what it is for f32, f16, u8 and i8.
+macro_rules! kernels_of_types {
     (
         $(#[$doc:meta])*
         $vis:vis trait $stage:ident {
-            $($kernel:ident $arguments:ty: $f32:ident $f16:ident $u8:ident $i8:ident;)*
+            $($kernel:ident ($bound:path): $f32:ty, $f16:ty, $u8:ty, $i8:ty;)*
         }
     ) => {
         $(#[$doc])*
         $vis trait $stage: $crate::vectors::gpu::OnDevice {
-            $(type $kernel: ::cuda_std::launch::Kernel<Arguments = $arguments>;)*
+            $(type $kernel: $bound;)*
         }
         impl $stage for f32 {
             $(type $kernel = $f32;)*
@@ -62,6 +61,26 @@ macro_rules! stage_kernels {
         }
         impl $stage for i8 {
             $(type $kernel = $i8;)*
+        }
+    };
+}
+pub(crate) use kernels_of_types;
+
+/// Declares the kernels of a stage. For each: the types of its arguments, and its functions for
+/// f32, f16, u8 and i8, in this order. Tiles read f32 as f16, so kernels of tiles name the f16
+/// function twice.
+macro_rules! stage_kernels {
+    (
+        $(#[$doc:meta])*
+        $vis:vis trait $stage:ident {
+            $($kernel:ident $arguments:ty: $f32:ident $f16:ident $u8:ident $i8:ident;)*
+        }
+    ) => {
+        $crate::vectors::gpu::kernels_of_types! {
+            $(#[$doc])*
+            $vis trait $stage {
+                $($kernel (::cuda_std::launch::Kernel<Arguments = $arguments>): $f32, $f16, $u8, $i8;)*
+            }
         }
     };
 }
@@ -128,21 +147,11 @@ macro_rules! tile_kernels {
             $($kernel:ident $arguments:ty: $f16:ty, $u8:ty, $i8:ty;)*
         }
     ) => {
-        $(#[$doc])*
-        $vis trait $stage: $crate::vectors::gpu::OnDevice {
-            $(type $kernel: $crate::vectors::gpu::ByChunks<Arguments = $arguments>;)*
-        }
-        impl $stage for f32 {
-            $(type $kernel = $f16;)*
-        }
-        impl $stage for ::cuda_std::f16 {
-            $(type $kernel = $f16;)*
-        }
-        impl $stage for u8 {
-            $(type $kernel = $u8;)*
-        }
-        impl $stage for i8 {
-            $(type $kernel = $i8;)*
+        $crate::vectors::gpu::kernels_of_types! {
+            $(#[$doc])*
+            $vis trait $stage {
+                $($kernel ($crate::vectors::gpu::ByChunks<Arguments = $arguments>): $f16, $f16, $u8, $i8;)*
+            }
         }
     };
 }

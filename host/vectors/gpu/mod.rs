@@ -16,7 +16,7 @@ mod start;
 use tagore_device::block::exact;
 
 pub(crate) use base::{Base, DeviceBase, with_base};
-pub(crate) use element::{ByChunks, OnDevice, stage_kernels, tile_kernels};
+pub(crate) use element::{ByChunks, OnDevice, kernels_of_types, stage_kernels, tile_kernels};
 pub(crate) use lent::Lent;
 #[cfg(test)]
 pub(crate) use lent::NormKernels;
