@@ -186,6 +186,13 @@ pub(crate) const fn column_of(index: usize) -> u32 {
     (8 * (index / 2) + index % 2) as u32
 }
 
+/// The sum of the lane's line `line + 8 row` and column `column + column_of(c)`. Constant indices
+/// keep the sums in registers.
+#[inline(always)]
+pub(crate) fn sum_of<S: Copy>(sums: &tile::Sums<S>, row: usize, c: usize) -> S {
+    sums[4 * (row / 2) + c / 2][2 * (row % 2) + c % 2]
+}
+
 /// Rows of a tile in shared memory: bias (or its [term](Epilogue::term)), threshold and vector of
 /// each.
 #[derive(Clone, Copy)]

@@ -54,8 +54,8 @@ use crate::block::copied;
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
 use crate::block::tile_walk::{
-    Columns, Epilogue, LanePart, Lookups, MANY, NOTHING, TileWalk, Tiles, column_of, tile_walk_shared_bytes,
-    walk_tiles,
+    Columns, Epilogue, LanePart, Lookups, MANY, NOTHING, TileWalk, Tiles, column_of, sum_of,
+    tile_walk_shared_bytes, walk_tiles,
 };
 use crate::descent::slots::two_slots;
 use crate::key::{self, Key};
@@ -176,7 +176,7 @@ impl<S: TileSum> Proposals<'_, S> {
         unroll!(8, C => {
             unroll!(2, H => {
                 unroll!(2, R => {
-                    let sum = nearness::of(sums, 4 * HALF + 2 * H + R, C);
+                    let sum = sum_of(sums, 4 * HALF + 2 * H + R, C);
                     words[H] = if S::EXACT {
                         S::push_below(words[H], sum, S::default())
                     } else {
@@ -207,7 +207,7 @@ impl<S: TileSum> Proposals<'_, S> {
         let either = |second: u32, a: S, b: S| if bit & second != 0 { b } else { a };
         let mut of = [S::default(); 8];
         unroll!(8, C => {
-            let of_row = |row: usize| nearness::of(sums, 4 * HALF + row, C);
+            let of_row = |row: usize| sum_of(sums, 4 * HALF + row, C);
             of[C] = either(16, either(1, of_row(0), of_row(1)), either(1, of_row(2), of_row(3)));
         });
         unroll!(4, C => of[C] = either(8, of[C], of[C + 4]));

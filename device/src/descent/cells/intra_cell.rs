@@ -32,7 +32,7 @@ use crate::block::copied;
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
 use crate::block::tile_walk::{
-    Epilogue, LanePart, Lookups, MANY, TileWalk, Tiles, column_of, tile_walk_shared_bytes, walk_tiles,
+    Epilogue, LanePart, Lookups, MANY, TileWalk, Tiles, column_of, sum_of, tile_walk_shared_bytes, walk_tiles,
 };
 use crate::key;
 
@@ -128,7 +128,7 @@ impl<S: TileSum> Epilogue<S> for Distances<S> {
             if own < self.query_count {
                 let term = self.terms.get(own as usize);
                 let distance = |c: usize| {
-                    let value = S::from_nearness(nearness::of(sums, R, c), term, others[c]);
+                    let value = S::from_nearness(sum_of(sums, R, c), term, others[c]);
                     u64::from(key::ordered(value.to_f32()))
                 };
                 let to = self.lines.offset((own * self.capacity + self.first_row + column) as usize);

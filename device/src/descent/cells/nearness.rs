@@ -39,10 +39,3 @@ pub(super) fn begin_with<S: TileSum>(
     });
     sums
 }
-
-/// The nearness of line `line + 8 row` and column `column + column_of(c)`. Constant indices keep
-/// the sums in registers.
-#[inline(always)]
-pub(super) fn of<S: TileSum>(sums: &Sums<S>, row: usize, c: usize) -> S {
-    sums[4 * (row / 2) + c / 2][2 * (row % 2) + c % 2]
-}

@@ -47,7 +47,7 @@ use crate::block::copied;
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
 use crate::block::tile_walk::{
-    Epilogue, LanePart, Lookups, MANY, TileWalk, Tiles, column_of, tile_walk_shared_bytes, walk_tiles,
+    Epilogue, LanePart, Lookups, MANY, TileWalk, Tiles, column_of, sum_of, tile_walk_shared_bytes, walk_tiles,
 };
 
 /// Arguments of the kernels `exact_filter_*`: a range of the rows, for all queries.
@@ -143,7 +143,7 @@ impl<S: TileSum> Epilogue<S> for NoteRows<'_, S> {
         unroll!(2, H => {
             unroll!(4, R => {
                 unroll!(8, C => {
-                    let sum = sums[4 * (2 * H + R / 2) + C / 2][2 * (R % 2) + C % 2];
+                    let sum = sum_of(sums, 4 * H + R, C);
                     negative[H] = S::push_below(negative[H], sum, S::default());
                 });
             });
