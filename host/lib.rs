@@ -153,7 +153,7 @@ pub use search::{MAX_WIDTH, Neighbor, ResidentIndex, Search, SearchResult, Searc
 pub use text::{grouped, one_line, path_text};
 pub use vectors::distance::instruction_set;
 pub use vectors::{
-    Bits, Component, DataShape, DeviceMemory, DeviceResults, DeviceRows, ElementType, Format, GroundTruth,
-    IdSet, Ids, MAX_DIM, MAX_ROWS, Metric, QueryKind, Repeated, Source, Synth, SynthKind, Vectors,
-    start_seconds, with_mapped_file_at,
+    Bits, Component, DataShape, DeviceMemory, DeviceResults, DeviceRows, ElementType, Fault, Format,
+    GroundTruth, IdSet, Ids, MAX_DIM, MAX_ROWS, Metric, QueryKind, Repeated, Source, Synth, SynthKind,
+    Vectors, start_seconds, with_mapped_file_at,
 };

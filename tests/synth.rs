@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tagore::{ElementType, Error, Format, Progress, QueryKind, Synth, SynthKind, Vectors};
+use tagore::{ElementType, Error, Fault, Format, Progress, QueryKind, Synth, SynthKind, Vectors};
 
 use crate::formats::{Folder, all};
 
@@ -14,10 +14,12 @@ fn synths(n: usize, dim: usize, seed: u64) -> Vec<(String, Synth)> {
         SynthKind::Uniform,
         SynthKind::Repeated { copies: n.min(3) },
         SynthKind::Lognormal,
+        SynthKind::Dirty { fault: Fault::Tails { degrees: 0.5 }, share: 0.3 },
+        SynthKind::Dirty { fault: Fault::Ball { scale: 0.001 }, share: 0.3 },
     ];
     let mut synths = Vec::new();
     for kind in kinds {
-        for queries in [QueryKind::Rows, QueryKind::Sums] {
+        for queries in [QueryKind::Rows, QueryKind::Sums, QueryKind::Dirty] {
             let synth = Synth::of_kind(kind, n, dim, seed).unwrap().query_kind(queries);
             synths.push((format!("{kind}, {n} x {dim}, seed {seed}, queries {queries}"), synth));
         }

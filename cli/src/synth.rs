@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use tagore::{ElementType, Format, QueryKind, Synth, SynthKind, path_text};
+use tagore::{ElementType, Fault, Format, QueryKind, Synth, SynthKind, path_text};
 
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
@@ -28,7 +28,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Distribution: mixture (of correlated Gaussians), clusters (separate Gaussians), uniform,
-    /// repeated (uniform rows, several times each) or lognormal (norms)
+    /// repeated (uniform rows, several times each), lognormal (norms) or dirty (a mixture in which some
+    /// rows have a fault)
     #[arg(long, default_value = "mixture")]
     kind: SynthKind,
     /// Gaussians of kind clusters, 1 to N [default: 100, or N if less]
@@ -37,10 +38,18 @@ pub(crate) struct Args {
     /// Rows per distinct row of kind repeated, 1 to N [default: 10, or N if less]
     #[arg(long, value_name = "R")]
     copies: Option<usize>,
+    /// Fault of kind dirty: zero, equal, signed-zero, multiples, near, ball, lone, sentinel, tails, offset
+    /// or grid, such as near:1e-6 [default: zero]
+    #[arg(long, value_name = "FAULT[:VALUE]")]
+    fault: Option<Fault>,
+    /// Share of rows with the fault, of kind dirty [default: 0.01]
+    #[arg(long, value_name = "X")]
+    share: Option<f64>,
     /// Write Q queries of this data set (the rows after the first N) instead of the data set
     #[arg(long, value_name = "Q")]
     queries: Option<usize>,
-    /// Queries: rows (of the same distribution) or sums (of two rows of the data set, plus noise)
+    /// Queries: rows (of the same distribution, without faults), sums (of two rows of the data set, plus
+    /// noise) or dirty (rows of the data set with the fault)
     #[arg(long, default_value = "rows", requires = "queries", value_name = "KIND")]
     query_kind: QueryKind,
     /// Format of OUT [default: by its extension]
@@ -60,34 +69,37 @@ impl Args {
         let count = self.queries.unwrap_or(self.n);
         synth.write(first..first.saturating_add(count as u64), &self.output, format, output.progress())?;
         output.say(format_args!("{} x {} -> {}", grouped(count), self.dim, self.output.display()));
-        let (clusters, copies) = match kind {
-            SynthKind::Clusters { clusters } => (Some(clusters), None),
-            SynthKind::Repeated { copies } => (None, Some(copies)),
-            _ => (None, None),
+        let (clusters, copies, fault) = match kind {
+            SynthKind::Clusters { clusters } => (Some(clusters), None, None),
+            SynthKind::Repeated { copies } => (None, Some(copies), None),
+            SynthKind::Dirty { fault, share } => (None, None, Some((fault.to_string(), share))),
+            _ => (None, None, None),
         };
+        let (fault, share) = fault.unzip();
         output.event(&json!({
             "event": "synth", "n": count, "dim": self.dim, "type": element.name(), "seed": self.seed, "kind": kind.name(),
-            "clusters": clusters, "copies": copies, "query_kind": self.queries.map(|_| self.query_kind.name()),
+            "clusters": clusters, "copies": copies, "fault": fault, "share": share,
+            "query_kind": self.queries.map(|_| self.query_kind.name()),
             "output": path_text(&self.output),
         }));
         Ok(())
     }
 
-    /// The kind with its number of clusters or copies. A default shrinks to the rows.
+    /// The kind with its parameters. A default number of clusters or copies shrinks to the rows.
     fn kind(&self) -> Result<SynthKind> {
-        let Self { n, clusters, copies, .. } = *self;
-        let refuse = |flag: &str, value: Option<usize>, only: &str| match value {
-            None => Ok(()),
-            Some(value) => {
+        let Self { n, clusters, copies, fault, share, .. } = *self;
+        let options = [
+            ("--clusters", clusters.map(|x| x.to_string()), "clusters"),
+            ("--copies", copies.map(|x| x.to_string()), "repeated"),
+            ("--fault", fault.map(|x| x.to_string()), "dirty"),
+            ("--share", share.map(|x| x.to_string()), "dirty"),
+            ("--query-kind", (self.query_kind == QueryKind::Dirty).then(|| "dirty".to_owned()), "dirty"),
+        ];
+        for (flag, value, only) in options {
+            if let Some(value) = value.filter(|_| self.kind.name() != only) {
                 let found = format!("{value} with --kind {}", self.kind);
-                Err(Error::usage(format!("{flag}: found {found}, expected --kind {only}")))
+                return Err(Error::usage(format!("{flag}: found {found}, expected --kind {only}")));
             }
-        };
-        if !matches!(self.kind, SynthKind::Clusters { .. }) {
-            refuse("--clusters", clusters, "clusters")?;
-        }
-        if !matches!(self.kind, SynthKind::Repeated { .. }) {
-            refuse("--copies", copies, "repeated")?;
         }
         Ok(match self.kind {
             SynthKind::Clusters { clusters: most } => {
@@ -95,6 +107,9 @@ impl Args {
             }
             SynthKind::Repeated { copies: most } => {
                 SynthKind::Repeated { copies: copies.unwrap_or(most.min(n)) }
+            }
+            SynthKind::Dirty { fault: default, share: usual } => {
+                SynthKind::Dirty { fault: fault.unwrap_or(default), share: share.unwrap_or(usual) }
             }
             kind => kind,
         })

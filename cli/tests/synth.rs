@@ -1,6 +1,6 @@
 //! `tagore synth`.
 
-use tagore::{QueryKind, Synth, SynthKind, Vectors};
+use tagore::{Fault, QueryKind, Synth, SynthKind, Vectors};
 
 use super::Session;
 
@@ -37,14 +37,25 @@ fn every_kind_is_written_as_the_library_makes_it() {
         ("--kind repeated", SynthKind::Repeated { copies: 10 }),
         ("--kind repeated --copies 60", SynthKind::Repeated { copies: 60 }),
         ("--kind lognormal", SynthKind::Lognormal),
+        ("--kind dirty", SynthKind::Dirty { fault: Fault::Zero, share: 0.01 }),
+        (
+            "--kind dirty --fault near:1e-6 --share 0.5",
+            SynthKind::Dirty { fault: Fault::Near { noise: 1e-6 }, share: 0.5 },
+        ),
     ];
     for (flags, kind) in kinds {
         let synth = Synth::of_kind(kind, 60, 5, 4).unwrap();
         writes(&s, flags, &synth);
         writes(&s, &format!("{flags} --queries 9"), &synth);
         writes(&s, &format!("{flags} --queries 9 --query-kind rows"), &synth);
+        if matches!(kind, SynthKind::Dirty { .. }) {
+            let queries = synth.clone().query_kind(QueryKind::Dirty);
+            writes(&s, &format!("{flags} --queries 9 --query-kind dirty"), &queries);
+        }
         writes(&s, &format!("{flags} --queries 9 --query-kind sums"), &synth.query_kind(QueryKind::Sums));
     }
+    let line = &s.succeeds("synth -o x.fbin --n 30 --dim 2 --kind dirty --fault near")[0];
+    assert_eq!((&line["fault"], &line["share"]), (&"near:0.001".into(), &0.01.into()));
     let line = &s.succeeds("synth -o x.fbin --n 3 --dim 2 --kind repeated --queries 1 --query-kind sums")[0];
     let found = (&line["clusters"], &line["copies"], &line["query_kind"]);
     assert_eq!(found, (&().into(), &3.into(), &"sums".into()));
@@ -57,8 +68,8 @@ fn wrong_kinds_and_numbers_are_refused() {
     let s = session();
     let fails =
         |flags: &str, words: &[&str]| s.fails(2, &format!("synth -o x.fbin --n 60 --dim 5 {flags}"), words);
-    fails("--kind gauss", &["--kind", "gauss", "mixture, clusters, uniform, repeated or lognormal"]);
-    fails("--queries 5 --query-kind near", &["--query-kind", "near", "rows or sums"]);
+    fails("--kind gauss", &["--kind", "gauss", "mixture, clusters, uniform, repeated, lognormal or dirty"]);
+    fails("--queries 5 --query-kind near", &["--query-kind", "near", "rows, sums or dirty"]);
     fails("--query-kind sums", &["--queries"]);
     for count in ["0", "61", "18446744073709551615"] {
         let found = format!("found {count}, expected 1 to 60, the number of rows");
@@ -76,6 +87,12 @@ fn wrong_kinds_and_numbers_are_refused() {
         "--kind clusters --copies 5",
         &["--copies: found 5 with --kind clusters, expected --kind repeated"],
     );
+    fails("--kind dirty --fault zeros", &["--fault", "found zeros", "one of zero, equal, signed-zero, "]);
+    fails("--kind dirty --fault grid:0", &["--fault: found grid:0", "expected a value of 1e-9 to 1e6"]);
+    fails("--kind dirty --share 1.5", &["--share: found 1.5, expected above 0, at most 1"]);
+    fails("--fault equal", &["--fault: found equal with --kind mixture, expected --kind dirty"]);
+    fails("--share 0.5", &["--share: found 0.5 with --kind mixture, expected --kind dirty"]);
+    fails("--queries 5 --query-kind dirty", &["--query-kind: found dirty with --kind mixture"]);
     s.fails(2, "synth -o x.fbin --n 0 --dim 5 --kind clusters", &["--n: found 0"]);
     s.fails(2, "synth -o x.fbin --n 0 --dim 5 --kind repeated", &["--n: found 0"]);
 }

@@ -64,7 +64,7 @@ pub(crate) use query::QueryBuffer;
 pub use repeated::Repeated;
 pub use shape::DataShape;
 pub use source::Source;
-pub use synth::{QueryKind, Synth, SynthKind};
+pub use synth::{Fault, QueryKind, Synth, SynthKind};
 pub use truth::GroundTruth;
 
 use storage::Storage;

@@ -3,12 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::Fault;
 use crate::{Error, Result};
 
 /// The distribution of a synthetic data set.
 ///
-/// As text: `mixture`, `clusters` (100 of them), `uniform`, `repeated` (10 copies) or `lognormal`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// As text: `mixture`, `clusters` (100 of them), `uniform`, `repeated` (10 copies), `lognormal` or
+/// `dirty` (1 % zero rows).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum SynthKind {
     /// A mixture of about sqrt(n) Gaussians of rank 24, plus noise: about as hard to search as SIFT
@@ -32,10 +34,17 @@ pub enum SynthKind {
     /// Random directions with log-normal norms (mean 0 and deviation 0.4 of the logarithm). For
     /// inner product.
     Lognormal,
+    /// A [`Mixture`](Self::Mixture) in which scattered rows have a fault. Queries have none.
+    Dirty {
+        /// The fault.
+        fault: Fault,
+        /// Share of the rows with the fault, above 0 and at most 1: at least one row.
+        share: f64,
+    },
 }
 
 impl SynthKind {
-    /// `mixture`, `clusters`, `uniform`, `repeated` or `lognormal`.
+    /// `mixture`, `clusters`, `uniform`, `repeated`, `lognormal` or `dirty`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mixture => "mixture",
@@ -43,14 +52,22 @@ impl SynthKind {
             Self::Uniform => "uniform",
             Self::Repeated { .. } => "repeated",
             Self::Lognormal => "lognormal",
+            Self::Dirty { .. } => "dirty",
         }
     }
 
-    /// Checks the number of clusters or copies for a data set of `n` rows.
+    /// Checks the parameters of the kind for a data set of `n` rows.
     pub(super) fn check(self, n: usize) -> Result<()> {
         let (what, found) = match self {
             Self::Clusters { clusters } => ("clusters", clusters),
             Self::Repeated { copies } => ("copies", copies),
+            Self::Dirty { fault, share } => {
+                fault.check()?;
+                if share > 0.0 && share <= 1.0 {
+                    return Ok(());
+                }
+                return Err(Error::argument("share", share, "above 0, at most 1"));
+            }
             Self::Mixture | Self::Uniform | Self::Lognormal => return Ok(()),
         };
         if (1..=n).contains(&found) {
@@ -76,7 +93,11 @@ impl FromStr for SynthKind {
             "uniform" => Ok(Self::Uniform),
             "repeated" => Ok(Self::Repeated { copies: 10 }),
             "lognormal" => Ok(Self::Lognormal),
-            _ => Err(Error::argument("kind", name, "mixture, clusters, uniform, repeated or lognormal")),
+            "dirty" => Ok(Self::Dirty { fault: Fault::Zero, share: 0.01 }),
+            _ => {
+                let expected = "mixture, clusters, uniform, repeated, lognormal or dirty";
+                Err(Error::argument("kind", name, expected))
+            }
         }
     }
 }
@@ -91,14 +112,18 @@ pub enum QueryKind {
     /// Sums of two random rows of the data set, plus normal noise with a tenth of the sum's root
     /// mean square: out-of-distribution queries.
     Sums,
+    /// Rows of the data set that have the fault of [`Dirty`](SynthKind::Dirty) data; any rows of other
+    /// data.
+    Dirty,
 }
 
 impl QueryKind {
-    /// `rows` or `sums`.
+    /// `rows`, `sums` or `dirty`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rows => "rows",
             Self::Sums => "sums",
+            Self::Dirty => "dirty",
         }
     }
 }
@@ -116,7 +141,8 @@ impl FromStr for QueryKind {
         match name {
             "rows" => Ok(Self::Rows),
             "sums" => Ok(Self::Sums),
-            _ => Err(Error::argument("query-kind", name, "rows or sums")),
+            "dirty" => Ok(Self::Dirty),
+            _ => Err(Error::argument("query-kind", name, "rows, sums or dirty")),
         }
     }
 }

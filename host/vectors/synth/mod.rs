@@ -1,5 +1,6 @@
 //! Synthetic data sets of any size; any part can be generated alone.
 
+mod fault;
 mod kind;
 mod rows;
 mod scale;
@@ -9,6 +10,8 @@ use std::path::Path;
 
 use rayon::prelude::*;
 
+pub use fault::Fault;
+use fault::Faults;
 pub use kind::{QueryKind, SynthKind};
 use rows::{Generator, Table};
 use scale::Scale;
@@ -23,6 +26,9 @@ use crate::{Error, Result};
 
 /// Rows generated per task.
 const BLOCK: usize = 256;
+
+/// The largest f16.
+const MAX_F16: f32 = 65_504.0;
 
 /// Bytes of rows in memory while a file is written.
 const CHUNK_BYTES: usize = 32 << 20;
@@ -67,8 +73,8 @@ impl Synth {
     /// A data set of `n` rows of `dim` components of any kind.
     ///
     /// # Errors
-    /// If `dim` is not in 1..=4096, `n` is 0 or above [`MAX_ROWS`], or the clusters or copies of
-    /// `kind` are not in 1..=n.
+    /// If `dim` is not in 1..=4096, `n` is 0 or above [`MAX_ROWS`], or a parameter of `kind` is out of
+    /// its range.
     pub fn of_kind(kind: SynthKind, n: usize, dim: usize, seed: u64) -> Result<Self> {
         check_dim(dim, ElementType::F32)?;
         if !(1..=MAX_ROWS).contains(&n) {
@@ -76,7 +82,8 @@ impl Synth {
         }
         kind.check(n)?;
         let table = Table::new(kind, n, dim, seed);
-        let generator = Generator { n, dim, seed, kind, queries: QueryKind::Rows, table };
+        let faults = Faults::new(kind, n, seed);
+        let generator = Generator { n, dim, seed, kind, queries: QueryKind::Rows, table, faults };
         Ok(Self { generator, element: ElementType::F32, scale: None })
     }
 
@@ -85,7 +92,8 @@ impl Synth {
     /// As u8 and i8, a standard deviation of a component becomes 32, and the mean 128 or 0; for
     /// kinds with components in [0, 1), 256 intervals of equal length become the 256 numbers.
     /// Values are rounded to whole numbers, and cut at the ends of the range: under 1 % of those of
-    /// a data set, and more of queries that are [sums](QueryKind::Sums).
+    /// a data set, and more of queries that are [sums](QueryKind::Sums) and of [faults](Fault). f16
+    /// cuts values of faults too.
     ///
     /// As b1 a component is 1 if it is at least 0; for kinds with components in [0, 1), at least
     /// 1/2.
@@ -185,6 +193,8 @@ impl Synth {
                     self.generator.row(first + (block * BLOCK + place) as u64, row, scratch);
                     if let Some(scale) = self.scale {
                         row.iter_mut().for_each(|value| *value = scale.apply(*value));
+                    } else if self.element == ElementType::F16 {
+                        row.iter_mut().for_each(|value| *value = value.clamp(-MAX_F16, MAX_F16));
                     }
                 }
             },
@@ -223,8 +233,9 @@ mod tests {
             SynthKind::Uniform,
             SynthKind::Repeated { copies: 2 },
             SynthKind::Lognormal,
+            SynthKind::Dirty { fault: Fault::Ball { scale: 0.01 }, share: 0.5 },
         ];
-        let queries = [QueryKind::Rows, QueryKind::Sums];
+        let queries = [QueryKind::Rows, QueryKind::Sums, QueryKind::Dirty];
         for (seed, kind, queries) in [0, 1 << 63, u64::MAX]
             .into_iter()
             .flat_map(|seed| kinds.map(|kind| queries.map(|queries| (seed, kind, queries))))
@@ -250,22 +261,26 @@ mod tests {
 
     #[test]
     fn kinds_are_parsed_and_checked() {
-        let kinds = ["mixture", "clusters", "uniform", "repeated", "lognormal"];
+        let kinds = ["mixture", "clusters", "uniform", "repeated", "lognormal", "dirty"];
         for name in kinds {
             let kind: SynthKind = name.parse().unwrap();
             assert_eq!((kind.to_string().as_str(), kind.name()), (name, name));
             assert_eq!(Synth::of_kind(kind, 100, 3, 0).unwrap().kind(), kind);
         }
-        for name in ["rows", "sums"] {
+        for name in ["rows", "sums", "dirty"] {
             let kind: QueryKind = name.parse().unwrap();
             assert_eq!((kind.to_string().as_str(), kind.name()), (name, name));
         }
         assert_eq!((SynthKind::default(), QueryKind::default()), (SynthKind::Mixture, QueryKind::Rows));
-        let expected = "kind: found gauss, expected mixture, clusters, uniform, repeated or lognormal";
+        let expected = "kind: found gauss, expected mixture, clusters, uniform, repeated, lognormal or dirty";
         assert_eq!("gauss".parse::<SynthKind>().unwrap_err().to_string(), expected);
-        let expected = "query-kind: found near, expected rows or sums";
+        let expected = "query-kind: found near, expected rows, sums or dirty";
         assert_eq!("near".parse::<QueryKind>().unwrap_err().to_string(), expected);
         let refused = |kind| Synth::of_kind(kind, 10, 3, 0).unwrap_err().to_string();
+        for share in [0.0, -0.5, 1.5, f64::NAN] {
+            let expected = format!("share: found {share}, expected above 0, at most 1");
+            assert_eq!(refused(SynthKind::Dirty { fault: Fault::Zero, share }), expected);
+        }
         for found in [0, 11, usize::MAX] {
             let expected = format!("clusters: found {found}, expected 1 to 10, the number of rows");
             assert_eq!(refused(SynthKind::Clusters { clusters: found }), expected);

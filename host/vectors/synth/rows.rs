@@ -4,6 +4,7 @@ use std::f64::consts::TAU;
 
 use tagore_device::random::{Draws, Stage};
 
+use super::fault::{Fault, Faults, GROUP};
 use super::kind::{QueryKind, SynthKind};
 
 /// Rank of a mixture, in any dimension.
@@ -17,6 +18,9 @@ const SIGMA: f32 = 0.2;
 
 /// Deviation of the logarithm of a norm.
 const LOG_SIGMA: f64 = 0.4;
+
+/// Largest factor of heavy tails: f32 holds the distances of such rows.
+const MAX_FACTOR: f64 = 1e12;
 
 /// Deviation of a sum's noise, relative to the root mean square of the sum.
 const SUM_NOISE: f64 = 0.1;
@@ -36,6 +40,10 @@ mod uses {
     pub(super) const NORM: u32 = 10;
     pub(super) const SUMMANDS: u32 = 11;
     pub(super) const SUM_NOISE: u32 = 12;
+    pub(super) const FAULT: u32 = 13;
+    pub(super) const FAULT_SHIFT: u32 = 14;
+    pub(super) const FAULT_OFFSET: u32 = 15;
+    pub(super) const FAULT_QUERY: u32 = 16;
 }
 
 /// Generates rows from the arguments and tables of a data set.
@@ -47,6 +55,8 @@ pub(super) struct Generator {
     pub kind: SynthKind,
     pub queries: QueryKind,
     pub table: Table,
+    /// The rows with a fault.
+    pub faults: Option<Faults>,
 }
 
 /// Tables shared by all rows of a kind.
@@ -71,13 +81,14 @@ pub(super) struct Scratch {
     z: Vec<f32>,
     noise: Vec<f32>,
     sum: Vec<f32>,
+    centre: Vec<f32>,
 }
 
 impl Table {
     /// Generates the tables of `kind` for `n` rows of `dim` components.
     pub(super) fn new(kind: SynthKind, n: usize, dim: usize, seed: u64) -> Self {
         match kind {
-            SynthKind::Mixture => {
+            SynthKind::Mixture | SynthKind::Dirty { .. } => {
                 let rank = dim.min(RANK);
                 let count = (libm::sqrt(n as f64).round() as usize).max(1);
                 let table = |iteration: u32, rows: usize, width: usize| {
@@ -102,14 +113,19 @@ impl Generator {
     /// Buffers for [`row`](Self::row).
     pub(super) fn scratch(&self) -> Scratch {
         let buffer = || vec![0.0; self.dim];
-        Scratch { z: vec![0.0; self.dim.min(RANK)], noise: buffer(), sum: buffer() }
+        Scratch { z: vec![0.0; self.dim.min(RANK)], noise: buffer(), sum: buffer(), centre: buffer() }
     }
 
     /// Generates row `index`: a row of the data set below `n`, a query from there on.
     pub(super) fn row(&self, index: u64, row: &mut [f32], scratch: &mut Scratch) {
         match self.queries {
             QueryKind::Sums if index >= self.n as u64 => self.sum(index, row, scratch),
-            QueryKind::Rows | QueryKind::Sums => self.same(index, row, scratch),
+            QueryKind::Dirty if index >= self.n as u64 => {
+                let first = self.draws(uses::FAULT_QUERY, index).below(0, self.n as u64);
+                let faulty = self.faults.as_ref().map_or(first, |faults| faults.next(first));
+                self.same(faulty, row, scratch);
+            }
+            QueryKind::Rows | QueryKind::Sums | QueryKind::Dirty => self.same(index, row, scratch),
         }
     }
 
@@ -121,7 +137,11 @@ impl Generator {
     fn same(&self, index: u64, row: &mut [f32], scratch: &mut Scratch) {
         match (&self.table, self.kind) {
             (Table::Mixture { rank, mixing, centres }, _) => {
-                self.mixture(index, (*rank, mixing, centres), row, scratch);
+                let table = (*rank, mixing.as_slice(), centres.as_slice());
+                match self.faults.as_ref().and_then(|faults| Some((faults.fault, faults.place(index)?))) {
+                    None => self.mixture(index, table, row, scratch),
+                    Some(fault) => self.faulty(index, fault, table, row, scratch),
+                }
             }
             (&Table::Repeated { copies, stride }, _) => {
                 let n = self.n as u64;
@@ -132,6 +152,65 @@ impl Generator {
             (Table::None, SynthKind::Clusters { clusters }) => self.cluster(index, clusters, row, scratch),
             (Table::None, SynthKind::Lognormal) => self.lognormal(index, row),
             (Table::None, _) => self.uniform(index, row),
+        }
+    }
+
+    /// Generates row `index` of a mixture with the fault; `place` is its place among such rows.
+    fn faulty(
+        &self,
+        index: u64,
+        (fault, place): (Fault, u64),
+        table: (usize, &[f32], &[f32]),
+        row: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
+        let draws = self.draws(uses::FAULT, index);
+        let deviation = deviation(self.dim);
+        // Models have the last row numbers, far from those of queries.
+        let model = match fault {
+            Fault::Near { .. } => u64::MAX - place / GROUP,
+            Fault::Equal | Fault::Multiples => u64::MAX,
+            _ => index,
+        };
+        self.mixture(model, table, row, scratch);
+        let noise = &mut scratch.noise;
+        match fault {
+            Fault::Zero => row.fill(0.0),
+            Fault::Equal => {}
+            Fault::SignedZero => {
+                (0..).zip(row).for_each(|(draw, x)| *x = if draws.bits(draw) & 1 == 0 { 0.0 } else { -0.0 });
+            }
+            Fault::Multiples => scale(row, libm::exp2(8.0 * draws.unit(0) - 4.0)),
+            Fault::Near { noise: sigma } => {
+                gaussians(&draws, noise);
+                add(row, noise, sigma * deviation);
+            }
+            Fault::Ball { scale: factor } => {
+                scale(row, factor);
+                let mut centre = std::mem::take(&mut scratch.centre);
+                self.mixture(u64::MAX, table, &mut centre, scratch);
+                add(row, &centre, 1.0);
+                scratch.centre = centre;
+            }
+            Fault::Lone { distance } => {
+                gaussians(&draws, row);
+                scale(row, distance * deviation);
+            }
+            Fault::Sentinel { value } => row[draws.below(0, self.dim as u64) as usize] = value as f32,
+            Fault::Tails { degrees } => {
+                // Bailey 1994, Polar generation of random variates with the t-distribution.
+                let [u, v] = [0, 1].map(|draw| draws.unit(draw));
+                let radius = libm::sqrt(degrees * (libm::pow(u, -2.0 / degrees) - 1.0));
+                scale(row, (radius * libm::cos(TAU * v)).abs().min(MAX_FACTOR));
+            }
+            Fault::Offset { length } => {
+                gaussians(&self.draws(uses::FAULT_OFFSET, 0), noise);
+                add(row, noise, length * deviation);
+            }
+            Fault::Grid { step } => {
+                let step = step * deviation;
+                row.iter_mut().for_each(|x| *x = ((f64::from(*x) / step).round() * step) as f32);
+            }
         }
     }
 
@@ -215,9 +294,24 @@ impl Generator {
     }
 }
 
+/// Standard deviation of a component of a mixture in `dim` dimensions.
+pub(super) fn deviation(dim: usize) -> f64 {
+    (2.0 * dim.min(RANK) as f64).sqrt()
+}
+
+/// Multiplies all components.
+fn scale(row: &mut [f32], factor: f64) {
+    row.iter_mut().for_each(|x| *x = (f64::from(*x) * factor) as f32);
+}
+
+/// Adds a multiple of another row.
+fn add(row: &mut [f32], other: &[f32], factor: f64) {
+    row.iter_mut().zip(other).for_each(|(x, y)| *x = (f64::from(*x) + factor * f64::from(*y)) as f32);
+}
+
 /// A number near n over the golden ratio and coprime to `n`: its multiples modulo `n` visit each of
 /// 0..n once and scatter consecutive numbers.
-fn stride(n: u64) -> u64 {
+pub(super) fn stride(n: u64) -> u64 {
     let first = ((n as f64 * 0.618_033_988_749_894_9) as u64).max(1);
     // n - 1 is coprime to n.
     (first..n).find(|&stride| gcd(stride, n) == 1).unwrap_or(1)
@@ -228,6 +322,11 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
         (a, b) = (b, a % b);
     }
     a
+}
+
+/// The shift of the places of rows with a fault, of `n` rows.
+pub(super) fn shift(n: u64, seed: u64) -> u64 {
+    Draws::new(seed, Stage::Synth, uses::FAULT_SHIFT, 0).below(0, n)
 }
 
 /// The sum of squares in the order of the components.

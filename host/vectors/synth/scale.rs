@@ -1,7 +1,7 @@
 //! Synthetic values as whole numbers.
 
 use super::kind::SynthKind;
-use super::rows::RANK;
+use super::rows::deviation;
 use crate::ElementType;
 
 /// Whole numbers per deviation of a component: four deviations to each side fill 8 bits.
@@ -39,7 +39,7 @@ impl Scale {
             SynthKind::Uniform | SynthKind::Repeated { .. } => {
                 return Some(Self { factor: 256.0, offset: least - 0.5, least, most });
             }
-            SynthKind::Mixture => (2.0 * dim.min(RANK) as f64).sqrt(),
+            SynthKind::Mixture | SynthKind::Dirty { .. } => deviation(dim),
             SynthKind::Clusters { .. } => 1.0,
             SynthKind::Lognormal => LOGNORMAL / (dim as f64).sqrt(),
         };
