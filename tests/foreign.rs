@@ -3,7 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tagore::{Builder, Description, Index, IndexFormat, Metric, Progress, Strategy, Vectors};
+use tagore::{
+    Builder, Description, Index, IndexFormat, Metric, Progress, Strategy, Synth, SynthKind, Vectors,
+    ground_truth,
+};
 
 use crate::reference::uniform;
 
@@ -272,6 +275,166 @@ fn kgraph_rows_with_distances_are_read() {
         &index,
         "kgraph",
     );
+}
+
+#[test]
+fn compressed_rows_of_other_integers_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.csr");
+    let index = tiny(IndexFormat::Csr);
+    index.export(IndexFormat::Csr).save(&path).unwrap();
+    // SciPy's pointers have 4 bytes, or both arrays 8.
+    let convert = |name: &str, from: (&str, usize), to: (&str, usize)| {
+        let path = folder.path().join(name);
+        let bytes = fs::read(&path).unwrap();
+        let (header, values) = bytes.split_at(128);
+        let header = String::from_utf8_lossy(&header[10..]).replace(from.0, to.0);
+        let numbers = values.chunks(from.1).flat_map(|number| [number, &[0; 8]].concat()[..to.1].to_vec());
+        let numbers: Vec<u8> = numbers.collect();
+        fs::write(&path, [&bytes[..10], header.as_bytes(), &numbers].concat()).unwrap();
+    };
+    convert("x.indptr.npy", ("<u8", 8), ("<i4", 4));
+    convert("x.indices.npy", ("<u4", 4), ("<i8", 8));
+    let read = Index::import(&path, IndexFormat::Csr, &base(), Metric::L2, &Progress::silent()).unwrap();
+    assert_same_rows(&read, &index, "csr");
+}
+
+/// A FAISS index of the golden files in an `IndexIDMap`.
+fn mapped(name: &str, magic: &[u8; 4], ids: &[i64]) -> Vec<u8> {
+    let inner = fs::read(golden(name)).unwrap();
+    let ids = ids.iter().flat_map(|id| id.to_le_bytes());
+    [magic, &inner[4..37], &inner, &5u64.to_le_bytes()].concat().into_iter().chain(ids).collect()
+}
+
+#[test]
+fn ids_of_faiss_are_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    let read = |bytes: &[u8], format, base: &Vectors| {
+        fs::write(&path, bytes).unwrap();
+        Index::import(&path, format, base, Metric::L2, &Progress::silent()).map_err(|error| error.to_string())
+    };
+    let ids = [3, 0, 4, 1, 2i64];
+    let values: Vec<u8> = {
+        let mut rows = [[0u8; 2]; 5];
+        ids.iter().enumerate().for_each(|(place, &id)| {
+            let row = base().row(place).into_owned();
+            rows[id as usize] = [row[0] as u8, row[1] as u8];
+        });
+        rows.concat()
+    };
+    let ordered = Vectors::from_u8(values, 2).unwrap();
+    for (name, format) in
+        [("chain.faiss-hnsw", IndexFormat::FaissHnsw), ("chain.faiss-nsg", IndexFormat::FaissNsg)]
+    {
+        let plain = tiny(format);
+        for magic in [b"IxMp", b"IxM2"] {
+            let index = read(&mapped(name, magic, &ids), format, &ordered).unwrap();
+            for place in 0..5 {
+                let expected: Vec<u32> =
+                    plain.neighbors(place).iter().map(|&id| ids[id as usize] as u32).collect();
+                assert_eq!(index.neighbors(ids[place] as usize), expected, "{name}, node {place}");
+            }
+            assert_eq!(index.entries(), [4], "{name}");
+            assert!(!index.description().parameters.contains_key("ids-left-out"));
+        }
+        // Ids that are no rows are left out, and counted.
+        let index = read(&mapped(name, b"IxMp", &[7, 1, 2, 3, -4]), format, &base()).unwrap();
+        assert_same_rows(&index, &plain, name);
+        assert_eq!(index.description().parameters["ids-left-out"], "5");
+        let error = read(&mapped(name, b"IxMp", &[0, 1, 2, 3, 3]), format, &base()).unwrap_err();
+        assert!(error.contains("another vector of node 3") || error.contains("label 3 twice"), "{error}");
+        let error = read(&mapped(name, b"IxMp", &[0, 1, 2, 3]), format, &base()).unwrap_err();
+        assert!(error.contains("ids (5 x 8 bytes)"), "{error}");
+        let mut twice = mapped(name, b"IxMp", &[0, 1, 2, 3, 4]);
+        twice[37..41].copy_from_slice(b"IxMp");
+        assert!(read(&twice, format, &base()).unwrap_err().contains("kind of index IxMp"));
+    }
+}
+
+#[test]
+fn faiss_indexes_of_cagra_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.faiss-hnsw");
+    let plain = fs::read(golden("chain.faiss-hnsw")).unwrap();
+    for (base_alone, entries) in [(0, vec![2]), (1, vec![0, 1, 2, 3, 4])] {
+        let more = [base_alone, 32, 0, 0, 0, 0, 0, 0, 0];
+        let bytes = [b"IHc2", &plain[4..37], &more, &plain[37..]].concat();
+        for bytes in
+            [bytes.clone(), [b"IxMp", &plain[4..37], &bytes, &5u64.to_le_bytes(), &[255; 40]].concat()]
+        {
+            fs::write(&path, bytes).unwrap();
+            let read = Index::import(&path, IndexFormat::FaissHnsw, &base(), Metric::L2, &Progress::silent());
+            let read = read.unwrap();
+            assert_same_rows(&read, &tiny(IndexFormat::FaissHnsw), "IHc2");
+            assert_eq!(read.entries(), entries);
+        }
+    }
+}
+
+/// The nearest nodes by hnswlib's search of one layer: no node farther than a full list of the `ef` nearest
+/// is kept.
+fn search_as_hnswlib(index: &Index, distance: impl Fn(u32) -> f32, ef: usize) -> Vec<(f32, u32)> {
+    let entry = index.entries()[0];
+    let (mut seen, mut near, mut open) = (vec![false; index.len()], Vec::new(), Vec::new());
+    seen[entry as usize] = true;
+    near.push((distance(entry), entry));
+    open.push((distance(entry), entry));
+    while let Some(next) = (0..open.len()).min_by(|&a, &b| open[a].0.total_cmp(&open[b].0)) {
+        let (at, node) = open.swap_remove(next);
+        if near.len() == ef && at > near[ef - 1].0 {
+            break;
+        }
+        for &id in index.neighbors(node as usize) {
+            let at = distance(id);
+            if std::mem::replace(&mut seen[id as usize], true) || (near.len() == ef && at >= near[ef - 1].0) {
+                continue;
+            }
+            open.push((at, id));
+            near.insert(near.partition_point(|other| other.0 <= at), (at, id));
+            near.truncate(ef);
+        }
+    }
+    near
+}
+
+#[test]
+fn readers_without_groups_find_groups_of_equal_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    let (n, k) = (20_000, 10);
+    let synth = Synth::of_kind(SynthKind::Repeated { copies: 50 }, n, 32, 3).unwrap();
+    let (base, queries, silent) = (synth.base(), synth.queries(100), Progress::silent());
+    let truth = ground_truth(&base, &queries, Metric::L2, k, &silent).unwrap();
+    for strategy in [Strategy::nsg(), Strategy::vamana(), Strategy::cagra()] {
+        let kind = strategy.kind().to_owned();
+        let index = Builder::new(strategy).device(tagore::Device::Cpu).build(&base).unwrap();
+        assert_eq!(index.repeated().len(), n - 400);
+        index.export(IndexFormat::Hnswlib).base(&base).save(&path).unwrap();
+        let read = Index::import(&path, IndexFormat::Hnswlib, &base, Metric::L2, &silent).unwrap();
+        let mut found = 0;
+        for query in 0..queries.len() {
+            let values = queries.row(query);
+            let distance = |row: u32| -> f32 {
+                base.row(row as usize).iter().zip(values.iter()).map(|(a, b)| (a - b) * (a - b)).sum()
+            };
+            let farthest = distance(truth.ids(query)[k - 1]) * 1.000_01;
+            let near = search_as_hnswlib(&read, distance, 100);
+            found += near[..k].iter().filter(|(at, _)| *at <= farthest).count();
+        }
+        let recall = found as f64 / (k * queries.len()) as f64;
+        assert!(recall >= 0.97, "{kind}: {recall}");
+        // Every row is reached.
+        let mut reached = vec![false; n];
+        let mut open = vec![read.entries()[0]];
+        while let Some(node) = open.pop() {
+            if !std::mem::replace(&mut reached[node as usize], true) {
+                open.extend(read.neighbors(node as usize));
+            }
+        }
+        let missing = (0..n).filter(|&row| !reached[row]).count();
+        assert!(missing == 0 || kind == "cagra", "{kind}: {missing} rows are not reached");
+    }
 }
 
 #[test]

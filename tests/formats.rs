@@ -441,6 +441,25 @@ fn the_file_size_tells_whether_ground_truth_has_distances() {
         let path = folder.file("gt.npy", &[&npy(&text, &words(&ids))]);
         assert_eq!(GroundTruth::open(&path, &Progress::silent()).unwrap(), without);
     }
+    // Of any integers; -1 is no neighbour.
+    let wide = [5i64, 6, 7, 8, 9, -1];
+    let array = |descr: &str, bytes: Vec<u8>| {
+        let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (2, 3), }}\n");
+        let path = folder.file("gt.npy", &[&npy(&text, &bytes)]);
+        GroundTruth::open(&path, &Progress::silent()).map_err(|error| message(&path, &error))
+    };
+    for (descr, size) in [("<i8", 8), ("<i2", 2), ("|i1", 1)] {
+        let bytes = wide.iter().flat_map(|id| id.to_le_bytes()[..size].to_vec()).collect();
+        assert_eq!(array(descr, bytes).unwrap(), without, "{descr}");
+    }
+    let bytes = |ids: &[i64]| ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
+    assert_eq!(array("<u8", bytes(&[5, 6, 7, 8, 9, 1])).unwrap().ids(1), [8, 9, 1]);
+    for (descr, id, found) in
+        [("<i8", -2, "-2"), ("<i8", 1 << 32, "4294967296"), ("<u8", -1, "18446744073709551615")]
+    {
+        let expected = format!("found the id {found} in row 1, expected ids of 0 to 4294967295");
+        assert_eq!(array(descr, bytes(&[5, 6, 7, 8, id, 1])).unwrap_err(), expected);
+    }
 }
 
 #[test]
@@ -482,11 +501,12 @@ fn ground_truth_of_another_shape_is_refused() {
     assert!(refused(&path).starts_with("found 3 queries of 0 neighbours, expected at most"));
     let path = folder.file("x.ivecs", &[&words(&[2, 0, 0, 1, 0, 0])]);
     assert_eq!(refused(&path), "found 1 ids in row 1, expected 2 as in row 0");
-    let text = "{'descr': '<i8', 'fortran_order': False, 'shape': (1, 1), }\n";
+    let text = "{'descr': '<f8', 'fortran_order': False, 'shape': (1, 1), }\n";
     let path = folder.file("x.npy", &[&npy(text, &[0; 8])]);
     assert_eq!(
         refused(&path),
-        "found a 2-D array in C order of <i8, expected a 2-D array in C order of <u4, <i4"
+        "found a 2-D array in C order of <f8, expected a 2-D array in C order of <u4, <i4, <u8, <i8, <u2, \
+         <i2, |u1, |i1"
     );
     assert!(refused(&folder.file("empty.bin", &[])).starts_with("found an empty file"));
     assert!(refused(&folder.path("missing.bin")).starts_with("No such file"));

@@ -159,7 +159,7 @@ fn vectors_or_ids(path: &Path, format: Option<Format>, progress: &Progress) -> R
         return Ok(Content::Ids(GroundTruth::open(path, progress)?));
     }
     match open(path, Some(format)) {
-        // An npy of four-byte integers may hold ids.
+        // An npy of integers may hold ids.
         Err(error) if format == Format::Npy => {
             GroundTruth::open(path, progress).map(Content::Ids).map_err(|_| error)
         }

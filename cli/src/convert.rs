@@ -38,6 +38,14 @@ impl Args {
         let (to, rows, cols) = match self.input.read(output.progress())? {
             Content::Index(index) => {
                 let to = self.index_format()?;
+                if index.description().parameters.contains_key("ids-left-out") {
+                    output.warn(format_args!(
+                        "{}: its ids are not 0 to {} and are left out; rows are those of {}",
+                        self.input.file.display(),
+                        index.len() - 1,
+                        "the base"
+                    ));
+                }
                 self.export(&index, to, output)?;
                 (to.name(), index.len(), index.max_degree())
             }

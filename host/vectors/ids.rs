@@ -10,13 +10,10 @@ use super::npy;
 use super::open::OpenedFile;
 use super::storage::Storage;
 use crate::atomic_file::AtomicFile;
-use crate::{Error, Progress, Result};
+use crate::{Error, Result};
 
 /// Bytes of an id.
 const ID: usize = size_of::<u64>();
-
-/// NumPy's names of the types that a table can be read from.
-const TYPES: [&str; 2] = ["<u8", "<i8"];
 
 /// The caller's own ids of the rows of a data set: a `u64` per row.
 ///
@@ -73,7 +70,7 @@ impl Ids {
     }
 
     /// Opens a file of ids by its extension: `u64bin` (the numbers of rows and columns, n and 1, as
-    /// two u32 or two u64, then n little-endian u64) or `npy` (an array of n or n x 1 u64 or i64).
+    /// two u32 or two u64, then n little-endian u64) or `npy` (an array of n or n x 1 integers).
     /// The file is mapped, and must not be changed while the table is in use.
     ///
     /// # Errors
@@ -83,18 +80,18 @@ impl Ids {
         let path = path.as_ref();
         let kind = Kind::of(path)?;
         let file = OpenedFile::open(path)?;
-        let (offset, signed) = match kind {
-            Kind::U64bin => (file.bin(ID, 1)?.offset, false),
+        let (offset, kind) = match kind {
+            Kind::U64bin => (file.bin(ID, 1)?.offset, npy::Integer::U64),
             Kind::Npy => npy_ids(&file)?,
         };
-        let (storage, offset) = if offset.is_multiple_of(ID) {
+        let (storage, offset) = if kind.size == ID && offset.is_multiple_of(ID) {
             (Storage::new(file.into_map()), offset)
         } else {
-            // An npy header may have any length. Unaligned ids cannot be used in place.
-            (Storage::of::<u64>(file.copied::<u64>(&file.bytes()[offset..], &Progress::silent())?), 0)
+            // An npy header may have any length. Unaligned and narrow ids cannot be used in place.
+            (Storage::of::<u64>(file.widened(kind, offset)?), 0)
         };
         let table = Self::at(storage, offset, Some(path.to_owned()));
-        let is_negative = |&row: &usize| signed && table.as_slice()[row] > i64::MAX as u64;
+        let is_negative = |&row: &usize| kind.is_signed && table.as_slice()[row] > i64::MAX as u64;
         match (0..table.len()).into_par_iter().find_first(is_negative) {
             Some(row) => {
                 let found = format!("the id {} in row {row}", table.as_slice()[row] as i64);
@@ -113,7 +110,7 @@ impl Ids {
         let path = path.as_ref();
         let header = match Kind::of(path)? {
             Kind::U64bin => bytemuck::cast_slice(&[self.len() as u32, 1]).to_vec(),
-            Kind::Npy => npy::header(TYPES[0], self.len() as u64, None),
+            Kind::Npy => npy::header("<u8", self.len() as u64, None),
         };
         let mut file = AtomicFile::create(path)?;
         file.write_all(&header)?;
@@ -195,27 +192,25 @@ impl Kind {
     }
 }
 
-/// The byte of the first id of an npy file, and whether the ids are signed.
-fn npy_ids(file: &OpenedFile<'_>) -> Result<(usize, bool)> {
-    const EXPECTED: &str = "an array of n or n x 1 u64 or i64";
+/// The byte of the first id of an npy file, and the type of the ids.
+fn npy_ids(file: &OpenedFile<'_>) -> Result<(usize, npy::Integer)> {
+    const EXPECTED: &str = "an array of n or n x 1 integers";
     let path = file.path();
     let Some(header) = npy::parse(file.bytes()) else {
         return Err(Error::file(path, "no npy header of a plain array", EXPECTED));
     };
     // One column is in the same order in C and in Fortran.
-    let (&[rows] | &[rows, 1], Some(kind)) =
-        (&header.shape[..], TYPES.iter().position(|name| *name == header.descr))
-    else {
+    let (&[rows] | &[rows, 1], Some(kind)) = (&header.shape[..], npy::Integer::named(&header.descr)) else {
         let found = format!("a {}-D array of {}", header.shape.len(), header.descr);
         return Err(Error::file(path, found, EXPECTED));
     };
-    let expected = u128::from(rows) * ID as u128 + header.offset as u128;
+    let expected = u128::from(rows) * kind.size as u128 + header.offset as u128;
     if expected != file.bytes().len() as u128 {
         let found = format!("{} bytes", file.bytes().len());
         return Err(Error::file(path, found, format_args!("{expected}, by its header")));
     }
     check_rows(rows as usize)?;
-    Ok((header.offset, kind == 1))
+    Ok((header.offset, kind))
 }
 
 #[cfg(test)]
@@ -258,12 +253,14 @@ mod tests {
         };
         assert_eq!(text(npy::header("<i8", 2, None), &[4, 3]), Ok(vec![4, 3]));
         assert_eq!(text(npy::header("<u8", 2, Some(1)), &[4, 3]), Ok(vec![4, 3]));
+        assert_eq!(text(npy::header("<u4", 4, None), &[4, -3]), Ok(vec![4, 0, (1 << 32) - 3, (1 << 32) - 1]));
+        assert_eq!(text(npy::header("<i2", 4, None), &[4]), Ok(vec![4, 0, 0, 0]));
         // A header of another length, as other writers make.
         let mut header = npy::header("<u8", 2, None);
         header.insert(10, b' ');
         header[8] += 1;
         assert_eq!(text(header, &[4, 3]), Ok(vec![4, 3]));
-        let expected = "expected an array of n or n x 1 u64 or i64";
+        let expected = "expected an array of n or n x 1 integers";
         for (header, ids, refused) in [
             (
                 npy::header("<i8", 2, None),
@@ -271,7 +268,7 @@ mod tests {
                 "found the id -3 in row 1, expected ids of at least 0",
             ),
             (npy::header("<u8", 1, Some(2)), &[4, 3], &format!("found a 2-D array of <u8, {expected}")),
-            (npy::header("<u4", 4, None), &[4, 3], &format!("found a 1-D array of <u4, {expected}")),
+            (npy::header("<f8", 2, None), &[4, 3], &format!("found a 1-D array of <f8, {expected}")),
             (npy::header("<u8", 3, None), &[4, 3], "found 144 bytes, expected 152, by its header"),
             (b"text".to_vec(), &[], &format!("found no npy header of a plain array, {expected}")),
         ] {

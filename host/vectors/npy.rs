@@ -17,6 +17,50 @@ pub(crate) struct Header {
     pub offset: usize,
 }
 
+/// An integer type of NumPy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Integer {
+    /// Bytes of a number.
+    pub size: usize,
+    pub is_signed: bool,
+}
+
+impl Integer {
+    /// All little-endian types: name, bytes, and type.
+    pub(crate) const ALL: [(&'static str, usize, Self); 8] = [
+        Self::of("<u4", 4, false),
+        Self::of("<i4", 4, true),
+        Self::of("<u8", 8, false),
+        Self::of("<i8", 8, true),
+        Self::of("<u2", 2, false),
+        Self::of("<i2", 2, true),
+        Self::of("|u1", 1, false),
+        Self::of("|i1", 1, true),
+    ];
+
+    pub(crate) const U64: Self = Self { size: 8, is_signed: false };
+
+    const fn of(name: &'static str, size: usize, is_signed: bool) -> (&'static str, usize, Self) {
+        (name, size, Self { size, is_signed })
+    }
+
+    /// The type with a name of NumPy.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find_map(|(own, _, kind)| (own == name).then_some(kind))
+    }
+
+    /// The numbers in `bytes`.
+    pub(crate) fn numbers<'a>(self, bytes: &'a [u8]) -> impl ExactSizeIterator<Item = i128> + use<'a> {
+        bytes.chunks_exact(self.size).map(move |number| {
+            let mut wide = [0; 8];
+            wide[..self.size].copy_from_slice(number);
+            let unused = 64 - 8 * self.size as u32;
+            let raw = u64::from_le_bytes(wide) << unused;
+            if self.is_signed { i128::from(raw.cast_signed() >> unused) } else { i128::from(raw >> unused) }
+        })
+    }
+}
+
 const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// Alignment of the data in the file, in bytes.
@@ -145,6 +189,15 @@ mod tests {
                 offset: bytes.len(),
             };
             assert_eq!(parse(&bytes), Some(expected));
+        }
+    }
+
+    #[test]
+    fn integers_of_all_types_are_read() {
+        for (name, size, kind) in Integer::ALL {
+            let bytes = [7u64, u64::MAX].map(u64::to_le_bytes).map(|bytes| bytes[..size].to_vec()).concat();
+            let most = if name.contains('i') { -1 } else { (1 << (8 * size)) - 1 };
+            assert_eq!(kind.numbers(&bytes).collect::<Vec<_>>(), [7, most], "{name}");
         }
     }
 

@@ -46,8 +46,8 @@ pub(crate) struct IdMatrix {
     pub ids: Vec<u32>,
 }
 
-/// Reads a file of ids in `format`: ivecs, ibin or npy. Signed ids are reinterpreted, so −1 is
-/// `u32::MAX`, none.
+/// Reads a file of ids in `format`: ivecs, ibin or npy of any integer type. Signed ids of 32 bits are
+/// reinterpreted; −1 of any type is `u32::MAX`, none.
 ///
 /// # Errors
 /// If the file cannot be read, its size contradicts its header, memory is short, or the work is
@@ -208,7 +208,13 @@ impl<'a> OpenedFile<'a> {
         let Shape { rows, cols, offset } = match format.framing() {
             Framing::Vecs => self.vecs(ID, i32::MAX as usize)?,
             Framing::Bin => self.bin(ID, u32::MAX as usize)?,
-            Framing::Npy => self.npy(&[("<u4", ID, ()), ("<i4", ID, ())], u32::MAX as usize)?.1,
+            Framing::Npy => {
+                let (kind, shape) = self.npy(&npy::Integer::ALL, u32::MAX as usize)?;
+                if kind.size != ID {
+                    return self.converted_ids(kind, &shape, progress);
+                }
+                shape
+            }
         };
         let ids = if format.framing() == Framing::Vecs {
             let mut ids = self.room(rows * cols)?;
@@ -226,6 +232,32 @@ impl<'a> OpenedFile<'a> {
             self.copied(&self.map[offset..], progress)?
         };
         Ok(IdMatrix { rows, cols, ids })
+    }
+
+    /// Converts the ids of an npy file from another type than 32 bits.
+    fn converted_ids(&self, kind: npy::Integer, shape: &Shape, progress: &Progress) -> Result<IdMatrix> {
+        let &Shape { rows, cols, offset } = shape;
+        let mut ids = self.room(rows * cols)?;
+        for piece in self.map[offset..].chunks(PIECE) {
+            progress.check()?;
+            for number in kind.numbers(piece) {
+                let id = if number == -1 { Some(u32::MAX) } else { u32::try_from(number).ok() };
+                let Some(id) = id else {
+                    let found = format!("the id {number} in row {}", ids.len() / cols);
+                    return Err(Error::file(self.path, found, format_args!("ids of 0 to {}", u32::MAX)));
+                };
+                ids.push(id);
+            }
+        }
+        Ok(IdMatrix { rows, cols, ids })
+    }
+
+    /// The integers from byte `offset` on as u64; negative ones wrap.
+    pub(super) fn widened(&self, kind: npy::Integer, offset: usize) -> Result<Vec<u64>> {
+        let bytes = &self.map[offset..];
+        let mut values = self.room(bytes.len() / kind.size)?;
+        values.extend(kind.numbers(bytes).map(|number| number as u64));
+        Ok(values)
     }
 
     /// Copies these `bytes` of the file as numbers.

@@ -95,39 +95,66 @@ pub(super) fn write_csr(export: &Export<'_>, path: &Path) -> Result<()> {
 pub(super) fn read_csr(source: &Source<'_>) -> Result<Graph> {
     let [path, indices_path] = csr_files(source.path);
     let (pointers, indices) = (map(&path)?, map(&indices_path)?);
-    let mut pointers = array::<u64>(source, &path, &pointers, ["<u8", "<i8"])?;
-    let mut indices = array::<u32>(source, &indices_path, &indices, ["<u4", "<i4"])?;
+    let mut pointers = Integers::open(source, &path, &pointers)?;
+    let mut indices = Integers::open(source, &indices_path, &indices)?;
     let mut graph = Graph::default();
-    let mut begin = 0;
-    pointers.expect("the first pointer", begin)?;
-    while !pointers.is_empty() {
-        let end: u64 = pointers.number("a pointer")?;
-        let Some(degree) = end.checked_sub(begin) else {
-            return Err(pointers.refuse(format_args!("pointer {end} after {begin}"), "ascending pointers"));
+    let mut begin = pointers.number("the first pointer")?;
+    if begin != 0 {
+        return Err(pointers.bytes.refuse(format_args!("the first pointer {begin}"), 0));
+    }
+    while !pointers.bytes.is_empty() {
+        let end = pointers.number("a pointer")?;
+        let Ok(degree) = u64::try_from(end - begin) else {
+            let expected = "ascending pointers";
+            return Err(pointers.bytes.refuse(format_args!("pointer {end} after {begin}"), expected));
         };
-        graph.push(indices.numbers(degree, format_args!("the ids of a row"))?);
+        let mut unknown = None;
+        let ids = indices.take(degree, "the ids of a row")?;
+        graph.push(ids.map(|id| u32::try_from(id).unwrap_or_else(|_| *unknown.insert(id) as u32)));
+        if let Some(id) = unknown {
+            return Err(indices.bytes.refuse(format_args!("id {id}"), format_args!("0 to {}", u32::MAX)));
+        }
         begin = end;
     }
-    indices.end()?;
+    indices.bytes.end()?;
     Ok(graph)
 }
 
-/// The elements of a one-dimensional npy array of one of two types, signed or unsigned.
-fn array<'a, T>(source: &Source<'a>, path: &'a Path, file: &'a [u8], types: [&str; 2]) -> Result<Bytes<'a>> {
-    let expected = format!("a 1-D array of {} or {}", types[0], types[1]);
-    let Some(header) = npy::parse(file) else {
-        return Err(Error::file(path, "no npy header of a plain array", expected));
-    };
-    let (&[length], true) = (header.shape.as_slice(), types.contains(&header.descr.as_str())) else {
-        let found = format!("a {}-D array of {}", header.shape.len(), header.descr);
-        return Err(Error::file(path, found, expected));
-    };
-    let mut bytes = Bytes::new(path, file, source.progress);
-    bytes.take(header.offset as u64, 1, "the header")?;
-    let elements = bytes.clone();
-    bytes.take(length, size_of::<T>(), "elements")?;
-    bytes.end()?;
-    Ok(elements)
+/// The rest of a one-dimensional npy array of integers.
+struct Integers<'a> {
+    bytes: Bytes<'a>,
+    kind: npy::Integer,
+}
+
+impl<'a> Integers<'a> {
+    fn open(source: &Source<'a>, path: &'a Path, file: &'a [u8]) -> Result<Self> {
+        let names = npy::Integer::ALL.map(|(name, ..)| name);
+        let expected = format!("a 1-D array of {}", names.join(", "));
+        let Some(header) = npy::parse(file) else {
+            return Err(Error::file(path, "no npy header of a plain array", expected));
+        };
+        let known = npy::Integer::named(&header.descr);
+        let (&[length], Some(kind)) = (header.shape.as_slice(), known) else {
+            let found = format!("a {}-D array of {}", header.shape.len(), header.descr);
+            return Err(Error::file(path, found, expected));
+        };
+        let mut bytes = Bytes::new(path, file, source.progress);
+        bytes.take(header.offset as u64, 1, "the header")?;
+        let mut whole = bytes.clone();
+        whole.take(length, kind.size, "elements")?;
+        whole.end()?;
+        Ok(Self { bytes, kind })
+    }
+
+    /// Takes the next number; `what` names it in the error.
+    fn number(&mut self, what: &str) -> Result<i128> {
+        Ok(self.take(1, what)?.next().unwrap_or_default())
+    }
+
+    /// Takes the next `count` numbers; `what` names them in the error.
+    fn take(&mut self, count: u64, what: &str) -> Result<impl ExactSizeIterator<Item = i128> + use<'a>> {
+        Ok(self.kind.numbers(self.bytes.take(count, self.kind.size, what)?))
+    }
 }
 
 /// The files of row pointers and ids.

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 use std::path::Path;
+use std::sync::OnceLock;
 
+use super::groups::Groups;
 use super::{IndexFormat, arrays, diskann, diskann_disk, faiss, hnswlib, kgraph, nsg};
 use crate::{Error, Index, Progress, Result, Vectors, check_no_input};
 
@@ -31,6 +33,8 @@ pub struct Export<'a> {
     pub(super) layers: bool,
     pub(super) pq_chunks: Option<usize>,
     pub(super) progress: Progress,
+    /// Set before rows are written.
+    groups: OnceLock<Groups>,
 }
 
 impl Index {
@@ -43,6 +47,7 @@ impl Index {
             layers: false,
             pq_chunks: None,
             progress: Progress::silent(),
+            groups: OnceLock::new(),
         }
     }
 }
@@ -101,6 +106,9 @@ impl<'a> Export<'a> {
         if let Some(base) = self.base {
             self.index.check_base(base)?;
         }
+        if self.format != IndexFormat::Tagore && self.groups.get().is_none() {
+            let _ = self.groups.set(Groups::of(self.index, &self.progress)?);
+        }
         match self.format {
             IndexFormat::Tagore => self.index.write(path, &self.progress),
             IndexFormat::Nsg => nsg::write(self, path, &self.index.entries()[..1], false),
@@ -118,22 +126,9 @@ impl<'a> Export<'a> {
     }
 
     /// The neighbours of `node` in a file of another system.
-    ///
-    /// In the index no edge leads to a repeated row, and other systems know no groups of equal
-    /// rows. So each row of a group gets edges to two others of its group, as in a binary tree
-    /// rooted at the first row (a chain if the largest degree is 1). The neighbours of the first
-    /// row fill the remaining slots. Leaves keep all neighbours, so every reachable node stays
-    /// reachable.
     pub(super) fn row(&self, node: usize) -> Cow<'a, [u32]> {
-        let (index, repeated) = (self.index, self.index.repeated());
-        let own = index.neighbors(node);
-        let (place, copies) = repeated.place_in_group(node as u32);
-        if copies.len() == 0 {
-            return Cow::Borrowed(own);
-        }
-        let arity = index.max_degree().min(2);
-        let next = copies.skip(arity * place).take(arity);
-        Cow::Owned(next.chain(own.iter().copied()).take(index.max_degree()).collect())
+        let row = self.groups.get().and_then(|groups| groups.row(self.index, node as u32));
+        row.map_or(Cow::Borrowed(self.index.neighbors(node)), Cow::Owned)
     }
 
     /// Calls `write` for each node in order; stops with an error soon after the work is cancelled.

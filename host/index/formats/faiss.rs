@@ -1,5 +1,5 @@
 //! FAISS's `IndexNSGFlat` and `IndexHNSWFlat`: a header, the graph, then an `IndexFlat` of the
-//! vectors.
+//! vectors. Read too: `IndexHNSWCagra`, and any of them in an `IndexIDMap`, whose ids are at the end.
 
 use std::path::Path;
 
@@ -9,11 +9,18 @@ use super::export::Export;
 use super::import::{Graph, Source};
 use super::layers::Layers;
 use crate::atomic_file::AtomicFile;
+use crate::index::random_entries;
 use crate::vectors::map;
 use crate::{Metric, Result};
 
 const NSG: &[u8; 4] = b"INSf";
 const HNSW: &[u8; 4] = b"IHNf";
+
+/// `IndexHNSWCagra`, whose header ends with more fields.
+const CAGRA: &[u8; 4] = b"IHc2";
+
+/// `IndexIDMap` and `IndexIDMap2`.
+const ID_MAPS: [&[u8; 4]; 2] = [b"IxMp", b"IxM2"];
 
 // Magic bytes of an `IndexFlat`, by metric.
 const FLAT_L2: &[u8; 4] = b"IxF2";
@@ -165,22 +172,32 @@ struct Reader<'a> {
     source: &'a Source<'a>,
     vectors: Embedded<'a>,
     file: Bytes<'a>,
+    /// The kind of the index, in an ID map if `is_mapped`.
+    kind: [u8; 4],
+    is_mapped: bool,
 }
 
 impl<'a> Reader<'a> {
-    /// Reads the header of an index of `kind`.
-    fn new(source: &'a Source<'a>, file: &'a [u8], kind: &[u8; 4]) -> Result<Self> {
+    /// Reads the header of an index of one of `kinds`, and that of the ID map around it.
+    fn new(source: &'a Source<'a>, file: &'a [u8], kinds: &[&[u8; 4]]) -> Result<Self> {
         let file = Bytes::new(source.path, file, source.progress);
-        let mut reader = Self { source, vectors: Embedded::expected(source), file };
-        reader.header(kind)?;
+        let vectors = Embedded::expected(source);
+        let mut reader = Self { source, vectors, file, kind: [0; 4], is_mapped: false };
+        reader.kind = reader.header(&[kinds, &ID_MAPS].concat())?;
+        reader.is_mapped = ID_MAPS.contains(&&reader.kind);
+        if reader.is_mapped {
+            reader.kind = reader.header(kinds)?;
+        }
         Ok(reader)
     }
 
-    fn header(&mut self, kind: &[u8; 4]) -> Result<()> {
-        let found = self.file.take(4, 1, "the kind of index")?;
-        if found != kind {
-            let found = format!("kind of index {}", found.escape_ascii());
-            return Err(self.file.refuse(found, kind.escape_ascii()));
+    /// Reads the header of an index of one of `kinds`; returns its kind.
+    fn header(&mut self, kinds: &[&[u8; 4]]) -> Result<[u8; 4]> {
+        let kind: [u8; 4] = self.file.number("the kind of index")?;
+        if !kinds.contains(&&kind) {
+            let found = format!("kind of index {}", kind.escape_ascii());
+            let names: Vec<String> = kinds.iter().map(|kind| kind.escape_ascii().to_string()).collect();
+            return Err(self.file.refuse(found, names.join(" or ")));
         }
         self.file.expect("dimension", self.vectors.dim() as i32)?;
         self.source.check_nodes(self.file.number::<i64>("the number of vectors")?)?;
@@ -189,26 +206,40 @@ impl<'a> Reader<'a> {
         let metric: i32 = self.file.number("the metric")?;
         let is_l2 = self.source.metric == Metric::L2;
         match metric {
-            L2 if !is_l2 => self.source.check_metric(Metric::L2),
-            INNER_PRODUCT if is_l2 => self.source.check_metric(Metric::InnerProduct),
-            L2 | INNER_PRODUCT => Ok(()),
+            L2 if !is_l2 => self.source.check_metric(Metric::L2).map(|()| kind),
+            INNER_PRODUCT if is_l2 => self.source.check_metric(Metric::InnerProduct).map(|()| kind),
+            L2 | INNER_PRODUCT => Ok(kind),
             _ => Err(self.file.refuse(format_args!("metric {metric}"), "0 (inner product) or 1 (L2)")),
         }
     }
 
-    /// Compares the vectors at the end of the file with the base.
-    fn end(mut self) -> Result<()> {
-        self.header(if self.source.metric == Metric::L2 { FLAT_L2 } else { FLAT_IP })?;
-        let n = self.source.base.len();
-        self.file.expect("number of values", n as u64 * self.vectors.dim() as u64)?;
-        (0..n).try_for_each(|node| self.vectors.check(&mut self.file, node))?;
-        self.file.end()
+    /// Compares the vectors at the end of the file with the base. The ids of an ID map are the rows of
+    /// the base, if they are 0 to n - 1; other ids are left out, and the rows are those of the file.
+    fn end(mut self, mut graph: Graph) -> Result<Graph> {
+        self.header(&[if self.source.metric == Metric::L2 { FLAT_L2 } else { FLAT_IP }])?;
+        let (n, dim) = (self.source.base.len(), self.vectors.dim() as u64);
+        self.file.expect("number of values", n as u64 * dim)?;
+        let mut vectors = self.file.clone();
+        self.file.take(n as u64 * dim, size_of::<f32>(), "the vectors")?;
+        let mut labels = Vec::new();
+        if self.is_mapped {
+            self.file.expect("number of ids", n as u64)?;
+            let ids = self.file.numbers::<i64>(n as u64, format_args!("ids"))?;
+            let is_row = |id: i64| u32::try_from(id).ok().filter(|&id| (id as usize) < n);
+            labels = ids.map_while(is_row).collect();
+            graph.ids_left_out = labels.len() < n;
+        }
+        self.file.end()?;
+        let is_labelled = self.is_mapped && !graph.ids_left_out;
+        let row = |node: usize| if is_labelled { labels[node] as usize } else { node };
+        (0..n).try_for_each(|node| self.vectors.check(&mut vectors, row(node)))?;
+        if is_labelled { graph.renamed(self.source, &labels) } else { Ok(graph) }
     }
 }
 
 pub(super) fn read_nsg(source: &Source<'_>) -> Result<Graph> {
     let map = map(source.path)?;
-    let mut reader = Reader::new(source, &map, NSG)?;
+    let mut reader = Reader::new(source, &map, &[NSG])?;
     let file = &mut reader.file;
     file.take(1, 4, "GK")?;
     file.take(1, 1, "build_type")?;
@@ -236,15 +267,21 @@ pub(super) fn read_nsg(source: &Source<'_>) -> Result<Graph> {
         }
         graph.push(row.iter().copied());
     }
-    reader.end()?;
-    Ok(graph)
+    reader.end(graph)
 }
 
 /// Reads the base layer and skips the others.
 pub(super) fn read_hnsw(source: &Source<'_>) -> Result<Graph> {
     let map = map(source.path)?;
-    let mut reader = Reader::new(source, &map, HNSW)?;
+    let mut reader = Reader::new(source, &map, &[HNSW, CAGRA])?;
     let file = &mut reader.file;
+    let has_entry = if &reader.kind == CAGRA {
+        let base_alone: u8 = file.number("base_level_only")?;
+        file.take(2, 4, "the number of entry points and the type of the vectors")?;
+        base_alone == 0
+    } else {
+        true
+    };
     let n = source.base.len() as u64;
     let layers: u64 = file.number("the number of probabilities")?;
     file.take(layers, 8, "the probabilities of layers")?;
@@ -280,8 +317,8 @@ pub(super) fn read_hnsw(source: &Source<'_>) -> Result<Graph> {
     if end != links {
         return Err(file.refuse(format_args!("{links} links"), format_args!("{end} by the levels")));
     }
-    graph.entries = vec![file.number("the entry point")?];
+    let entry: u32 = file.number("the entry point")?;
+    graph.entries = if has_entry { vec![entry] } else { random_entries(source.base.len(), 0) };
     file.take(4, 4, "max_level, efConstruction, efSearch and upper_beam")?;
-    reader.end()?;
-    Ok(graph)
+    reader.end(graph)
 }

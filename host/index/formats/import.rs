@@ -28,6 +28,8 @@ pub(super) struct Graph {
     degrees: Vec<u32>,
     ids: Vec<u32>,
     pub entries: Vec<u32>,
+    /// Whether the file has ids that are no rows.
+    pub ids_left_out: bool,
 }
 
 impl Graph {
@@ -102,7 +104,8 @@ impl Index {
     /// Defaults replace properties that the format lacks (see [`IndexFormat`]): the format's name
     /// as the kind, seed 0, the largest degree found, and 32 random entry points. Repeated ids in a
     /// row, which FAISS's NSG writes, and edges from a node to itself are dropped; the parameter
-    /// `edges-left-out` counts them.
+    /// `edges-left-out` counts them. Ids of FAISS's `IndexIDMap` are rows if they are 0 to n - 1 in any
+    /// order; others are left out and counted by `ids-left-out`, and rows are those of the file.
     ///
     /// # Errors
     /// If a file cannot be read or is malformed, the graph does not belong to `base`, the file
@@ -194,7 +197,7 @@ impl Source<'_> {
         self.check_nodes(graph.degrees.len() as u64)?;
         self.check_rows(&graph)?;
         let left_out = graph.leave_out_repeats();
-        let Graph { degrees, ids, mut entries } = graph;
+        let Graph { degrees, ids, mut entries, ids_left_out } = graph;
         let max_degree = degrees.iter().copied().max().unwrap_or(0) as usize;
         let (nodes, held) = (degrees.len() as u64, (degrees.len() + ids.len()) as u64);
         if nodes.saturating_mul(max_degree as u64) > MOST_PADDING * held {
@@ -215,6 +218,9 @@ impl Source<'_> {
         let mut parameters = BTreeMap::from([("from".to_owned(), format.name().to_owned())]);
         if left_out > 0 {
             parameters.insert("edges-left-out".to_owned(), left_out.to_string());
+        }
+        if ids_left_out {
+            parameters.insert("ids-left-out".to_owned(), nodes.to_string());
         }
         let description =
             Description { kind: format.name().to_owned(), metric: self.metric, seed: 0, parameters };

@@ -11,6 +11,7 @@ mod diskann_disk;
 mod embedded;
 mod export;
 mod faiss;
+mod groups;
 mod hnswlib;
 mod import;
 mod kgraph;
