@@ -40,10 +40,9 @@ impl Args {
                 let to = self.index_format()?;
                 if index.description().parameters.contains_key("ids-left-out") {
                     output.warn(format_args!(
-                        "{}: its ids are not 0 to {} and are left out; rows are those of {}",
+                        "{}: found ids that are not 0 to {}, left out: rows are counted from 0",
                         self.input.file.display(),
-                        index.len() - 1,
-                        "the base"
+                        index.len() - 1
                     ));
                 }
                 self.export(&index, to, output)?;
