@@ -32,7 +32,7 @@ impl Groups {
         for &first in &groups.firsts {
             progress.check()?;
             let rows = 1 + repeated.copies_of(first).len();
-            let most = (rows * index.max_degree()).min(MAX_AROUND);
+            let most = (rows * index.max_degree()).min(MAX_AROUND.max(index.max_degree()));
             seen.clear();
             found.clear();
             seen.insert(first);

@@ -241,7 +241,7 @@ mod tests {
                 assert!(dirty.iter().flatten().all(|x| x.is_finite()), "{fault}");
                 // No half of the rows holds all of the faults.
                 let first = places.iter().filter(|&&row| row < n / 2).count();
-                assert!(expected == 1 || first.abs_diff(expected - first) <= 2, "{fault}: {first}");
+                assert!(expected == 1 || first.abs_diff(expected - first) <= 8, "{fault}: {first}");
             }
         }
     }
@@ -277,9 +277,9 @@ mod tests {
             let multiple: Vec<f32> = rows[0].1.iter().map(|&x| (f64::from(x) * factor(row)) as f32).collect();
             assert!(distance(row, &multiple) < 1e-5 * distance(row, &[0.0; 16]), "{row:?}");
         }
-        assert!(
-            rows.iter().any(|(_, row)| factor(row) > 2.0) && rows.iter().any(|(_, row)| factor(row) < 0.5)
-        );
+        let factors: Vec<f64> = rows.iter().map(|(_, row)| factor(row)).collect();
+        let (least, most) = factors.iter().fold((f64::MAX, 0.0), |(a, b), &x| (x.min(a), x.max(b)));
+        assert!(most > 100.0 * least && least > 0.0, "{least} to {most}");
         let rows = odd("lone:100");
         for (place, (_, row)) in rows.iter().enumerate() {
             let others =
@@ -311,7 +311,7 @@ mod tests {
         };
         let first = offset(&rows[0]);
         assert!((30.0..70.0).contains(&(distance(&first, &[0.0; 16]) / 4.0 / deviation)));
-        assert!(rows.iter().all(|pair| distance(&offset(pair), &first) < 1e-3));
+        assert!(rows.iter().all(|pair| distance(&offset(pair), &first) < 2e-3));
         let step = 0.5 * deviation;
         for x in odd("grid:0.5").iter().flat_map(|(_, row)| row) {
             let steps = f64::from(*x) / step;
