@@ -144,16 +144,53 @@ fn words_are_copied_and_hashed_as_bytes_are_by_content() {
     let row: Vec<u32> = words[..6].iter().copied().chain([0, 0]).collect();
     assert_eq!(to.values::<u32>().unwrap(), row.repeat(3));
     let hashes = device.room::<u64>(3);
-    device.launch::<vectors_hash_words>(1, VECTOR_THREADS, (rows, hashes.view()));
+    device.launch::<vectors_hash_words>(1, VECTOR_THREADS, (rows, hashes.view(), INTEGERS));
     let expected = (0..6).fold(0u64, |sum, i| sum.wrapping_add(term(i, words[i as usize])));
     assert_eq!(hashes.values::<u64>().unwrap(), [expected; 3]);
 
     // A value in another place has another hash.
     let bytes = [7u8, 0, 0, 7, 7, 0];
     let hashes = device.room::<u64>(3);
-    device.launch::<vectors_hash_bytes>(1, VECTOR_THREADS, (strided(&device, &bytes, 2, 2), hashes.view()));
+    device.launch::<vectors_hash_bytes>(
+        1,
+        VECTOR_THREADS,
+        (strided(&device, &bytes, 2, 2), hashes.view(), INTEGERS),
+    );
     let hashes = hashes.values::<u64>().unwrap();
     assert!(hashes[0] == hashes[2] && hashes[0] != hashes[1], "{hashes:?}");
+}
+
+/// No value counts as zero but zero.
+const INTEGERS: Least = Least { word: 0, half: 0 };
+
+#[test]
+fn floats_are_hashed_without_the_signs_of_zeros() {
+    let device = TestDevice::new(1);
+    let rows = [[0.0f32, 1.0], [-0.0, 1.0], [1e-25, 1.0], [0.0, -1.0]];
+    let words: Vec<u32> = rows.as_flattened().iter().map(|x| x.to_bits()).collect();
+    let hashes_by = |least: Least| {
+        let hashes = device.room::<u64>(4);
+        let arguments = (strided(&device, &words, 2, 2), hashes.view(), least);
+        device.launch::<vectors_hash_words>(1, VECTOR_THREADS, arguments);
+        hashes.values::<u64>().unwrap()
+    };
+    let by_bits = hashes_by(INTEGERS);
+    assert!((1..4).all(|row| by_bits[row] != by_bits[0]), "{by_bits:?}");
+    let by_value = hashes_by(Least { word: 1e-24f32.to_bits(), half: 0 });
+    assert!(by_value[0] == by_value[1] && by_value[0] == by_value[2] && by_value[0] != by_value[3]);
+
+    let halves = Least { word: 0, half: 1 };
+    assert_eq!(
+        [0x8000_3c00, 0x3c00_8000, 0x8001_8000].map(|x| halves.apply(x)),
+        [0x3c00, 0x3c00_0000, 0x8001_0000]
+    );
+    // Rows of three values of 16 bits.
+    let bytes = [0u8, 0, 0, 0x3c, 0, 0, 0, 0x80, 0, 0x3c, 0, 0];
+    let hashes = device.room::<u64>(2);
+    let arguments = (strided(&device, &bytes, 6, 6), hashes.view(), halves);
+    device.launch::<vectors_hash_bytes>(1, VECTOR_THREADS, arguments);
+    let hashes = hashes.values::<u64>().unwrap();
+    assert_eq!(hashes[0], hashes[1]);
 }
 
 fn norms<T, S, U>()

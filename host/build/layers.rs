@@ -124,7 +124,7 @@ struct Test<'a, G> {
 impl<'a, G: Graph> Test<'a, G> {
     fn new(below: &'a Below<'a, G>, seed: u64, progress: &'a Progress) -> Result<Self> {
         let mut nodes = sampled(below.nodes(), SAMPLE, seed);
-        nodes.iter_mut().for_each(|node| *node = below.repeated.other(*node));
+        nodes.iter_mut().for_each(|node| *node = below.repeated.nth_unique(*node));
         nodes.retain(|&node| !below.graph.neighbors(node).is_empty());
         let (medians, norms) = (below.medians(&nodes)?, below.norms(&nodes)?);
         Ok(Self { below, nodes, medians, norms, progress })

@@ -5,8 +5,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rayon::prelude::*;
+use tagore_device::vectors::hash::Least;
 
-use crate::{Progress, Result};
+use crate::{ElementType, Progress, Result};
 
 /// Bytes of a row that the first hash covers; shorter rows are hashed whole.
 pub(super) const SAMPLED: usize = 64;
@@ -35,9 +36,43 @@ pub(super) fn sample(bytes: &[u8]) -> [u8; SAMPLED] {
     }
     const PIECE: usize = SAMPLED / PLACES;
     for (place, piece) in sampled.chunks_exact_mut(PIECE).enumerate() {
-        piece.copy_from_slice(&bytes[place * (bytes.len() - PIECE) / (PLACES - 1)..][..PIECE]);
+        // Pieces begin where values of any type do.
+        let begin = place * (bytes.len() - PIECE) / (PLACES - 1) / size_of::<u32>() * size_of::<u32>();
+        piece.copy_from_slice(&bytes[begin..][..PIECE]);
     }
     sampled
+}
+
+/// The magnitudes below which values of `element` count as zero: -0.0 does, and so do values of f32
+/// and bf16 whose squares f32 does not hold.
+pub(crate) const fn least(element: ElementType) -> Least {
+    /// The bits of 2^-75.
+    const SQUARE_VANISHES: u32 = (127 - 75) << 23;
+    match element {
+        ElementType::F32 => Least { word: SQUARE_VANISHES, half: 0 },
+        ElementType::Bf16 => Least { word: 0, half: SQUARE_VANISHES >> 16 },
+        ElementType::F16 => Least { word: 0, half: 1 },
+        ElementType::U8 | ElementType::I8 | ElementType::B1 => Least { word: 0, half: 0 },
+    }
+}
+
+/// The bytes of a row with zeros for values that count as zero: equal for rows of equal values.
+pub(super) fn by_value(bytes: &[u8], element: ElementType) -> Cow<'_, [u8]> {
+    let least = least(element);
+    if least == (Least { word: 0, half: 0 }) {
+        return Cow::Borrowed(bytes);
+    }
+    let (words, rest) = bytes.as_chunks::<4>();
+    let (halves, _) = rest.as_chunks::<2>();
+    let word = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes);
+    let half = |bytes: &[u8; 2]| u32::from(u16::from_le_bytes(*bytes));
+    let is_whole = |bits: u32| least.apply(bits) == bits;
+    if words.iter().map(word).all(is_whole) && halves.iter().map(half).all(is_whole) {
+        return Cow::Borrowed(bytes);
+    }
+    let words = words.iter().flat_map(|bytes| least.apply(word(bytes)).to_le_bytes());
+    let halves = halves.iter().flat_map(|bytes| (least.apply(half(bytes)) as u16).to_le_bytes());
+    Cow::Owned(words.chain(halves).collect())
 }
 
 /// A 64-bit hash.

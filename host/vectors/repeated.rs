@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::gpu::Lent;
-use super::hashes::{Hashed, SAMPLED, hash, hash_all, pairs_of, sample, shared};
+use super::hashes::{Hashed, SAMPLED, by_value, hash, hash_all, pairs_of, sample, shared};
 use super::norms::normalise;
 use super::space::Space;
 use super::{Access, TypedRows, with_matrix};
@@ -33,13 +33,17 @@ pub(crate) const PEAK_BYTES: usize = 3 * size_of::<Hashed>();
 /// Memory in bytes per repeated row.
 pub(crate) const KEPT_BYTES: usize = 2 * size_of::<[u32; 2]>();
 
-/// A graph leaves out repeated rows if at least one row in this many repeats another.
+/// A graph leaves out repeated rows if at least one row in this many repeats another, ...
 const ONE_IN: usize = 100;
+
+/// ... or if a group has more rows than this: its rows would fill the lists and beams of others.
+const LARGEST: usize = 8;
 
 /// The rows of a data set that repeat an earlier row.
 ///
-/// Rows are equal if all their bytes are equal: under cosine the bytes of the normalised rows,
-/// where all zero vectors are equal. The first row of a group of equal rows represents the group.
+/// Rows are equal if all their values are equal, whatever the signs of zeros: under cosine the
+/// values of the normalised rows, where all zero vectors are equal. The first row of a group of
+/// equal rows represents the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repeated {
     /// Pairs of repeated row and first row of its group, ascending.
@@ -56,10 +60,10 @@ impl Repeated {
     /// If the work is cancelled.
     pub(crate) fn of(base: &Vectors, space: &Space<'_>, progress: &Progress) -> Result<Self> {
         if let Some(lent) = space.vectors().lent() {
-            return Self::on_device(lent, space.zero(), progress);
+            return Self::on_device(lent, progress);
         }
         if space.metric() == Metric::Cosine {
-            return Self::by(hash, (space.vectors(), space.zero()), progress);
+            return Self::by(hash, space.vectors(), progress);
         }
         Self::find(base, progress)?;
         Ok(base.repeated.get().map(|known| Self::clone(known)).unwrap_or_default())
@@ -72,7 +76,7 @@ impl Repeated {
     /// If the work is cancelled.
     pub(crate) fn find(base: &Vectors, progress: &Progress) -> Result<()> {
         if base.repeated.get().is_none() {
-            let found = Self::by(hash, (base, &[]), progress)?;
+            let found = Self::by(hash, base, progress)?;
             // Whoever else looked for them found the same.
             let _ = base.repeated.set(Arc::new(found));
         }
@@ -81,13 +85,10 @@ impl Repeated {
 
     /// [`of`](Self::of) for rows on a device, which hashes them. Rows of equal hashes alone are
     /// copied to the host.
-    fn on_device(lent: &Lent, zero: &[bool], progress: &Progress) -> Result<Self> {
-        let is_zero = |row: u32| zero.get(row as usize) == Some(&true);
-        let mut hashes = lent.hashes()?;
-        // Zeros may differ in sign.
-        hashes.iter_mut().zip(zero).filter(|(_, is_zero)| **is_zero).for_each(|(hash, _)| *hash = 0);
+    fn on_device(lent: &Lent, progress: &Progress) -> Result<Self> {
+        let hashes = lent.hashes()?;
         let hashed = shared(&hashes, |row| row as u32);
-        let row_bytes = lent.layout().stride;
+        let (row_bytes, element) = (lent.layout().stride, lent.layout().element);
         let (mut pairs, mut first) = (Vec::new(), 0);
         while first < hashed.len() {
             progress.check()?;
@@ -100,8 +101,8 @@ impl Repeated {
             let rows: &[u8] = bytemuck::cast_slice(&words);
             let places: HashMap<u32, usize> = ids.iter().copied().zip(0..).collect();
             let bytes = |row: u32| {
-                let place = if is_zero(row) { None } else { places.get(&row) };
-                Cow::Borrowed(place.map_or(&[][..], |place| &rows[place * row_bytes..][..row_bytes]))
+                let place = places.get(&row);
+                by_value(place.map_or(&[][..], |place| &rows[place * row_bytes..][..row_bytes]), element)
             };
             for run in runs(part) {
                 pairs.extend(pairs_of(run, bytes, progress)?);
@@ -121,41 +122,33 @@ impl Repeated {
             return Ok(Self::clone(known));
         }
         base.advise(Access::InOrder);
-        let rows = base.rows();
-        let bytes = |row: u32| match metric {
-            Metric::L2 | Metric::InnerProduct => Cow::Borrowed(bytes_of(rows, row)),
-            Metric::Cosine => {
-                let mut values = base.row(row as usize).into_owned();
-                let bytes: &[u8] = if normalise(&mut values) { bytemuck::cast_slice(&values) } else { &[] };
-                Cow::Owned(bytes.to_vec())
-            }
+        if metric != Metric::Cosine {
+            return Self::by(hash, base, progress);
+        }
+        let bytes = |row: u32| {
+            let mut values = base.row(row as usize).into_owned();
+            normalise(&mut values);
+            Cow::Owned(bytemuck::cast_slice(&values).to_vec())
         };
-        let element = if metric == Metric::Cosine { ElementType::F32 } else { base.element_type() };
-        Self::by_bytes(hash, (base, element.row_bytes(base.dim())), bytes, progress)
+        Self::by_bytes(hash, (base, ElementType::F32), bytes, progress)
     }
 
     /// [`of`](Self::of) with another hash.
-    fn by(
-        hash: impl Fn(&[u8]) -> u64 + Sync,
-        (base, zero): (&Vectors, &[bool]),
-        progress: &Progress,
-    ) -> Result<Self> {
+    fn by(hash: impl Fn(&[u8]) -> u64 + Sync, base: &Vectors, progress: &Progress) -> Result<Self> {
         let rows = base.rows();
-        let bytes = |row: u32| {
-            // Zeros may differ in sign.
-            let is_zero = zero.get(row as usize) == Some(&true);
-            Cow::Borrowed(if is_zero { &[][..] } else { bytes_of(rows, row) })
-        };
-        Self::by_bytes(hash, (base, base.element_type().row_bytes(base.dim())), bytes, progress)
+        let bytes = |row: u32| Cow::Borrowed(bytes_of(rows, row));
+        Self::by_bytes(hash, (base, base.element_type()), bytes, progress)
     }
 
-    /// Finds the repeated rows of `base`; `bytes` returns the `row_bytes` bytes of a row.
+    /// Finds the repeated rows of `base`; `bytes` returns the bytes of a row of values of
+    /// `element`.
     fn by_bytes<'a>(
         hash: impl Fn(&[u8]) -> u64 + Sync,
-        (base, row_bytes): (&Vectors, usize),
+        (base, element): (&Vectors, ElementType),
         bytes: impl Fn(u32) -> Cow<'a, [u8]> + Sync,
         progress: &Progress,
     ) -> Result<Self> {
+        let row_bytes = element.row_bytes(base.dim());
         let mut hashes: Vec<u64> = zeros(base.len());
         // In order, so that a disk reads the next parts meanwhile.
         let part = (PART_BYTES / row_bytes).max(1);
@@ -163,11 +156,20 @@ impl Repeated {
             let first = number * part;
             base.prefetch(first..first + 3 * part);
             base.populate(first..first + part);
-            hash_all(hashes, |place| hash(&sample(&bytes((first + place) as u32))), progress)?;
+            hash_all(
+                hashes,
+                |place| hash(&by_value(&sample(&bytes((first + place) as u32)), element)),
+                progress,
+            )?;
         }
         let hashed = shared(&hashes, |row| row as u32);
         drop(hashes);
         progress.check()?;
+        // Only rows that may repeat others are read whole.
+        let bytes = |row: u32| match bytes(row) {
+            Cow::Borrowed(bytes) => by_value(bytes, element),
+            Cow::Owned(bytes) => Cow::Owned(by_value(&bytes, element).into_owned()),
+        };
 
         // Long runs are divided by the hash of whole rows.
         let (mut short, mut long): (Vec<Hashed>, Vec<u32>) = (Vec::new(), Vec::new());
@@ -204,9 +206,11 @@ impl Repeated {
         Self { pairs, groups }
     }
 
-    /// Whether a graph without the repeated rows pays.
-    pub(crate) fn pay(&self, rows: usize) -> bool {
-        !self.is_empty() && self.len().saturating_mul(ONE_IN) >= rows
+    /// Whether a graph of the data set, of `rows` rows, should leave out the repeated ones.
+    pub(crate) fn is_worth_grouping(&self, rows: usize) -> bool {
+        let is_share = || self.len().saturating_mul(ONE_IN) >= rows;
+        let has_large = || self.groups.windows(LARGEST).any(|copies| copies[0][0] == copies[LARGEST - 1][0]);
+        !self.is_empty() && (is_share() || has_large())
     }
 
     /// The number of repeated rows.
@@ -273,7 +277,7 @@ impl Repeated {
     }
 
     /// Row number `place` among the rows that repeat no other.
-    pub(crate) fn other(&self, place: u32) -> u32 {
+    pub(crate) fn nth_unique(&self, place: u32) -> u32 {
         let (mut least, mut most) = (0, self.pairs.len() as u32);
         // Before the repeated row r, at place p of the repeated rows, there are r - p others.
         while least < most {
@@ -342,7 +346,8 @@ mod tests {
             if metric == Metric::Cosine && !normalise(&mut values) {
                 values.fill(0.0);
             }
-            values.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            // Adding zero takes the signs of zeros.
+            values.into_iter().map(|x| (x + 0.0).to_bits()).collect::<Vec<_>>()
         };
         let first = |at: usize| (0..at).find(|&earlier| row(earlier) == row(at));
         (0..base.len()).filter_map(|at| Some([at as u32, first(at)? as u32])).collect()
@@ -361,7 +366,7 @@ mod tests {
         let raw = Repeated::of_base(base, metric, &silent).unwrap();
         let found = Repeated::of(base, &space, &silent).unwrap();
         assert_eq!(base.repeated.get().is_some(), metric != Metric::Cosine, "{what}, {metric}, remembered");
-        let rows = (space.vectors(), space.zero());
+        let rows = space.vectors();
         assert_eq!(raw, found, "{what}, {metric}, raw");
         assert_eq!(found.pairs, expected, "{what}, {metric}");
         // Hashes with many collisions.
@@ -375,7 +380,10 @@ mod tests {
         assert_eq!(Repeated::of(&read, &space, &silent).unwrap(), found, "{what}, {metric}, known");
         assert_eq!(Repeated::of_base(&read, metric, &silent).unwrap(), found, "{what}, {metric}, known raw");
         let others = found.others(0..base.len());
-        assert!(others.iter().zip(0..).all(|(&row, place)| found.other(place) == row), "{what}, {metric}");
+        assert!(
+            others.iter().zip(0..).all(|(&row, place)| found.nth_unique(place) == row),
+            "{what}, {metric}"
+        );
         let parts = [found.others(0..base.len() / 3), found.others(base.len() / 3..base.len())];
         assert_eq!(parts.concat(), others, "{what}, {metric}");
         assert_eq!(others.len() + found.len(), base.len());
@@ -421,7 +429,7 @@ mod tests {
     fn equality_of_rows_depends_on_the_metric() {
         let rows = vec![1.0, 0.0, 2.0, 0.0, 0.0, 0.0, -0.0, 0.0, 1.0, 0.0, 0.0, -0.0];
         let base = Vectors::from_f32(rows, 2).unwrap();
-        assert_eq!(check(&base, Metric::L2, "signs").pairs, [[4, 0]]);
+        assert_eq!(check(&base, Metric::L2, "signs").pairs, [[3, 2], [4, 0], [5, 2]]);
         assert_eq!(check(&base, Metric::Cosine, "signs").pairs, [[1, 0], [3, 2], [4, 0], [5, 2]]);
         let one = Vectors::from_f32(vec![1.0], 1).unwrap();
         assert!(check(&one, Metric::L2, "one row").is_empty());

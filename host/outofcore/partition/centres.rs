@@ -37,7 +37,7 @@ pub(crate) fn find_centres(input: &PartitionInput<'_>, chunk_rows: usize) -> Res
     let count = (clusters * SAMPLE_PER_CLUSTER).min(n);
     let draws = |iteration, index: u32| Draws::new(seed, Stage::Cells, iteration, index.into());
     base.advise(Access::AtRandom);
-    let row_of = |i: u32| repeated.other(drawn(draws(0, i), i, count as u32, n as u32)) as usize;
+    let row_of = |i: u32| repeated.nth_unique(drawn(draws(0, i), i, count as u32, n as u32)) as usize;
     let rows: Vec<usize> = (0..count as u32).into_par_iter().map(row_of).collect();
     for rows in rows.chunks(READ_AT_ONCE) {
         progress.check()?;

@@ -23,7 +23,7 @@ pub(crate) fn find_repeated(
         return Ok(Repeated::default());
     }
     let repeated = Repeated::of_base(base, builder.descent.metric, progress)?;
-    if !repeated.pay(base.len()) {
+    if !repeated.is_worth_grouping(base.len()) {
         return Ok(Repeated::default());
     }
     let (rows, repeated_rows) = (base.len() - repeated.len(), repeated.len());

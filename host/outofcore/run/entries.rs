@@ -32,7 +32,7 @@ pub(crate) fn entry_points(
         Entry::Medoid => spread(base, embedding, nodes),
         Entry::Random => {
             let places = random_entries(base.len() - repeated.len(), builder.descent.seed);
-            places.into_iter().map(|place| repeated.other(place)).collect()
+            places.into_iter().map(|place| repeated.nth_unique(place)).collect()
         }
     }
 }

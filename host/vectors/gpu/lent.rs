@@ -19,6 +19,7 @@ use tagore_device::vectors::{Strided, VECTOR_ROWS, VECTOR_THREADS};
 use super::{OnDevice, Pick, RowsAt, stage_kernels, stride};
 use crate::gpu::{Borrowed, Buffer, Gpu, MemoryPlan};
 use crate::memory::zeros;
+use crate::vectors::hashes::least;
 use crate::vectors::shape::with_device_type;
 use crate::vectors::{ElementType, Layout};
 use crate::{Device, Result};
@@ -241,7 +242,7 @@ impl Lent {
         self.layout
     }
 
-    /// A hash of each row's bytes.
+    /// A hash of each row's values.
     ///
     /// # Errors
     /// If the device lacks memory or fails.
@@ -251,14 +252,16 @@ impl Lent {
         let mut hashes: Buffer<u64> =
             MemoryPlan::new().with::<u64>("hashes", rows.count).reserve(gpu)?.buffer("hashes")?;
         let grid = [rows.blocks(rows.count), 1, 1];
+        let least = least(self.layout.element);
         // SAFETY: the rows are borrowed, `hashes` holds one value each; the download waits.
         unsafe {
             match rows.words() {
                 Some(words) => {
-                    gpu.launch::<vectors_hash_words>(grid, VECTOR_THREADS, (words, hashes.view_mut()))?;
+                    let arguments = (words, hashes.view_mut(), least);
+                    gpu.launch::<vectors_hash_words>(grid, VECTOR_THREADS, arguments)?;
                 }
                 None => {
-                    let arguments = (rows.in_bytes(), hashes.view_mut());
+                    let arguments = (rows.in_bytes(), hashes.view_mut(), least);
                     gpu.launch::<vectors_hash_bytes>(grid, VECTOR_THREADS, arguments)?;
                 }
             }
