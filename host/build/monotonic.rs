@@ -122,7 +122,8 @@ fn edges(
         space.rule_distances(near, left, from_near);
         let mut kept = 0;
         for place in 0..left.len() {
-            if slack * from_near[place] >= from_node[place] {
+            // Of nodes that coincide, one has an edge.
+            if from_near[place] > 0.0 && slack * from_near[place] >= from_node[place] {
                 (left[kept], from_node[kept]) = (left[place], from_node[place]);
                 kept += 1;
             }
@@ -191,8 +192,11 @@ mod tests {
             .sort_by(|&a, &b| distance(space, node, a).total_cmp(&distance(space, node, b)).then(a.cmp(&b)));
         let mut edges: Vec<u32> = Vec::new();
         for other in others {
-            if edges.iter().all(|&edge| slack * distance(space, edge, other) >= distance(space, node, other))
-            {
+            let stays = |edge: u32| {
+                let apart = distance(space, edge, other);
+                apart > 0.0 && slack * apart >= distance(space, node, other)
+            };
+            if edges.iter().all(|&edge| stays(edge)) {
                 edges.push(other);
             }
         }

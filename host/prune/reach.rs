@@ -1,5 +1,6 @@
 //! Reach: attaches unreachable nodes to a tree that grows from the entry points.
 
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -19,6 +20,9 @@ use crate::vectors::space::Space;
 
 /// The search for the reached nodes nearest to an unreached one.
 const NEAREST: BeamLimits = BeamLimits::all_of(64);
+
+/// A search for a lone node finds it if it is among this many of the nearest nodes found.
+const FOUND: usize = 32;
 
 /// Unreached nodes searched for at a time, on the same graph. The number is enough for all threads.
 /// It is small, since attaching one node may reach others and waste their searches.
@@ -64,12 +68,13 @@ pub(crate) fn connect(
         search.start(rows.len(), Start::at(entries))?;
     }
     let tree = Tree::from_entries(rows, entries);
-    let mut near = Near { space, entries, on_device, searches: Mutex::default(), progress };
+    let start = Start::at(entries);
+    let mut near = Near { space, start, on_device, searches: Mutex::default(), progress };
     let listed = (space.metric() == Metric::InnerProduct).then(|| listed(rows));
     let left_out = |node: u32| {
         listed.as_ref().is_some_and(|listed| !is_set(&listed[node as usize])) && space.is_short(node)
     };
-    let (mut attached, mut first) = (0, 0);
+    let (mut attached, mut first, mut recent) = (0, 0, VecDeque::new());
     loop {
         let unreached: Vec<u32> =
             (first..nodes).filter(|&node| !tree.is_reached(node) && !left_out(node)).take(SEARCHES).collect();
@@ -82,13 +87,14 @@ pub(crate) fn connect(
             }
             progress.check()?;
             // Earlier nodes of this round may have filled the nodes found, so a new search follows.
-            // Its results may have edges of the tree alone, so the last attempt tries all reached
-            // nodes: one has room.
-            for attempt in 0..3 {
-                if attempt == 1 {
-                    candidates = near.reached(rows, &[node])?.concat();
-                } else if attempt == 2 {
-                    candidates = (0..nodes).filter(|&id| tree.is_reached(id)).collect();
+            // Its results may have edges of the tree alone, as many equal rows have. Nodes attached
+            // just before are leaves with room, or all reached nodes are tried: one has room.
+            for attempt in 0..4 {
+                match attempt {
+                    0 => {}
+                    1 => candidates = near.reached(rows, &[node])?.concat(),
+                    2 => candidates = recent.iter().copied().collect(),
+                    _ => candidates = (0..nodes).filter(|&id| tree.is_reached(id)).collect(),
                 }
                 if let Some(parent) = attach(space, rows, &tree, node, &candidates)? {
                     near.changed(rows, parent)?;
@@ -97,6 +103,10 @@ pub(crate) fn connect(
                 }
             }
             attached += 1;
+            if recent.len() == SEARCHES {
+                recent.pop_front();
+            }
+            recent.push_back(node);
         }
     }
 }
@@ -104,7 +114,7 @@ pub(crate) fn connect(
 /// Searches for the reached nodes nearest to unreached ones.
 struct Near<'a> {
     space: &'a Space<'a>,
-    entries: &'a [u32],
+    start: Start<'a>,
     /// The graph on the device of a base outside host memory.
     on_device: Option<&'a mut NodeSearch>,
     /// Searches on the CPU are reused, since each has a bit per node.
@@ -122,7 +132,7 @@ impl Near<'_> {
                 |keys: &[Key]| keys.iter().filter(|&&key| key != key::NONE).map(|&key| key as u32).collect();
             return Ok(keys.chunks_exact(beam).map(found).collect());
         }
-        let start = Start::at(self.entries);
+        let start = self.start;
         let free = || self.searches.lock().unwrap_or_else(PoisonError::into_inner);
         let search = |&node: &u32| {
             let taken = free().pop();
@@ -140,6 +150,43 @@ impl Near<'_> {
     fn changed(&mut self, rows: &GraphRows, node: u32) -> Result<()> {
         self.on_device.as_mut().map_or(Ok(()), |search| search.set_row(node, rows.padded_row(node)))
     }
+}
+
+/// Gives each of the `lone` nodes, far from all others, that a search from `start` does not find an
+/// edge from the nearest node that it finds, and returns the number of these edges. Few edges lead
+/// to such a node, and those from nodes that a search for it may not expand.
+///
+/// All nodes reached from `first` stay reached. Rows that are on a device alone are left as they are.
+pub(crate) fn find_lone(
+    space: &Space<'_>,
+    rows: &mut GraphRows,
+    (lone, start, first): (&[u32], Start<'_>, &[u32]),
+    progress: &Progress,
+) -> Result<usize> {
+    if lone.is_empty() || !space.vectors().is_readable() {
+        return Ok(0);
+    }
+    let tree = Tree::from_entries(rows, first);
+    let mut near = Near { space, start, on_device: None, searches: Mutex::default(), progress };
+    // An edge to a lone node is long: another would replace it.
+    let (mut added, mut used) = (0, HashSet::new());
+    for nodes in lone.chunks(SEARCHES) {
+        progress.check()?;
+        for (&node, found) in nodes.iter().zip(near.reached(rows, nodes)?) {
+            if found[..found.len().min(FOUND)].contains(&node) {
+                continue;
+            }
+            let candidates: Vec<u32> = found
+                .into_iter()
+                .filter(|&id| id != node && !used.contains(&id) && tree.is_reached(id))
+                .collect();
+            if let Some(parent) = attach(space, rows, &tree, node, &candidates)? {
+                used.insert(parent);
+                added += 1;
+            }
+        }
+    }
+    Ok(added)
 }
 
 /// Whether a node that should be reached has no incoming edge.
