@@ -7,6 +7,7 @@ mod bf16;
 mod build;
 mod cancelled;
 mod compressed;
+mod dirty;
 mod diskann;
 mod faulty_imports;
 mod filtered;

@@ -4,6 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use super::graph::{OnDevice, PrunedRows};
+use super::spots::Odd;
 use super::{Below, BuildStats, Builder, Target, estimate};
 use crate::descent::{DescentStats, KnnGraph, KnnSample, sampled};
 use crate::gpu::Gpu;
@@ -70,12 +71,16 @@ impl Builder {
         let [checking, building] = self.descent.progress.parts([CHECK, 1.0 - CHECK]);
         let space = Space::new(base, self.descent.metric, &checking)?;
         let began = Instant::now();
-        let is_grouped = self.grouped && graph.is_none();
-        let repeated = is_grouped.then(|| Repeated::of(base, &space, &checking)).transpose()?;
-        let repeated = repeated.filter(|repeated| repeated.pay(base.len()));
+        let repeated = self.grouped.then(|| Repeated::of(base, &space, &checking)).transpose()?;
+        let repeated = repeated.filter(|repeated| repeated.is_worth_grouping(base.len()));
         if let Some(repeated) = &repeated {
             let (rows, repeated) = (base.len() - repeated.len(), repeated.len());
             tracing::info!(rows, repeated, "equal rows are one node of the graph");
+            if graph.is_some() {
+                tracing::warn!(
+                    "equal rows fill the lists of the given k-NN graph: it is built anew without them"
+                );
+            }
         }
         let grouping = began.elapsed().as_secs_f64();
         let mut built = match (self.compression, repeated) {
@@ -109,8 +114,14 @@ impl Builder {
         let graph = descending.graph_on(space, k, gpu, graph)?;
         let sample = graph.sample(&nodes)?;
         let descent = graph.stats().clone();
+        let Odd { spots, lone } = graph.odd_rows(space)?;
+        if let Some(spots) = spots {
+            drop(graph);
+            let stats = BuildStats { knn: k, descent, sample, ..BuildStats::default() };
+            return pruning.build_in_parts(base, &spots, stats);
+        }
         let (mut pruned, on_device) = pruning.prune(space, graph)?;
-        let (layered, search) = finishing.finish(base, space, &mut pruned, on_device)?;
+        let (layered, search) = finishing.finish(base, space, (&mut pruned, &lone), on_device)?;
 
         let Pruned { rows, stats: prune, .. } = pruned;
         let mut stats = BuildStats { knn: k, descent, prune, sample, ..BuildStats::default() };
@@ -260,13 +271,14 @@ impl Builder {
 
     /// Builds the layers that searches need, then attaches unreachable nodes. Nodes must be
     /// reachable from the entry points if the kind guarantees it, else from the lowest layer. With
-    /// neither, unreachable nodes are attached only if a node has no incoming edge. Returns the
+    /// neither, unreachable nodes are attached only if a node has no incoming edge. Searches for
+    /// the `lone` nodes must find them. Returns the
     /// start of searches, and the graph on the device if it is to stay there.
     fn finish(
         &self,
         base: &Vectors,
         space: &Space<'_>,
-        pruned: &mut Pruned,
+        (pruned, lone): (&mut Pruned, &[u32]),
         mut on_device: Option<OnDevice>,
     ) -> Result<(Layered, Option<NodeSearch>)> {
         let Pruned { rows, entries, stats } = pruned;
@@ -304,6 +316,8 @@ impl Builder {
             let on_device = search.as_mut().filter(|_| !is_readable);
             stats.attached = reach::connect(space, rows, from, (on_device, progress))? as u64;
         }
+        let start = (lone, layered.start(), from.unwrap_or(layered.first_nodes()));
+        stats.attached += reach::find_lone(space, rows, start, &self.descent.progress)? as u64;
         let mut kept = match search {
             _ if !self.kept => None,
             None => on_device.map(node_search).transpose()?,

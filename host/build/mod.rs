@@ -15,6 +15,7 @@ mod plan;
 mod plan_json;
 mod prepare;
 mod set;
+mod spots;
 mod stats;
 mod target;
 

@@ -7,6 +7,7 @@ use tagore_device::random::{Draws, Stage};
 use super::{GpuLists, KnnGraph};
 use crate::Result;
 use crate::gpu::Gpu;
+use crate::vectors::gpu::Pick;
 use crate::vectors::space::Space;
 
 /// Distances in sampled lists of a k-NN graph, for [`KnnTruth`](crate::KnnTruth).
@@ -30,7 +31,7 @@ impl KnnSample {
     /// The lists of `nodes` of a graph on a device.
     pub(crate) fn on_device(gpu: &Gpu, lists: &GpuLists, nodes: &[u32]) -> Result<Self> {
         let k = lists.k;
-        let keys = lists.some(gpu, nodes)?;
+        let keys = lists.some(gpu, Pick::Ids(nodes), 0..k)?;
         let ids = keys.iter().copied().map(key::id).collect();
         let distances = keys.into_iter().map(key::distance).collect();
         Ok(Self { k, nodes: nodes.to_vec(), ids, distances })

@@ -12,7 +12,7 @@ use super::header::{
     SECTIONS, Sections, header,
 };
 use super::{Absent, Adjacency, Description, Fingerprint, Identity, Index, Layer, beginning};
-use super::{Graph, Start};
+use super::{Graph, Spots, Start};
 use crate::atomic_file::AtomicFile;
 use crate::parallel::for_each_block_of;
 use crate::progress::Progress;
@@ -98,7 +98,7 @@ impl Index {
             parameters: json.parameters,
         };
         let entries = bytemuck::cast_slice(&map[header.sections[ENTRIES].clone()]).to_vec();
-        let layers = Layer::read(bytemuck::cast_slice(&map[header.sections[LAYERS].clone()]))
+        let mut layers = Layer::read(bytemuck::cast_slice(&map[header.sections[LAYERS].clone()]))
             .map_err(|found| Error::file(path, found, "contiguous layers"))?;
         let absent = Absent::read(bytemuck::cast_slice(&map[header.sections[ABSENT].clone()]), header.nodes)
             .map_err(|found| Error::file(path, found, "pairs of a repeated row and its first row"))?;
@@ -110,6 +110,7 @@ impl Index {
             max_degree: header.max_degree,
             nodes: header.nodes,
             entries,
+            spots: Spots::split_off(&mut layers),
             layers,
             growth: header.growth,
             absent,
@@ -297,8 +298,10 @@ impl IndexFile {
     /// # Errors
     /// If the file cannot be written, or a stale file cannot be deleted.
     pub(crate) fn commit(mut self, start: Start<'_>, absent: &[u32], stale: &[PathBuf]) -> Result<()> {
-        let Start { entries, layers, growth } = start;
-        let layers = Layer::words(layers);
+        let Start { entries, layers, growth, spots } = start;
+        let spots = spots.map(|spots| spots.layer().clone());
+        let layers: Vec<u32> =
+            Layer::words(layers).into_iter().chain(Layer::words(spots.as_slice())).collect();
         let section = &mut self.sections[ENTRIES].bytes;
         let (begin, room) = (section.start, section.len().next_multiple_of(PAGE));
         if size_of_val(entries).next_multiple_of(PAGE) != room {

@@ -8,6 +8,7 @@ mod formats;
 mod header;
 mod identity;
 mod layer;
+mod spots;
 mod start;
 mod statistics;
 
@@ -26,6 +27,7 @@ pub use fingerprint::Fingerprint;
 pub use formats::{Export, IndexFormat, RowSink};
 pub(crate) use identity::Identity;
 pub use layer::{Layer, MAX_LAYER_BEAM};
+pub(crate) use spots::Spots;
 pub(crate) use start::{Graph, Layered, Start};
 pub(crate) use statistics::Reach;
 pub use statistics::Statistics;
@@ -34,6 +36,10 @@ use crate::memory::zeros;
 use crate::parallel::for_each_block;
 use crate::vectors::{Access, Repeated, spread_rows};
 use crate::{Error, IdSet, Metric, Progress, Result, Vectors};
+
+/// Most rows of a dense spot that a search compares with its query one by one. So few take no longer
+/// than a walk, which may miss rows whose distances are hardly more than rounding errors.
+const SCANNED_SPOT: usize = 1024;
 
 /// The largest degree.
 pub const MAX_DEGREE: usize = 512;
@@ -66,6 +72,7 @@ pub struct Index {
     /// Lowest first.
     layers: Vec<Layer>,
     growth: Option<f32>,
+    spots: Option<Spots>,
     absent: Absent,
     adjacency: Adjacency,
     path: Option<PathBuf>,
@@ -126,6 +133,7 @@ impl Index {
             entries,
             layers: Vec::new(),
             growth: None,
+            spots: None,
             absent: Absent::default(),
             adjacency: Adjacency::Owned { degrees, neighbors },
             path: None,
@@ -233,6 +241,48 @@ impl Index {
         index
     }
 
+    /// The dense spots, which searches enter by their representatives; none of most data.
+    pub(crate) fn spots(&self) -> Option<&Spots> {
+        self.spots.as_ref()
+    }
+
+    /// Joins an index over `rows` of `base`, ascending, and indexes over the rows of dense spots,
+    /// whose first rows represent them: each with its rows, ascending, the first among the `rows`
+    /// too.
+    pub(crate) fn joined(self, base: &Vectors, rows: &[u32], inside: Vec<(Vec<u32>, Self)>) -> Result<Self> {
+        let places = Repeated::default().places(rows, base.len());
+        let mut index = self.renamed(base, rows, &places)?;
+        let Adjacency::Owned { degrees, neighbors } = &mut index.adjacency else { return Ok(index) };
+        let stride = index.max_degree;
+        let mut spots: BTreeMap<u32, Vec<u32>> =
+            index.spots.iter().flat_map(Spots::all).map(|(node, entries)| (node, entries.to_vec())).collect();
+        for (rows, part) in inside {
+            for (place, &row) in rows.iter().enumerate().skip(1) {
+                let near = part.neighbors(place);
+                degrees[row as usize] = near.len() as u32;
+                let slots = &mut neighbors[row as usize * stride..][..stride];
+                slots.iter_mut().zip(near).for_each(|(slot, &near)| *slot = rows[near as usize]);
+            }
+            // The representative has its edges of the part outside. A spot may have spots of its own.
+            let random = random_entries(rows.len(), part.description.seed);
+            let first: Vec<u32> = if rows.len() <= SCANNED_SPOT {
+                (0..rows.len() as u32).collect()
+            } else {
+                part.entries.iter().chain(part.neighbors(0)).chain(&random).copied().collect()
+            };
+            let own = std::iter::once((0, &first[..])).chain(part.spots.iter().flat_map(Spots::all));
+            for (node, entries) in own {
+                let known = spots.entry(rows[node as usize]).or_default();
+                let entries = entries.iter().map(|&entry| rows[entry as usize]);
+                known.extend(entries.filter(|&entry| entry != rows[node as usize]));
+                known.sort_unstable();
+                known.dedup();
+            }
+        }
+        let spots = Spots::new(&spots.into_iter().collect::<Vec<_>>());
+        Ok(Self { spots, ..index })
+    }
+
     /// The rows of the base that repeat an earlier row and are no nodes of the graph. Empty if the
     /// graph was built over all rows.
     ///
@@ -292,8 +342,10 @@ impl Index {
         let entries = self.entries.iter().map(|&entry| rows[entry as usize]).collect();
         let layers = self.layers.iter().map(|layer| layer.clone().renamed(rows)).collect();
         let fingerprint = Fingerprint::of(base)?;
-        let rows = PaddedRows { max_degree: stride, degrees, neighbors };
-        Ok(Self::new(self.description, fingerprint, rows, entries).with_layers(layers, self.growth))
+        let padded = PaddedRows { max_degree: stride, degrees, neighbors };
+        let spots = self.spots.map(|spots| spots.renamed(rows));
+        let index = Self::new(self.description, fingerprint, padded, entries);
+        Ok(Self { spots, ..index }.with_layers(layers, self.growth))
     }
 
     /// What tells this index from others.
@@ -303,13 +355,14 @@ impl Index {
 
     /// The start of a search.
     pub(crate) fn start(&self) -> Start<'_> {
-        let Self { entries, layers, growth, .. } = self;
-        Start { entries, layers, growth: *growth }
+        let Self { entries, layers, growth, spots, .. } = self;
+        Start { entries, layers, growth: *growth, spots: spots.as_ref() }
     }
 
     /// The nodes of the index itself where searches may start.
-    pub(crate) fn first_nodes(&self) -> &[u32] {
-        self.layers.first().map_or(&self.entries, Layer::nodes)
+    pub(crate) fn first_nodes(&self) -> Vec<u32> {
+        let outside = self.layers.first().map_or(&self.entries[..], Layer::nodes);
+        outside.iter().copied().chain(self.spots.iter().flat_map(Spots::all_entries)).collect()
     }
 
     /// The metric.
@@ -427,15 +480,26 @@ impl Index {
                 let expected = format!("ids below {}", self.nodes);
                 Err(Error::mismatch(self.describe(), format_args!("entry point {entry}"), expected))
             }
-            None if self.entries.iter().chain(self.first_nodes()).any(|&id| self.repeated().contains(id)) => {
+            None if self
+                .entries
+                .iter()
+                .chain(&self.first_nodes())
+                .any(|&id| self.repeated().contains(id)) =>
+            {
                 let found = "a repeated row as an entry point";
                 Err(Error::mismatch(self.describe(), found, "the first row of its group"))
             }
-            None if self.entries.iter().chain(self.first_nodes()).any(|&id| self.is_left_out(id)) => {
+            None if self.entries.iter().chain(&self.first_nodes()).any(|&id| self.is_left_out(id)) => {
                 let found = "an entry point that was left out of the build";
                 Err(Error::mismatch(self.describe(), found, "a node of the graph"))
             }
-            None => Layer::check(&self.layers, self.nodes, &self.entries, &self.describe()),
+            None => match &self.spots {
+                Some(spots) if !spots.is_sound(|node| (node as usize) < self.nodes) => {
+                    let found = "unsorted dense spots, or an unknown id in one";
+                    Err(Error::mismatch(self.describe(), found, "ascending ids of nodes"))
+                }
+                _ => Layer::check(&self.layers, self.nodes, &self.entries, &self.describe()),
+            },
         }
     }
 

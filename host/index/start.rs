@@ -1,6 +1,6 @@
 //! Graphs, and the start of searches in them.
 
-use super::Layer;
+use super::{Layer, Spots};
 
 /// A graph to search.
 pub(crate) trait Graph: Sync {
@@ -18,12 +18,14 @@ pub(crate) struct Start<'a> {
     /// neighbours of rank L and k are as L to k to the power of g. Under inner product, they differ
     /// by g ln(L / k) for a query of norm 1.
     pub growth: Option<f32>,
+    /// The dense spots of the graph, where a search goes on.
+    pub spots: Option<&'a Spots>,
 }
 
 impl<'a> Start<'a> {
     /// Without layers.
     pub(crate) fn at(entries: &'a [u32]) -> Self {
-        Self { entries, layers: &[], growth: None }
+        Self { entries, layers: &[], growth: None, spots: None }
     }
 }
 
@@ -47,6 +49,6 @@ impl Layered {
 
     pub(crate) fn start(&self) -> Start<'_> {
         let Self { entries, layers, growth } = self;
-        Start { entries, layers, growth: *growth }
+        Start { entries, layers, growth: *growth, spots: None }
     }
 }

@@ -111,7 +111,7 @@ impl Index {
     /// # Errors
     /// If the work is cancelled.
     pub(crate) fn unreachable(&self, progress: &Progress) -> Result<u64> {
-        let reach = Reach { graph: self, nodes: self.len(), first: self.first_nodes() };
+        let reach = Reach { graph: self, nodes: self.len(), first: &self.first_nodes() };
         reach.unreachable(self.repeated(), self.absent.left_out(), progress)
     }
 }

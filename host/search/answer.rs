@@ -3,6 +3,8 @@
 use tagore_device::key::{self, Key};
 
 use super::options::{Filter, Search};
+use crate::Index;
+use crate::index::Spots;
 use crate::vectors::Repeated;
 
 /// The parts of a search that decide which of the nodes found are its answer.
@@ -12,12 +14,13 @@ pub(super) struct Answer<'a> {
     radius: f32,
     filter: Option<Filter<'a>>,
     repeated: &'a Repeated,
+    spots: Option<&'a Spots>,
 }
 
 impl<'a> Answer<'a> {
-    pub(super) fn new(search: &Search<'a>, repeated: &'a Repeated) -> Self {
+    pub(super) fn new(search: &Search<'a>, index: &'a Index) -> Self {
         let Search { k, radius, filter, .. } = *search;
-        Self { k, radius, filter, repeated }
+        Self { k, radius, filter, repeated: index.repeated(), spots: index.spots() }
     }
 
     /// Writes the answer to `rows`: the nearest `k` rows of the `nodes` of a beam that pass, by
@@ -67,12 +70,20 @@ impl<'a> Answer<'a> {
         self.k
     }
 
-    pub(super) fn is_filtered(&self) -> bool {
-        self.filter.is_some()
+    /// Whether the answer takes the whole beam: to find the rows that pass a filter, or dense
+    /// spots.
+    pub(super) fn takes_beam(&self) -> bool {
+        self.filter.is_some() || self.spots.is_some()
+    }
+
+    /// Whether the search goes on in a dense spot that a node of the beam represents.
+    pub(super) fn meets_spot(&self, nodes: &[Key]) -> bool {
+        let is_met = |spots: &Spots| nodes.iter().any(|&key| !spots.entries_of(key as u32).is_empty());
+        self.spots.is_some_and(is_met)
     }
 
     /// Whether the first `k` nodes are the answer.
     pub(super) fn is_plain(&self) -> bool {
-        self.filter.is_none() && self.radius == f32::INFINITY && self.repeated.is_empty()
+        !self.takes_beam() && self.radius == f32::INFINITY && self.repeated.is_empty()
     }
 }

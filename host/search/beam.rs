@@ -5,7 +5,7 @@ use tagore_device::search::beam::stop::Stop;
 
 use super::breadth::Breadth;
 use super::visited::Visited;
-use crate::index::{Graph, Layer, Start};
+use crate::index::{Graph, Layer, Spots, Start};
 use crate::vectors::space::{Query, Space};
 
 /// Rows whose distances a scan computes at a time.
@@ -70,19 +70,44 @@ impl BeamSearch {
         self.visited.clear();
         self.beam.clear();
         let mut layers = start.layers.iter().rev();
-        let Some(top) = layers.next() else {
+        if let Some(top) = layers.next() {
+            self.visit(space, query, start.entries, top.beam(), &mut |_| ());
+            self.walk_layer(space, top, query);
+            for layer in layers {
+                self.keep(layer.beam());
+                self.walk_layer(space, layer, query);
+            }
+            self.keep(limits.beam);
+            self.beam.iter().for_each(|slot| on_visit(slot.key));
+        } else {
             self.visit(space, query, start.entries, limits.beam, &mut on_visit);
-            return self.walk(space, graph, query, limits, &mut on_visit);
-        };
-        self.visit(space, query, start.entries, top.beam(), &mut |_| ());
-        self.walk_layer(space, top, query);
-        for layer in layers {
-            self.keep(layer.beam());
-            self.walk_layer(space, layer, query);
         }
-        self.keep(limits.beam);
-        self.beam.iter().for_each(|slot| on_visit(slot.key));
         self.walk(space, graph, query, limits, &mut on_visit);
+        if let Some(spots) = start.spots {
+            self.walk_spots(space, graph, (spots, task), &mut on_visit);
+        }
+    }
+
+    /// Goes on inside the dense spots whose representatives were expanded.
+    fn walk_spots(
+        &mut self,
+        space: &Space<'_>,
+        graph: &impl Graph,
+        (spots, BeamTask { query, limits, .. }): (&Spots, BeamTask<'_>),
+        on_visit: &mut impl FnMut(Key),
+    ) {
+        // A spot may have spots of its own.
+        loop {
+            let expanded = self.beam.iter().filter(|slot| slot.expanded);
+            let entries: Vec<u32> =
+                expanded.flat_map(|slot| spots.entries_of(slot.key as u32)).copied().collect();
+            let before = self.computed;
+            self.visit(space, query, &entries, limits.beam, on_visit);
+            if self.computed == before {
+                return;
+            }
+            self.walk(space, graph, query, limits, on_visit);
+        }
     }
 
     fn walk_layer(&mut self, space: &Space<'_>, layer: &Layer, query: Query<'_>) {

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
 use super::answer::Answer;
@@ -73,6 +74,32 @@ impl Prepared<'_> {
         let mut short = short.into_inner().unwrap_or_else(PoisonError::into_inner);
         short.sort_unstable();
         Ok(Found { keys, short, computed: computed.into_inner(), ..Found::default() })
+    }
+
+    /// Searches for the queries that a GPU `found` to go on in dense spots.
+    pub(super) fn walk_spots(
+        &self,
+        queries: &Queries<'_>,
+        answer: &Answer<'_>,
+        walk: Walk<'_>,
+        (found, progress): (&mut Found, &Progress),
+    ) -> Result<()> {
+        let k = answer.k();
+        let search = |&query: &u32| {
+            progress.check()?;
+            let mut scratch = self.pool.take();
+            let before = scratch.computed();
+            let is_complete = self.walk(queries.query(query as usize), answer, walk, &mut scratch);
+            Ok((query, is_complete, scratch.rows.clone(), scratch.computed() - before))
+        };
+        let answers: Vec<_> = found.at_spots.par_iter().map(search).collect::<Result<_>>()?;
+        for (query, is_complete, rows, computed) in answers {
+            fill(&mut found.keys[query as usize * k..][..k], &rows);
+            found.short.extend((!is_complete).then_some(query));
+            found.computed += computed;
+        }
+        found.short.sort_unstable();
+        Ok(())
     }
 
     /// Searches for `query`; the answer is in `scratch.rows`. Returns false if too few nodes of the

@@ -21,7 +21,7 @@ use crate::quantize::Compression;
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
 use crate::vectors::{Access, DeviceResults};
-use crate::{Device, Error, Progress, Result, Vectors};
+use crate::{Device, Error, IdSet, Progress, Result, Vectors};
 
 /// Queries per batch on a GPU unless set.
 const BATCH: usize = 1 << 16;
@@ -60,6 +60,8 @@ pub(super) struct Found {
     pub keys: Vec<Key>,
     /// Queries whose beams hold too few passing rows, ascending.
     pub short: Vec<u32>,
+    /// Queries that a GPU leaves to the CPU, which goes on in dense spots, ascending.
+    pub at_spots: Vec<u32>,
     /// Distances computed.
     pub computed: u64,
     pub times: SharedTimes,
@@ -161,8 +163,9 @@ impl<'a> Engine<'a> {
             Way::Exact => Breadth::fixed(search.k),
         };
         let Breadth { beam, kept, .. } = breadth;
-        // The host picks the answer of a filtered search from the whole beam.
-        let k = if search.filter.is_some() { kept } else { search.k };
+        // The host picks the answer from the whole beam.
+        let takes_beam = Answer::new(search, &self.prepared.index).takes_beam();
+        let k = if takes_beam { kept } else { search.k };
         let walked = if self.coded.is_some() { search.reranked(kept, self.rerank) } else { k };
         let limits = BatchLimits { k, walked, breadth, width: self.width, batch: self.batch };
         if way != Way::Exact {
@@ -232,7 +235,7 @@ impl<'a> Engine<'a> {
         }
         results.check(queries.len() * search.k)?;
         let way = search.way(base.len());
-        let is_plain = Answer::new(&search, index.repeated()).is_plain();
+        let is_plain = Answer::new(&search, index).is_plain();
         if let (Way::Walk(_), Some((on_gpus, limits)), true) = (way, self.gpus_for(&search, way)?, is_plain)
             && results.is_on(on_gpus.gpus().first())
         {
@@ -265,7 +268,7 @@ impl<'a> Engine<'a> {
         let Prepared { index, base, space, .. } = &*self.prepared;
         search.check(base)?;
         let (way, k) = (search.way(base.len()), search.k);
-        let answer = Answer::new(&search, index.repeated());
+        let answer = Answer::new(&search, index);
         let on_gpus = self.gpus_for(&search, way)?;
         let mut found = match (way, on_gpus) {
             (Way::Walk(beam), None) => {
@@ -274,8 +277,15 @@ impl<'a> Engine<'a> {
                 let walk = self.walk(&search, beam, Some(progress))?;
                 self.prepared.walk_all(queries, &answer, walk, progress)?
             }
-            (Way::Walk(_), Some((on_gpus, limits))) => {
-                on_gpus.search(space, queries, (&answer, limits), progress)?
+            (Way::Walk(beam), Some((on_gpus, limits))) => {
+                let mut found = on_gpus.search(space, queries, (&answer, limits), progress)?;
+                if !found.at_spots.is_empty() {
+                    space.vectors().on_host()?;
+                    queries.vectors().on_host()?;
+                    let walk = self.walk(&search, beam, Some(progress))?;
+                    self.prepared.walk_spots(queries, &answer, walk, (&mut found, progress))?;
+                }
+                found
             }
             (Way::Exact, _) => Found {
                 keys: vec![key::NONE; queries.len() * k],
@@ -283,12 +293,26 @@ impl<'a> Engine<'a> {
                 ..Found::default()
             },
         };
-        if let (Some(filter), false) = (search.filter, found.short.is_empty()) {
+        if self.wants_all(&search) {
+            let rows = (0..).zip(found.keys.chunks_exact(k));
+            let is_short = |row: &[Key]| row.last() == Some(&key::NONE);
+            found.short.extend(rows.filter(|(_, row)| is_short(row)).map(|(query, _)| query));
+        }
+        if !found.short.is_empty() {
+            let filter = search.filter.unwrap_or(Filter::Accept(&|_| true));
             // Too few queries remain of a walk to upload the passing rows for.
             let gpus = self.gpus().filter(|_| way == Way::Exact);
             self.search_passing(queries, (filter, &answer), gpus, (&mut found, progress))?;
         }
         Ok(found)
+    }
+
+    /// Whether every answer of a search has k rows. The graph may lead to fewer, as under inner
+    /// product, where short rows are not attached.
+    fn wants_all(&self, search: &Search<'_>) -> bool {
+        let left_out = self.index().left_out().map_or(0, IdSet::len);
+        let is_whole = search.filter.is_none() && search.radius == f32::INFINITY;
+        is_whole && search.k <= self.base().len() - left_out
     }
 
     /// Answers the queries that are `short` by exact search over the rows that pass.
@@ -329,7 +353,7 @@ impl<'a> Engine<'a> {
         let Prepared { index, base, space, pool, advised } = &*self.prepared;
         search.check(base)?;
         let way = search.way(base.len());
-        let answer = Answer::new(&search, index.repeated());
+        let answer = Answer::new(&search, index);
         if let Some((on_gpus, limits)) = self.gpus_for(&search, way)? {
             let silent = Progress::silent();
             let queries = Vectors::from_f32(row.to_vec(), row.len())?;
@@ -339,6 +363,9 @@ impl<'a> Engine<'a> {
             }
             let (mut keys, stage) = (vec![key::NONE; search.k], silent.stage("search", 1));
             on_gpus.first().search(space, &queries, limits, KeysTo::One(&mut keys), &stage)?;
+            if self.wants_all(&search) && keys.last() == Some(&key::NONE) {
+                return Ok(self.run(&queries, search, &silent)?.neighbors(0).collect());
+            }
             return Ok(keys.into_iter().take_while(|&key| key != key::NONE).map(Neighbor::of).collect());
         }
         space.vectors().on_host()?;
@@ -356,7 +383,8 @@ impl<'a> Engine<'a> {
             }
             Way::Exact => false,
         };
-        if let (Some(filter), false) = (search.filter, is_complete) {
+        if !is_complete || self.wants_all(&search) && scratch.rows.len() < search.k {
+            let filter = search.filter.unwrap_or(Filter::Accept(&|_| true));
             let Scratch { search, rows, .. } = &mut *scratch;
             search.scan(space, query, answer.k(), |with| {
                 filter.each(base.len(), |id| {

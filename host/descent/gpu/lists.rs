@@ -1,5 +1,7 @@
 //! A k-NN graph on a device.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
@@ -38,19 +40,28 @@ impl GpuLists {
         Self::upload(gpu, &graph.keys(), graph.len(), graph.k(), graph.metric())
     }
 
-    /// Copies the keys of some nodes to the host.
-    pub(crate) fn some(&self, gpu: &Gpu, nodes: &[u32]) -> Result<Vec<Key>> {
-        let (bytes, count) = (self.k * size_of::<Key>(), self.order.len());
-        let mut keys = vec![key::NONE; nodes.len() * self.k];
+    /// Copies the keys of some nodes to the host, those of a range of places in each list.
+    pub(crate) fn some(&self, gpu: &Gpu, nodes: Pick<'_>, places: Range<usize>) -> Result<Vec<Key>> {
+        let (bytes, count) = (places.len() * size_of::<Key>(), self.order.len());
+        let mut keys = vec![key::NONE; nodes.len() * places.len()];
         if keys.is_empty() {
             return Ok(keys);
         }
         let room = MemoryPlan::new().with::<Key>("keys of nodes", keys.len()).reserve(gpu)?;
         let mut room: Buffer<Key> = room.buffer("keys of nodes")?;
-        let rows = RowsAt { values: self.keys.view().cast(), stride: bytes, count, dim: bytes, size: 1 };
-        rows.copy(gpu, Pick::Ids(nodes), (room.view_mut().cast(), bytes), false)?;
+        let (values, stride) = (self.keys.view().offset(places.start).cast(), self.k * size_of::<Key>());
+        let rows = RowsAt { values, stride, count, dim: bytes, size: 1 };
+        rows.copy(gpu, nodes, (room.view_mut().cast(), bytes), false)?;
         room.download(&mut keys)?;
         Ok(keys)
+    }
+
+    /// The last distance of each list, infinite where it is not full.
+    pub(crate) fn last_distances(&self, gpu: &Gpu) -> Result<Vec<f32>> {
+        let all = Pick::Range(0..if self.k == 0 { 0 } else { self.order.len() });
+        let last = self.some(gpu, all, self.k.saturating_sub(1)..self.k)?;
+        let distance = |key: Key| if key == key::NONE { f32::INFINITY } else { key::distance(key) };
+        Ok(last.into_par_iter().map(distance).collect())
     }
 
     /// Copies the keys to the host.

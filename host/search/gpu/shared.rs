@@ -9,7 +9,7 @@ use tagore_device::key::{self, Key};
 
 use super::launch::Work;
 use super::{BatchLimits, KeysTo, OnGpu};
-use crate::gpu::{Gpu, Gpus, SharedTimes};
+use crate::gpu::{Gpu, Gpus};
 use crate::index::Index;
 use crate::parallel::shares;
 use crate::progress::StageProgress;
@@ -19,6 +19,15 @@ use crate::search::engine::{Found, fill};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
 use crate::{Progress, Result};
+
+/// Why the beam of a query does not tell its answer.
+#[derive(Clone, Copy)]
+enum Left {
+    /// Too few of its rows pass the filter.
+    Short,
+    /// The search goes on in a dense spot.
+    AtSpot,
+}
 
 /// An index and its base on each of one or more GPUs.
 pub(crate) struct OnGpus {
@@ -72,8 +81,8 @@ impl OnGpus {
         self.copies.swap_remove(0)
     }
 
-    /// Searches for each of `queries`; each GPU takes a range of them. In the answer of a filtered
-    /// search, `limits.k` is the beam.
+    /// Searches for each of `queries`; each GPU takes a range of them. If the answer takes the beam,
+    /// `limits.k` is the beam.
     ///
     /// # Errors
     /// If a device lacks memory or fails, a limit exceeds that of a device, or the work is
@@ -96,23 +105,29 @@ impl OnGpus {
         }
         let search = |(copy, range, keys): (&OnGpu, Range<usize>, &mut [Key])| {
             let part = queries.part(range.clone())?;
-            let (short, work) = copy.search_part(space, &part, (answer, limits), keys, &stage)?;
-            Ok((short.into_iter().map(move |query| query + range.start as u32), work))
+            let (left, work) = copy.search_part(space, &part, (answer, limits), keys, &stage)?;
+            let left = left.into_iter().map(move |(query, why)| (query + range.start as u32, why));
+            Ok((left, work))
         };
         let found = self.gpus.run_stage(&stage, parts, search)?;
-        let (mut times, mut short, mut computed) = (SharedTimes::default(), Vec::new(), 0);
-        for (short_here, work) in found {
-            short.extend(short_here);
-            computed += work.computed;
-            times.add(work.kernels);
+        let mut all = Found { keys, ..Found::default() };
+        for (left, work) in found {
+            for (query, why) in left {
+                match why {
+                    Left::Short => all.short.push(query),
+                    Left::AtSpot => all.at_spots.push(query),
+                }
+            }
+            all.computed += work.computed;
+            all.times.add(work.kernels);
         }
-        Ok(Found { keys, short, computed, times })
+        Ok(all)
     }
 }
 
 impl OnGpu {
-    /// Writes the answers of `queries` to `keys`. Returns the queries whose beams hold too few
-    /// passing rows, ascending.
+    /// Writes the answers of `queries` to `keys`. Returns the queries whose answers are still to be
+    /// found, ascending.
     fn search_part(
         &self,
         space: &Space<'_>,
@@ -120,9 +135,9 @@ impl OnGpu {
         (answer, limits): (&Answer<'_>, BatchLimits),
         keys: &mut [Key],
         stage: &StageProgress<'_>,
-    ) -> Result<(Vec<u32>, Work)> {
+    ) -> Result<(Vec<(u32, Left)>, Work)> {
         let (k, width) = (answer.k(), limits.k);
-        if !answer.is_filtered() {
+        if !answer.takes_beam() {
             let work = self.search(space, queries, limits, KeysTo::Host(keys), stage)?;
             if !answer.is_plain() {
                 keys.par_chunks_exact_mut(k).for_each_init(Vec::new, |rows, slots| {
@@ -132,18 +147,21 @@ impl OnGpu {
             }
             return Ok((Vec::new(), work));
         }
-        let mut short: Vec<u32> = Vec::new();
+        let mut left: Vec<(u32, Left)> = Vec::new();
         let mut take = |first: usize, beams: &[Key]| {
             let slots = keys[first * k..].par_chunks_exact_mut(k).zip(beams.par_chunks_exact(width));
-            let is_short = slots.map_init(Vec::new, |rows, (slots, beam)| {
+            let why = slots.map_init(Vec::new, |rows, (slots, beam)| {
+                if answer.meets_spot(beam) {
+                    return Some(Left::AtSpot);
+                }
                 let is_complete = answer.take(beam.iter().copied(), width, rows);
                 fill(slots, rows);
-                !is_complete
+                (!is_complete).then_some(Left::Short)
             });
-            let is_short: Vec<bool> = is_short.collect();
-            short.extend((first as u32..).zip(is_short).filter(|pair| pair.1).map(|pair| pair.0));
+            let why: Vec<Option<Left>> = why.collect();
+            left.extend((first as u32..).zip(why).filter_map(|(query, why)| Some((query, why?))));
         };
         let work = self.search(space, queries, limits, KeysTo::Batches(&mut take), stage)?;
-        Ok((short, work))
+        Ok((left, work))
     }
 }

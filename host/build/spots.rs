@@ -1,0 +1,272 @@
+//! Builds in parts, where rows lie in dense spots: far nearer to each other than to all other rows,
+//! as near copies of one row do.
+//!
+//! The list of such a row holds rows of its spot alone, so no edge leads out, and the lists of rows
+//! around a spot are full of its rows. Searches that meet a spot fill their beams with its rows and
+//! end there. So the rows outside, with one row of each spot, are an index of their own, and so are
+//! the rows of each spot ([`Spots`](crate::index::Spots)).
+
+use rayon::prelude::*;
+use tagore_device::key::{self, Key};
+
+use super::graph::Graph;
+use super::memory::Built;
+use super::{BuildStats, Builder};
+use crate::descent::KnnGraph;
+use crate::vectors::gpu::Pick;
+use crate::vectors::space::Space;
+use crate::{Metric, Result, Vectors};
+
+/// Octaves of the distances of f32.
+const OCTAVES_OF_F32: usize = 256;
+
+/// A spot's rows have lists this many octaves shorter than the rows outside: the last squared
+/// distances of lists differ by a factor of 2 to this power at least, with none between.
+const GAP: usize = 7;
+
+/// A lone row has a list this many octaves longer than the median.
+const LONE: usize = 5;
+
+/// Most lone rows. More are the tail of a distribution, which the graph has to bear.
+const MAX_LONE: usize = 4096;
+
+/// Fewest rows outside of all spots. Fewer lone rows make no spot of the others.
+const MIN_OUTSIDE: usize = 64;
+
+/// Fewest rows of a spot; fewer are rows like others.
+const MIN_ROWS: usize = 32;
+
+/// Neighbours of a row that are in its spot.
+const JOINED: usize = 8;
+
+/// Most spots. Among more, layers lead searches from one to another, as between clusters.
+const MAX_SPOTS: usize = 1024;
+
+/// Nodes whose lists come from a device at a time.
+const AT_A_TIME: usize = 1 << 16;
+
+/// The dense spots of a data set.
+pub(super) struct Spots {
+    /// The rows of each spot, ascending. The first represents it.
+    spots: Vec<Vec<u32>>,
+    /// The rows outside and the representatives, ascending.
+    outside: Vec<u32>,
+}
+
+/// The rows that need more than the others.
+#[derive(Default)]
+pub(super) struct Odd {
+    pub spots: Option<Spots>,
+    /// Rows far from all others.
+    pub lone: Vec<u32>,
+}
+
+/// The octave of a list's last distance; equal distances are in one.
+fn octave(distance: f32) -> usize {
+    ((distance.max(0.0).to_bits() >> 23) as usize).min(OCTAVES_OF_F32 - 1)
+}
+
+/// Rows by the octave of the last distance of their lists.
+struct Octaves([usize; OCTAVES_OF_F32]);
+
+impl Octaves {
+    fn of(last: &[f32]) -> Self {
+        let none = || Self([0; OCTAVES_OF_F32]);
+        let add = |mut counts: Self, &distance: &f32| {
+            counts.0[octave(distance)] += 1;
+            counts
+        };
+        let sum = |mut a: Self, b: Self| {
+            a.0.iter_mut().zip(b.0).for_each(|(a, b)| *a += b);
+            a
+        };
+        last.par_iter().with_min_len(AT_A_TIME).fold(none, add).reduce(none, sum)
+    }
+
+    /// The distance below which a list is that of a spot's row; none if there are no spots.
+    fn bound(&self) -> Option<f32> {
+        let (mut above, mut empty) = (0, 0);
+        for (octave, &rows) in self.0.iter().enumerate().rev() {
+            if rows == 0 {
+                empty += 1;
+                continue;
+            }
+            if above >= MIN_OUTSIDE && empty >= GAP {
+                return Some(f32::from_bits((octave as u32 + 1) << 23));
+            }
+            (above, empty) = (above + rows, 0);
+        }
+        None
+    }
+
+    /// The least octave of lone rows; none if there are none, or so many that they are no exceptions.
+    fn lone(&self) -> Option<usize> {
+        let rows: usize = self.0.iter().sum();
+        let mut below = 0;
+        let median = self.0.iter().position(|&rows_here| {
+            below += rows_here;
+            2 * below >= rows
+        });
+        let first = median? + LONE;
+        let lone: usize = self.0.get(first..)?.iter().sum();
+        (1..=MAX_LONE).contains(&lone).then_some(first)
+    }
+}
+
+impl Spots {
+    /// The spots of rows whose lists end below the `bound`. `last` is the last distance of each list,
+    /// and `near` returns the first [`JOINED`] neighbours of rows.
+    fn find((last, bound): (&[f32], f32), near: impl Fn(&[u32]) -> Result<Vec<u32>>) -> Result<Option<Self>> {
+        let n = last.len() as u32;
+        let dense: Vec<u32> = (0..n).filter(|&row| last[row as usize] < bound).collect();
+        let mut roots: Vec<u32> = (0..n).collect();
+        for rows in dense.chunks(AT_A_TIME) {
+            let near = near(rows)?;
+            for (&row, near) in rows.iter().zip(near.chunks_exact(JOINED)) {
+                for &other in near.iter().filter(|&&other| last[other as usize] < bound) {
+                    let (a, b) = (root(&mut roots, row), root(&mut roots, other));
+                    // The smallest row of a spot is its root.
+                    roots[a.max(b) as usize] = a.min(b);
+                }
+            }
+        }
+        let mut members: Vec<[u32; 2]> = dense.iter().map(|&row| [root(&mut roots, row), row]).collect();
+        members.par_sort_unstable();
+        let spots = members.chunk_by(|a, b| a[0] == b[0]).filter(|rows| rows.len() >= MIN_ROWS);
+        let spots: Vec<Vec<u32>> = spots.map(|rows| rows.iter().map(|row| row[1]).collect()).collect();
+        if spots.is_empty() || spots.len() > MAX_SPOTS {
+            return Ok(None);
+        }
+        let mut is_outside = vec![true; last.len()];
+        spots.iter().for_each(|rows| rows[1..].iter().for_each(|&row| is_outside[row as usize] = false));
+        let outside = (0..n).filter(|&row| is_outside[row as usize]).collect();
+        Ok(Some(Self { spots, outside }))
+    }
+}
+
+/// The root of `row`'s tree.
+fn root(roots: &mut [u32], mut row: u32) -> u32 {
+    while roots[row as usize] != row {
+        // Halving of paths.
+        roots[row as usize] = roots[roots[row as usize] as usize];
+        row = roots[row as usize];
+    }
+    row
+}
+
+impl Graph<'_> {
+    /// The odd rows of the base, whose space this is. Inner products tell none.
+    pub(super) fn odd_rows(&self, space: &Space<'_>) -> Result<Odd> {
+        if space.metric() == Metric::InnerProduct || space.len() < MIN_OUTSIDE + MIN_ROWS {
+            return Ok(Odd::default());
+        }
+        let (k, last) = match self {
+            Self::Cpu(graph) => (graph.k(), last_distances(graph)),
+            Self::Gpu { gpu, graph, .. } => (graph.lists.k, graph.lists.last_distances(gpu)?),
+        };
+        let octaves = Octaves::of(&last);
+        let lone = octaves.lone().map_or(Vec::new(), |first| {
+            let rows = (0..last.len() as u32).into_par_iter();
+            rows.filter(|&row| octave(last[row as usize]) >= first).collect()
+        });
+        let Some(bound) = octaves.bound().filter(|_| k >= JOINED) else {
+            return Ok(Odd { spots: None, lone });
+        };
+        let spots = match self {
+            Self::Cpu(graph) => {
+                let near = |&row: &u32| graph.neighbors(row as usize)[..JOINED].to_vec();
+                Spots::find((&last, bound), |rows| Ok(rows.iter().flat_map(near).collect()))
+            }
+            Self::Gpu { gpu, graph, .. } => Spots::find((&last, bound), |rows| {
+                let keys = graph.lists.some(gpu, Pick::Ids(rows), 0..JOINED)?;
+                let own = |place: usize| rows[place / JOINED];
+                let id =
+                    |(place, key): (usize, Key)| if key == key::NONE { own(place) } else { key::id(key) };
+                Ok(keys.into_iter().enumerate().map(id).collect())
+            }),
+        }?;
+        Ok(Odd { spots, lone })
+    }
+}
+
+/// The last distance of each list.
+fn last_distances(graph: &KnnGraph) -> Vec<f32> {
+    let last = |node: usize| graph.distances(node).last().copied().unwrap_or(f32::INFINITY);
+    (0..graph.len()).into_par_iter().map(last).collect()
+}
+
+impl Builder {
+    /// Builds the index of `base` in parts: one outside of its `spots`, one of each. `stats` are
+    /// those of its k-NN graph.
+    pub(super) fn build_in_parts(&self, base: &Vectors, spots: &Spots, stats: BuildStats) -> Result<Built> {
+        let Spots { spots, outside } = spots;
+        let (rows, count) = (outside.len(), spots.len());
+        tracing::info!(spots = count, rows, "dense spots are parts of their own");
+        let part = |builder: &Self, rows: &[u32]| {
+            let builder = builder.of_part(stats.knn, (base.len(), rows.len()));
+            builder.build_any(&base.only(rows)?, None)
+        };
+        let Built { index, stats: mut pruned } = part(self, outside)?;
+        let inner = self.clone().layers(false);
+        let mut inside = Vec::with_capacity(count);
+        for rows in spots {
+            let Built { index, stats } = part(&inner, rows)?;
+            pruned.prune.seconds += stats.descent.seconds + stats.prune.seconds;
+            inside.push((rows.clone(), index));
+        }
+        pruned.prune.seconds += pruned.descent.seconds;
+        let index = index.joined(base, outside, inside)?;
+        Ok(Built { index, stats: BuildStats { prune: pruned.prune, ..stats } })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spots_lie_below_a_gap_of_distances() {
+        let lists = |parts: &[(usize, f32)]| -> Octaves {
+            Octaves::of(&parts.iter().flat_map(|&(rows, distance)| vec![distance; rows]).collect::<Vec<_>>())
+        };
+        let bound = |octaves: Octaves| octaves.bound();
+        assert_eq!(bound(lists(&[(100, 1.0), (100, 4.0), (100, 100.0)])), None);
+        assert_eq!(bound(lists(&[(100, 1.0), (100, 0.001)])), Some(2f32.powi(-9)));
+        assert_eq!(bound(lists(&[(100, 1.0), (40, 0.0)])), Some(2f32.powi(-126)));
+        // Too few rows outside, but for a second gap.
+        assert_eq!(bound(lists(&[(10, 1e6), (1000, 1.0)])), None);
+        assert_eq!(bound(lists(&[(10, 1e6), (1000, 1.0), (90, 1e-6)])), Some(2f32.powi(-19)));
+    }
+
+    #[test]
+    fn lone_rows_have_lists_far_longer_than_the_median() {
+        let lone = |parts: &[(usize, f32)]| {
+            let last: Vec<f32> = parts.iter().flat_map(|&(rows, distance)| vec![distance; rows]).collect();
+            Octaves::of(&last).lone()
+        };
+        assert_eq!(lone(&[(100, 1.0), (10, 20.0)]), None);
+        assert_eq!(lone(&[(100, 1.0), (10, 40.0)]), Some(octave(32.0)));
+        assert_eq!(lone(&[(100_000, 1.0), (5000, 40.0)]), None);
+        assert_eq!(lone(&[(100, 0.0)]), None);
+    }
+
+    #[test]
+    fn a_spot_is_the_rows_that_their_lists_join() {
+        // Each row of 20 is near the others of its own.
+        let last = vec![1e-6; 40];
+        let near = |rows: &[u32]| {
+            let next = |&row: &u32| (1..=JOINED as u32).map(move |step| row / 20 * 20 + (row + step) % 20);
+            Ok(rows.iter().flat_map(next).collect())
+        };
+        assert!(Spots::find((&last, 0.1), near).unwrap().is_none(), "too few rows");
+        // Even and odd rows below 120 are two spots.
+        let last: Vec<f32> = (0..360).map(|row| if row < 120 { 1e-6 } else { 1.0 }).collect();
+        let near = |rows: &[u32]| {
+            let next = |&row: &u32| (1..=JOINED as u32).map(move |step| (row + 2 * step) % 120);
+            Ok(rows.iter().flat_map(next).collect())
+        };
+        let Spots { spots, outside } = Spots::find((&last, 0.1), near).unwrap().unwrap();
+        assert_eq!(spots, [0, 1].map(|first| (first..120).step_by(2).collect::<Vec<u32>>()));
+        assert_eq!(outside, [0, 1].into_iter().chain(120..360).collect::<Vec<u32>>());
+    }
+}

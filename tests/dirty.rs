@@ -1,0 +1,174 @@
+//! Data with faults: searches answer as if the odd rows were not there, and find those rows too.
+
+use tagore::{
+    Builder, Device, Fault, Index, IndexFormat, Metric, Progress, QueryKind, Search, Searcher, Strategy,
+    Synth, SynthKind, TestQueries, Vectors, ground_truth,
+};
+
+use crate::gpu::devices;
+use crate::reference::uniform;
+
+const ROWS: usize = 2500;
+const DIM: usize = 16;
+
+fn synth(fault: Fault, share: f64) -> Synth {
+    Synth::of_kind(SynthKind::Dirty { fault, share }, ROWS, DIM, 3).unwrap()
+}
+
+fn builder(strategy: Strategy) -> Builder {
+    Builder::new(strategy).device(Device::Cpu)
+}
+
+/// A kind that counts detours, and two of rules that drop long edges.
+fn some_kinds() -> Vec<Strategy> {
+    vec![Strategy::cagra(), Strategy::nsg(), Strategy::nssg()]
+}
+
+/// Recall@k at beam 100; ties count.
+fn recall(searcher: &Searcher, queries: &Vectors, k: usize) -> f64 {
+    let (index, silent) = (searcher.index(), Progress::silent());
+    let truth = ground_truth(searcher.base(), queries, index.metric(), k, &silent).unwrap();
+    searcher.evaluate(TestQueries::new(queries, &truth, k), &[100], &silent).unwrap()[0].recall
+}
+
+fn searcher(index: Index, base: &Vectors) -> Searcher {
+    Searcher::new(index, base.clone(), &Progress::silent()).unwrap()
+}
+
+/// Indexes of these kinds find the neighbours of clean queries and of dirty rows, and dirty rows
+/// themselves.
+fn check(fault: Fault, share: f64, metric: Metric, kinds: Vec<Strategy>) {
+    let data = synth(fault, share);
+    let base = data.base();
+    let (clean, dirty) = (data.queries(100), data.query_kind(QueryKind::Dirty).queries(40));
+    for strategy in kinds {
+        let index = builder(strategy).metric(metric).build(&base).unwrap();
+        let what = format!("{} of {fault} {share}, {metric}", index.kind());
+        index.verify(&Progress::silent()).unwrap();
+        assert_eq!(index.statistics(&Progress::silent()).unwrap().unreachable, 0, "{what}");
+        let searcher = searcher(index, &base);
+        for (name, queries, k, least) in [
+            ("clean queries", &clean, 10, 0.985),
+            ("dirty rows", &dirty, 10, 0.97),
+            ("themselves", &dirty, 1, 0.97),
+        ] {
+            let found = recall(&searcher, queries, k);
+            assert!(found >= least, "{what}, {name}: {found}");
+        }
+    }
+}
+
+#[test]
+fn few_equal_rows_are_grouped() {
+    for (fault, share) in [(Fault::Zero, 0.006), (Fault::Equal, 0.009), (Fault::SignedZero, 0.05)] {
+        check(fault, share, Metric::L2, some_kinds());
+        let base = synth(fault, share).base();
+        let index = builder(Strategy::nsg()).build(&base).unwrap();
+        assert_eq!(index.repeated().len() as f64, (share * ROWS as f64).round() - 1.0, "{fault}");
+    }
+}
+
+#[test]
+fn values_whose_squares_vanish_are_zero() {
+    let mut values = uniform(ROWS, DIM, 5).to_f32();
+    values[..400 * DIM].iter_mut().for_each(|x| *x *= 1e-25);
+    let base = Vectors::from_f32(values, DIM).unwrap();
+    let index = builder(Strategy::vamana()).build(&base).unwrap();
+    assert_eq!(index.repeated().len(), 399);
+    assert!(recall(&searcher(index, &base), &uniform(50, DIM, 6), 10) >= 0.99);
+}
+
+#[test]
+fn near_copies_and_balls_are_parts_of_their_own() {
+    check(Fault::Ball { scale: 1e-3 }, 0.1, Metric::L2, Strategy::all().into());
+    check(Fault::Ball { scale: 1e-2 }, 0.9, Metric::L2, some_kinds());
+    check(Fault::Near { noise: 1e-6 }, 0.1, Metric::L2, some_kinds());
+    check(Fault::Multiples, 0.06, Metric::Cosine, some_kinds());
+}
+
+#[test]
+fn lone_rows_are_found_by_a_search_for_them() {
+    check(Fault::Lone { distance: 100.0 }, 0.002, Metric::L2, Strategy::all().into());
+    check(Fault::Lone { distance: 100.0 }, 0.05, Metric::L2, some_kinds());
+    check(Fault::Sentinel { value: -9999.0 }, 0.01, Metric::L2, some_kinds());
+}
+
+#[test]
+fn an_index_with_dense_spots_is_the_same_from_its_file_and_on_a_device() {
+    let data = synth(Fault::Ball { scale: 1e-3 }, 0.08);
+    let (base, silent) = (data.base(), Progress::silent());
+    let index = builder(Strategy::cagra().degree(16)).build(&base).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.tagore");
+    index.save(&path).unwrap();
+    let opened = Index::open(&path).unwrap();
+    opened.verify(&silent).unwrap();
+    let queries = data.query_kind(QueryKind::Dirty).queries(6);
+    let search = Search::new(10).beam(32);
+    let expected = searcher(index, &base).search(&queries, search, &silent).unwrap();
+    let again = searcher(opened.clone(), &base);
+    assert_eq!(again.search(&queries, search, &silent).unwrap().ids(0), expected.ids(0));
+    for device in devices() {
+        let on_device = searcher(opened.clone(), &base).devices(&[device]).unwrap();
+        let found = on_device.search(&queries, search, &silent).unwrap();
+        let one = on_device.search_one(&queries.row(2), search).unwrap();
+        for query in 0..queries.len() {
+            assert_eq!(found.ids(query), expected.ids(query), "{device}, query {query}");
+            assert_eq!(found.distances(query), expected.distances(query), "{device}, query {query}");
+        }
+        assert_eq!(one.iter().map(|row| row.id).collect::<Vec<_>>(), expected.ids(2), "{device}");
+    }
+}
+
+#[test]
+fn a_given_graph_full_of_equal_rows_is_built_anew() {
+    let data = synth(Fault::Zero, 0.5);
+    let base = data.base();
+    let builder = builder(Strategy::nsg()).knn(40);
+    let graph = builder.knn_graph(&base).unwrap();
+    let index = builder.build_from(&base, &graph).unwrap();
+    assert_eq!(index.repeated().len(), ROWS / 2 - 1);
+    assert!(recall(&searcher(index, &base), &data.queries(50), 10) >= 0.99);
+}
+
+#[test]
+fn a_search_returns_k_rows_if_there_are_as_many() {
+    // A common direction: the same rows have the largest products with all others.
+    let data = synth(Fault::Offset { length: 10.0 }, 1.0);
+    let (base, silent) = (data.base(), Progress::silent());
+    let queries = data.query_kind(QueryKind::Dirty).queries(5);
+    let truth = ground_truth(&base, &queries, Metric::InnerProduct, 900, &silent).unwrap();
+    for strategy in [Strategy::cagra(), Strategy::nsg(), Strategy::vamana()] {
+        let index = builder(strategy).metric(Metric::InnerProduct).build(&base).unwrap();
+        let searcher = searcher(index, &base);
+        let found = searcher.search(&queries, Search::new(900).beam(900), &silent).unwrap();
+        let one = searcher.search_one(&queries.row(0), Search::new(900).beam(900)).unwrap();
+        assert_eq!(one.len(), 900);
+        for query in 0..queries.len() {
+            assert_eq!(found.neighbors(query).count(), 900, "{}", searcher.index().kind());
+            let near = found.ids(query).iter().filter(|id| truth.ids(query).contains(id)).count();
+            assert!(near >= 855, "{}: {near} of 900", searcher.index().kind());
+        }
+    }
+}
+
+#[test]
+fn readers_without_dense_spots_find_their_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    let data = synth(Fault::Ball { scale: 1e-3 }, 0.1);
+    let (base, silent) = (data.base(), Progress::silent());
+    let (clean, dirty) = (data.queries(50), data.query_kind(QueryKind::Dirty).queries(50));
+    for strategy in [Strategy::nsg(), Strategy::vamana(), Strategy::cagra()] {
+        let index = builder(strategy).build(&base).unwrap();
+        index.export(IndexFormat::Hnswlib).base(&base).save(&path).unwrap();
+        // Layers and spots stay behind.
+        let read = Index::import(&path, IndexFormat::Hnswlib, &base, Metric::L2, &silent).unwrap();
+        assert_eq!(read.statistics(&silent).unwrap().unreachable, 0, "{}", index.kind());
+        let read = searcher(read, &base);
+        for (name, queries) in [("clean", &clean), ("dirty", &dirty)] {
+            let found = recall(&read, queries, 10);
+            assert!(found >= 0.97, "{}, {name}: {found}", index.kind());
+        }
+    }
+}
