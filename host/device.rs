@@ -6,6 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use crate::gpu::{Capability, Gpu, Gpus};
+use crate::parallel::new_thread;
 use crate::{Error, MAX_DIM, Result};
 
 /// The device that builds or searches.
@@ -184,7 +185,7 @@ impl Preparation {
                 gpu.prepare(&kernels);
             }
         };
-        let named = || thread::Builder::new().name("device".to_owned());
+        let named = || new_thread().name("device".to_owned());
         let work = move || {
             thread::scope(|scope| {
                 let Some((&first, others)) = devices.split_first() else { return };

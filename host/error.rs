@@ -80,6 +80,11 @@ pub enum Error {
         /// The failure; an error of the driver has its CUDA name.
         problem: String,
     },
+    /// Memory of the host that the system refused.
+    HostMemory {
+        /// Bytes of the refused allocation, or of the work that it was for.
+        required: u64,
+    },
     /// A stage that needs more device memory than is free.
     DeviceMemory {
         /// The device, such as `cuda:0`.
@@ -156,6 +161,10 @@ impl fmt::Display for Error {
                 let remedies: Vec<String> = remedies.iter().map(Remedy::to_string).collect();
                 f.write_str(&remedies.join("; "))
             }
+            Self::HostMemory { required } => write!(
+                f,
+                "memory: the system refused {required} bytes more: free some, or raise its limit (ulimit -v)"
+            ),
             Self::Unfinished { folder } => {
                 differs(f, &path_text(folder), "an unfinished build", "resume, or another work folder")
             }

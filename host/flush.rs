@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
+
+use crate::parallel::new_thread;
 
 /// Bytes written between two syncs.
 const EVERY: u64 = 64 << 20;
@@ -42,7 +44,7 @@ impl Flush {
         let before = Arc::new(Mutex::new(before));
         let wait = |before: &Mutex<Self>| before.lock().unwrap_or_else(PoisonError::into_inner).wait();
         let of_thread = Arc::clone(&before);
-        match Builder::new().spawn(move || wait(&of_thread).and_then(|()| clone.sync_data())) {
+        match new_thread().spawn(move || wait(&of_thread).and_then(|()| clone.sync_data())) {
             Ok(thread) => self.running = Some(thread),
             // No thread available, so the caller syncs.
             Err(_) => wait(&before).and_then(|()| file.sync_data())?,

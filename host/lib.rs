@@ -140,7 +140,8 @@ pub use index::{
     Description, Export, Fingerprint, Index, IndexFormat, IndexRoom, Layer, MAX_DEGREE, MAX_LAYER_BEAM,
     RowSink, Statistics,
 };
-pub use memory::{host_memory_bytes, peak_host_bytes, return_large_buffers};
+pub use memory::{check_room, host_memory_bytes, peak_host_bytes, return_large_buffers};
+pub use parallel::{THREAD_STACK, max_threads, start_threads, thread_pool};
 pub use progress::{Progress, Update};
 pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, Overrides, PruneStats, Strategy};
 pub use quantize::Compression;

@@ -3,6 +3,8 @@
 use bytemuck::Zeroable;
 use rayon::prelude::*;
 
+use crate::{Error, Result};
+
 /// Peak resident memory of this process so far, in bytes, mapped pages included; none if the system
 /// does not report it.
 pub fn peak_host_bytes() -> Option<u64> {
@@ -38,11 +40,93 @@ pub fn return_large_buffers() {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const LARGE: std::ffi::c_int = 2 << 20;
 
+/// Bytes from which an allocation is large: it must leave [`ROOM`].
+const LARGE_ALLOCATION: usize = 1 << 20;
+
+/// Bytes that a large allocation leaves to be had: small allocations between two large ones, which
+/// abort the process where they fail, find memory there.
+const ROOM: usize = 16 << 20;
+
+/// The error for `bytes` that the system refused.
+pub(crate) fn refused(bytes: u64) -> Error {
+    Error::HostMemory { required: bytes }
+}
+
+/// Checks that `bytes` more, and [`ROOM`] for small allocations, could be allocated now. The library
+/// calls it where work begins, with the peak of its plan.
+///
+/// # Errors
+/// If the system refuses so much.
+pub fn check_room(bytes: u64) -> Result<()> {
+    #[cfg(unix)]
+    {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(ROOM);
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the system chooses.
+        let room = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
+        let room = room.map_err(|_| refused(bytes as u64))?;
+        // SAFETY: the mapping above, which nothing refers to. If it fails, address space is lost.
+        let _ = unsafe { munmap(room, bytes) };
+    }
+    Ok(())
+}
+
+/// `made`, an allocation of `bytes`, if it succeeded and leaves room for small ones.
+fn checked<T, E>(made: Result<T, E>, bytes: usize) -> Result<T> {
+    let refused = || refused(bytes as u64);
+    let made = made.map_err(|_| refused())?;
+    if bytes >= LARGE_ALLOCATION {
+        check_room(0).map_err(|_| refused())?;
+    }
+    Ok(made)
+}
+
+/// An empty vector with room for `len` values.
+///
+/// # Errors
+/// If the system refuses the memory, as of all functions here.
+pub(crate) fn with_capacity<T>(len: usize) -> Result<Vec<T>> {
+    let mut values = Vec::new();
+    let made = values.try_reserve_exact(len);
+    checked(made, len.saturating_mul(size_of::<T>()))?;
+    Ok(values)
+}
+
+/// A vector of `len` copies of `value`.
+pub(crate) fn filled<T: Clone>(value: T, len: usize) -> Result<Vec<T>> {
+    let mut values = with_capacity(len)?;
+    values.resize(len, value);
+    Ok(values)
+}
+
+/// The values of an iterator of known length.
+pub(crate) fn collected<T>(
+    iterator: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
+) -> Result<Vec<T>> {
+    let iterator = iterator.into_iter();
+    let mut values = with_capacity(iterator.len())?;
+    values.extend(iterator);
+    Ok(values)
+}
+
+/// [`collected`] on all threads.
+pub(crate) fn collected_in_parallel<T: Send>(
+    iterator: impl IntoParallelIterator<Item = T, Iter: IndexedParallelIterator>,
+) -> Result<Vec<T>> {
+    let iterator = iterator.into_par_iter();
+    let mut values = with_capacity(iterator.len())?;
+    iterator.collect_into_vec(&mut values);
+    Ok(values)
+}
+
 /// A zeroed vector of `len` values on huge pages where the system has them. Faulting in small pages
 /// would take longer than filling them, and hold the lock that other threads need to map memory.
-pub(crate) fn zeros<T: Zeroable>(len: usize) -> Vec<T> {
+pub(crate) fn zeros<T: Zeroable>(len: usize) -> Result<Vec<T>> {
     // Nothing is touched before `madvise`: the system supplies zero pages on first access.
-    let mut values: Vec<T> = bytemuck::allocation::zeroed_vec(len);
+    let made = bytemuck::allocation::try_zeroed_vec(len);
+    #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "only Linux is advised"))]
+    let mut values: Vec<T> = checked(made, len.saturating_mul(size_of::<T>()))?;
     #[cfg(target_os = "linux")]
     {
         use rustix::mm::{Advice, madvise};
@@ -54,21 +138,21 @@ pub(crate) fn zeros<T: Zeroable>(len: usize) -> Vec<T> {
             let _ = unsafe { madvise(begin as *mut _, end - begin, Advice::LinuxHugepage) };
         }
     }
-    values
+    Ok(values)
 }
 
 /// [`zeros`] whose pages the threads of the pool have touched: filling them then takes no faults.
-pub(crate) fn touched_zeros<T: Zeroable + Send>(len: usize) -> Vec<T> {
+pub(crate) fn touched_zeros<T: Zeroable + Send>(len: usize) -> Result<Vec<T>> {
     const LEAST_PAGE: usize = 4096;
     const HUGE_PAGE: usize = 2 << 20;
-    let mut values: Vec<T> = zeros(len);
+    let mut values: Vec<T> = zeros(len)?;
     // Else the compiler may know that they are zero, and write nothing.
     std::hint::black_box(&mut values);
     let of = |bytes: usize| (bytes / size_of::<T>()).max(1);
     let touch =
         |part: &mut [T]| part.iter_mut().step_by(of(LEAST_PAGE)).for_each(|value| *value = T::zeroed());
     values.par_chunks_mut(of(HUGE_PAGE)).for_each(touch);
-    values
+    Ok(values)
 }
 
 /// Upper bound of the small page size: `madvise` takes whole pages.
@@ -96,9 +180,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn memory_that_no_system_has_is_an_error() {
+        const FAR_TOO_MANY: usize = 1 << 60;
+        let is_refused = |made: Result<Vec<u64>>| matches!(made, Err(Error::HostMemory { .. }));
+        assert!(is_refused(zeros(FAR_TOO_MANY)) && is_refused(filled(1, FAR_TOO_MANY)));
+        assert!(is_refused(with_capacity(usize::MAX)) && is_refused(touched_zeros(FAR_TOO_MANY)));
+        assert!(check_room(1 << 60).is_err() && check_room(u64::MAX).is_err());
+        check_room(0).unwrap();
+        assert_eq!(collected([1, 2, 3].map(|i| 2 * i)).unwrap(), [2, 4, 6]);
+        assert_eq!(collected_in_parallel(0..2000).unwrap(), (0..2000).collect::<Vec<_>>());
+        assert_eq!(filled(7, 3).unwrap(), [7; 3]);
+    }
+
+    #[test]
     fn touched_zeros_are_zeros() {
         for len in [0, 1, 1000, 3 << 20] {
-            assert!(touched_zeros::<u32>(len) == vec![0; len], "{len}");
+            assert!(touched_zeros::<u32>(len).unwrap() == vec![0; len], "{len}");
         }
     }
 }

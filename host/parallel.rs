@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use std::error::Error as _;
 use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, Builder, Scope, ScopedJoinHandle};
@@ -9,6 +10,7 @@ use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use crate::memory::check_room;
 use crate::progress::StageProgress;
 use crate::{Error, Result};
 
@@ -18,6 +20,85 @@ const BLOCK: usize = 1024;
 /// Bytes that one thread copies or converts sooner than the threads of a pool wake up.
 pub(crate) const FEW_BYTES: usize = 1 << 16;
 
+/// Bytes of the stack of a thread. Threads get it whatever `RUST_MIN_STACK` and `ulimit -s` are, which
+/// may be too small for any work.
+pub const THREAD_STACK: usize = 2 << 20;
+
+/// Threads that share a core at most.
+const THREADS_PER_CORE: usize = 4;
+
+/// Most threads that work runs on: four per core. More only slow it down, and change no result.
+pub fn max_threads() -> usize {
+    thread::available_parallelism().map_or(1, usize::from) * THREADS_PER_CORE
+}
+
+/// A pool of `threads` threads, at most [`max_threads`]. Without a number, `RAYON_NUM_THREADS` sets it,
+/// or else there is a thread per core.
+///
+/// # Errors
+/// If the system refuses the threads.
+pub fn thread_pool(threads: Option<usize>) -> Result<ThreadPool> {
+    pool_builder(allowed(threads)?).build().map_err(no_thread)
+}
+
+/// Starts rayon's global pool, which runs all work outside other pools, as [`thread_pool`] makes pools.
+/// Only the first call does anything.
+///
+/// Rayon itself tries only once, when work begins, and panics if the system refuses a thread. Here a
+/// refusal is an error, and the next call tries again.
+///
+/// # Errors
+/// If the system refuses the threads, or if `threads` are given and the pool runs already.
+pub fn start_threads(threads: Option<usize>) -> Result<()> {
+    static STARTED: Mutex<bool> = Mutex::new(false);
+    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if *started {
+        return match threads {
+            None => Ok(()),
+            Some(threads) => Err(Error::argument("threads", threads, "to be set before the first work")),
+        };
+    }
+    let count = allowed(threads)?;
+    // A global pool that has failed cannot be started again. So threads of our own try first.
+    let gate = Mutex::new(());
+    thread::scope(|scope| {
+        let closed = gate.lock();
+        let tried = (0..count).try_for_each(|_| spawn(scope, || drop(gate.lock())).map(drop));
+        drop(closed);
+        tried
+    })?;
+    let built = pool_builder(count).build_global();
+    *started = true;
+    match built {
+        Err(error) if error.source().is_some() || threads.is_some() => Err(no_thread(error)),
+        // Or the program has started it.
+        _ => Ok(()),
+    }
+}
+
+/// The number of threads of a pool for which `threads` were asked.
+fn allowed(threads: Option<usize>) -> Result<usize> {
+    let of_environment = || std::env::var("RAYON_NUM_THREADS").ok()?.parse().ok();
+    let wanted = threads.or_else(of_environment).filter(|&threads| threads > 0);
+    let (wanted, most) = (wanted.unwrap_or(max_threads() / THREADS_PER_CORE), max_threads());
+    if wanted > most {
+        tracing::warn!("{wanted} threads are more than four per core: {most} run");
+    }
+    let threads = wanted.min(most);
+    check_room((threads * THREAD_STACK) as u64)?;
+    Ok(threads)
+}
+
+fn pool_builder(threads: usize) -> ThreadPoolBuilder {
+    let name = |number| format!("tagore {number}");
+    ThreadPoolBuilder::new().num_threads(threads).stack_size(THREAD_STACK).thread_name(name)
+}
+
+/// A thread to start, with a stack that suffices.
+pub(crate) fn new_thread() -> Builder {
+    Builder::new().stack_size(THREAD_STACK)
+}
+
 /// Starts a thread in `scope`.
 ///
 /// # Errors
@@ -26,7 +107,7 @@ pub(crate) fn spawn<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     run: impl FnOnce() -> T + Send + 'scope,
 ) -> Result<ScopedJoinHandle<'scope, T>> {
-    Builder::new().spawn_scoped(scope, run).map_err(no_thread)
+    new_thread().spawn_scoped(scope, run).map_err(no_thread)
 }
 
 /// The result of a thread. Its panic continues here.
@@ -63,7 +144,8 @@ impl Team {
     pub(crate) fn new(devices: usize) -> Result<Self> {
         let threads = rayon::current_num_threads().max(devices);
         let name = |number| format!("devices {number}");
-        let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build();
+        let pool =
+            ThreadPoolBuilder::new().num_threads(threads).stack_size(THREAD_STACK).thread_name(name).build();
         Ok(Self { pool: pool.map_err(no_thread)?, turn: Mutex::default() })
     }
 

@@ -5,7 +5,9 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use serde_json::json;
-use tagore::{BuildCost, Device, IdSet, Index, KnnSample, Measure, Metric, Report, RowSink, StoreError};
+use tagore::{
+    BuildCost, Device, IdSet, Index, KnnSample, Measure, Metric, Report, RowSink, StoreError, check_room,
+};
 
 use crate::knn_graph::check_row;
 use crate::pointers::{Context, make_text, path, read, required, structs, text_if, write};
@@ -115,7 +117,10 @@ pub extern "C" fn tagore_index_open(
 /// Writes an index to a file, which appears when it is complete.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_index_save(index: Option<&tagore_index>, file: *const c_char) -> tagore_status {
-    call(|| Ok(required(index, "index")?.index.save(path(file, "file")?)?))
+    call(|| {
+        check_room(0)?;
+        Ok(required(index, "index")?.index.save(path(file, "file")?)?)
+    })
 }
 
 /// Sizes of an index.

@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 
-use tagore::KnnGraph;
+use tagore::{KnnGraph, check_room};
 
 use crate::index::{metric_of, tagore_metric};
 use crate::pointers::{path, required};
@@ -37,7 +37,10 @@ pub extern "C" fn tagore_knn_graph_save(
     graph: Option<&tagore_knn_graph>,
     file: *const c_char,
 ) -> tagore_status {
-    call(|| Ok(required(graph, "graph")?.0.save(path(file, "file")?)?))
+    call(|| {
+        check_room(0)?;
+        Ok(required(graph, "graph")?.0.save(path(file, "file")?)?)
+    })
 }
 
 /// The neighbours of a row, nearest first, and their distances, where they lie: valid as long as

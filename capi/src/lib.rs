@@ -26,7 +26,7 @@ mod search;
 
 use std::ffi::{CStr, c_char};
 
-use rayon::ThreadPoolBuilder;
+use tagore::start_threads;
 
 use crate::status::{Failure, call, tagore_status};
 
@@ -50,15 +50,16 @@ pub extern "C" fn tagore_api_version() -> u32 {
 }
 
 /// Sets the threads of all work of the process, 0 for one per core. Must come before the first
-/// work, and only once. Without it, the environment variable RAYON_NUM_THREADS sets them.
+/// work, and only once. Without it, the environment variable RAYON_NUM_THREADS sets them. More than
+/// four per core are as four per core: they only slow the work down. If the system refuses threads
+/// to the first work, it fails, and later work tries again.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_set_threads(threads: usize) -> tagore_status {
     call(|| {
         if threads > MAX_THREADS {
             return Err(Failure::argument("threads", threads, format_args!("at most {MAX_THREADS}")));
         }
-        let built = ThreadPoolBuilder::new().num_threads(threads).build_global();
-        built.map_err(|error| Failure::argument("threads", threads, format_args!("{error}")))
+        Ok(start_threads(Some(threads))?)
     })
 }
 

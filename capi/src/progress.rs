@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_void};
 use std::ops::ControlFlow;
 
-use tagore::{Progress, Update};
+use tagore::{Progress, Update, check_room, start_threads};
 
 use crate::pointers::{Context, read_if, structs};
 use crate::status::Result;
@@ -46,8 +46,11 @@ structs!(tagore_progress);
 /// Bytes of the name of a stage, with the zero behind it.
 const STAGE: usize = 64;
 
-/// The library's handle for a callback.
+/// Begins long work: its threads are started, if they are not. Returns the library's handle for a
+/// callback.
 pub(crate) fn watched(given: *const tagore_progress) -> Result<Progress> {
+    start_threads(None)?;
+    check_room(0)?;
     let Some(tagore_progress { watch: Some(watch), context, .. }) = read_if(given)? else {
         return Ok(Progress::silent());
     };

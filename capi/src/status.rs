@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-use tagore::{Error, one_line};
+use tagore::{Error, check_room, one_line};
 
 /// The result of a call: `TAGORE_OK`, or the kind of its error.
 pub type tagore_status = i32;
@@ -32,6 +32,8 @@ pub const TAGORE_ERROR_DEVICE: tagore_status = 7;
 pub const TAGORE_ERROR_DEVICE_MEMORY: tagore_status = 8;
 /// A progress callback cancelled the work.
 pub const TAGORE_ERROR_CANCELLED: tagore_status = 9;
+/// The system refused memory of the host, or address space for it.
+pub const TAGORE_ERROR_MEMORY: tagore_status = 11;
 /// A defect of the library, with a message for a report of it.
 pub const TAGORE_ERROR_INTERNAL: tagore_status = 10;
 
@@ -75,6 +77,7 @@ impl From<Error> for Failure {
             Error::Store { .. } => TAGORE_ERROR_CALLBACK,
             Error::Device { .. } => TAGORE_ERROR_DEVICE,
             Error::DeviceMemory { .. } => TAGORE_ERROR_DEVICE_MEMORY,
+            Error::HostMemory { .. } => TAGORE_ERROR_MEMORY,
             Error::Cancelled => TAGORE_ERROR_CANCELLED,
             _ => TAGORE_ERROR_INTERNAL,
         };
@@ -120,6 +123,7 @@ pub(crate) fn make<T>(
     call(|| {
         let out = out.ok_or_else(|| Failure::null("out"))?;
         out.write(ptr::null_mut());
+        check_room(0)?;
         out.write(Box::into_raw(Box::new(work()?)));
         Ok(())
     })

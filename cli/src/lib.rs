@@ -61,7 +61,7 @@ struct Cli {
     /// Print one JSON object per line on standard output
     #[arg(long, global = true, help_heading = "Everywhere")]
     json: bool,
-    /// Worker threads, 1 to 1024 [default: one per core]
+    /// Worker threads, 1 to 1024, at most four per core [default: one per core]
     #[arg(
         long,
         global = true,
@@ -121,6 +121,7 @@ fn level(name: &str) -> Result<tracing::Level, String> {
 /// the log, so a process runs one command.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     ask_for_few_queues();
+    refuse_small_stacks();
     tagore::return_large_buffers();
     let args: Vec<OsString> = args.into_iter().collect();
     let parsed =
@@ -137,11 +138,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         return FAILED;
     }
     spool::stop_with(output.progress());
-    let threads = cli.threads.map_or(0, usize::from);
-    if let Err(error) = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global() {
-        output.error(format_args!(
-            "threads: {error}: lower --threads, or raise the limit of processes (ulimit -u, pids) or memory (ulimit -v)"
-        ));
+    let (threads, most) = (cli.threads.map(usize::from), tagore::max_threads());
+    if let Some(threads) = threads.filter(|&threads| threads > most) {
+        output.warn(format_args!("--threads: {threads} are more than four per core: {most} run"));
+    }
+    if let Err(error) = tagore::start_threads(threads) {
+        output.error(error);
         return FAILED;
     }
     let done = cli.command.run(&output);
@@ -165,6 +167,16 @@ fn ask_for_few_queues() {
         // SAFETY: the process belongs to the command, and no other thread of it uses the
         // environment yet.
         unsafe { std::env::set_var(NAME, "2") };
+    }
+}
+
+/// Takes stacks of the usual size for new threads where `RUST_MIN_STACK` asks for smaller ones.
+fn refuse_small_stacks() {
+    const NAME: &str = "RUST_MIN_STACK";
+    let size = std::env::var(NAME).ok().and_then(|size| size.parse::<usize>().ok());
+    if size.is_some_and(|size| size < tagore::THREAD_STACK) {
+        // SAFETY: as above.
+        unsafe { std::env::remove_var(NAME) };
     }
 }
 

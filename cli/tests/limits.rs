@@ -93,8 +93,22 @@ fn missing_memory_and_threads_are_errors() {
     let truth = "groundtruth --base base.fbin --queries many.fbin -k 500 -o x.bin --device cpu --threads 2";
     s.is_limited(data, truth, &refused);
     s.is_limited(data, "inspect large.ibin --threads 2", &refused);
-    // Either the memory or the thread is refused first.
-    s.is_limited("ulimit -v 1000000", "inspect base.fbin --threads 1000", &[]);
+    s.is_limited("ulimit -v 200000", truth, &refused);
+}
+
+#[test]
+fn small_stacks_and_many_threads_do_no_harm() {
+    let s = Session::new();
+    let build = "build -i base.fbin -o x.tagore --index nsg --knn 30 --device cpu --no-report --threads 1000";
+    let built = fs::read(s.path("index.tagore")).unwrap();
+    for before in ["ulimit -s 64", "export RUST_MIN_STACK=1", "export RAYON_NUM_THREADS=9999"] {
+        let shell = format!("{before}; exec {} {build}", env!("CARGO_BIN_EXE_tagore"));
+        let output = Command::new("sh").args(["-c", &shell]).current_dir(s.folder.path()).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{shell}: {:?} {stderr}", output.status);
+        assert!(stderr.contains("--threads: 1000 are more than four per core"), "{stderr}");
+        assert!(fs::read(s.path("x.tagore")).unwrap().len() > built.len() / 2);
+    }
 }
 
 #[test]

@@ -106,7 +106,7 @@ impl Builder {
     /// too.
     pub(super) fn prune(&self, space: &Space<'_>, graph: Graph<'_>) -> Result<(Pruned, Option<OnDevice>)> {
         let degree = self.strategy.degree;
-        let mut room = Vec::new();
+        let mut room = Ok(Vec::new());
         let pruned = rayon::in_place_scope(|scope| {
             if let Graph::Gpu { .. } = &graph {
                 // The host waits for the device, and its pages take as long as the copy.
@@ -119,7 +119,7 @@ impl Builder {
             PrunedRows::Host(rows) => (rows, None),
             PrunedRows::Device(there) => {
                 let copying = Instant::now();
-                let rows = gpu::download(&there.edges, room, degree)?;
+                let rows = gpu::download(&there.edges, room?, degree)?;
                 stats.copy += copying.elapsed().as_secs_f64();
                 stats.peak_host_bytes = peak_host_bytes();
                 (rows, Some(*there))

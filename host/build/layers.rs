@@ -322,7 +322,7 @@ impl Builder {
         let space = Space::new(base, metric, progress)?;
         let search = ExactSearch::new(k).metric(metric).device(device).progress(progress.clone());
         let keys = search.neighbors_of(&space, &nodes)?;
-        let graph = KnnGraph::from_keys(k, metric, n, &keys, DescentStats::default());
+        let graph = KnnGraph::from_keys(k, metric, n, &keys, DescentStats::default())?;
         let builder = Builder { stacked: true, ..Self::new(strategy(n)).descent(descent) };
         let index = builder.build_from(base, &graph)?;
         let layer = Layer::over(&index, &nodes, LAYER_BEAMS[0])?;

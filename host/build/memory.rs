@@ -9,6 +9,7 @@ use super::{Below, BuildStats, Builder, Target, estimate};
 use crate::descent::{DescentStats, KnnGraph, KnnSample, sampled};
 use crate::gpu::Gpu;
 use crate::index::{Fingerprint, Index, Layered, PaddedRows};
+use crate::memory::check_room;
 use crate::prune::gpu::PruneShape;
 use crate::prune::{Entry, Pruned, reach};
 use crate::search::gpu::NodeSearch;
@@ -108,6 +109,12 @@ impl Builder {
     ) -> Result<Built> {
         let nodes = sampled(base.len(), self.sample, self.descent.seed);
         let gpu = self.gpu_with_room(base, space, (k, graph.is_some()))?;
+        if gpu.is_none() {
+            let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
+            let planned = self.plan_of(&data, k, Target::cpu()).peak_host_bytes();
+            let made = Space::plan((base.len(), base.dim()), data.element, self.descent.metric).bytes();
+            check_room(planned.saturating_sub(made))?;
+        }
         let weights = self.weights(base, k, gpu.is_some(), graph.is_some())?;
         let [descending, pruning, finishing] =
             progress.parts(weights).map(|part| self.clone().progress(part));

@@ -5,6 +5,7 @@ use rayon::prelude::*;
 use super::Builder;
 use super::layers::{Below, LAYER_BEAMS};
 use crate::index::{Layer, Layered, random_entries};
+use crate::memory::filled;
 use crate::prune::GraphRows;
 use crate::vectors::Repeated;
 use crate::vectors::space::Space;
@@ -92,11 +93,11 @@ fn monotonic(space: &Space<'_>, occlusion: Occlusion, progress: &Progress) -> Re
     });
     let edges: Vec<Vec<u32>> = edges.collect::<Result<_>>()?;
     let stride = edges.iter().map(Vec::len).max().unwrap_or(0).max(1);
-    let mut ids = vec![u32::MAX; edges.len() * stride];
+    let mut ids = filled(u32::MAX, edges.len() * stride)?;
     for (row, edges) in ids.chunks_exact_mut(stride).zip(edges) {
         row[..edges.len()].copy_from_slice(&edges);
     }
-    Ok(GraphRows::from_padded(ids, stride))
+    GraphRows::from_padded(ids, stride)
 }
 
 /// The edges of `node`, nearest first. Each takes away the nodes that are nearer to its end than to

@@ -5,6 +5,7 @@ use tagore_device::cluster::{Assign, assign_blocks, cluster_assign_f16};
 
 use super::cpu::Centres;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::memory::filled;
 use crate::progress::StageProgress;
 use crate::vectors::gpu::{OnDevice, Preparation, QUERIES, ROWS, Rounding, Side};
 use crate::vectors::{Matrix, TypedRows, Vectors};
@@ -97,7 +98,7 @@ impl Nearest<'_> {
         let Assigner::Device(device) = self.assigner else {
             return self.centres.nearest_two(count, write, stage);
         };
-        let mut nearest = vec![[0; CLUSTERS_PER_VECTOR]; count];
+        let mut nearest = filled([0; CLUSTERS_PER_VECTOR], count)?;
         for (piece, nearest) in nearest.chunks_mut(device.piece).enumerate() {
             stage.advance(nearest.len() as u64)?;
             let first = piece * device.piece;

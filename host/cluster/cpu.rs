@@ -5,6 +5,7 @@ use tagore_device::random::{Draws, Stage};
 
 use super::sizes::{ROUNDS, SAMPLE_PER_CELL};
 use crate::Result;
+use crate::memory::filled;
 use crate::parallel::for_each_row;
 use crate::progress::{Progress, StageProgress};
 use crate::vectors::distance::{SquaredL2, one_to_many};
@@ -122,7 +123,7 @@ impl Centres {
     ) -> Result<Vec<[u32; 2]>> {
         let centres = Matrix::new(&self.values, self.dim, self.dim);
         let all: Vec<u32> = (0..self.count() as u32).collect();
-        let mut nearest = vec![[0; 2]; count];
+        let mut nearest = filled([0; 2], count)?;
         for_each_row(
             &mut nearest,
             1,

@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
 use crate::gpu::MemoryPlan;
+use crate::memory::filled;
 use crate::search::exact::Best;
 use crate::vectors::panels::{PANEL, Panels, PerRow};
 use crate::vectors::space::Space;
@@ -46,7 +47,7 @@ pub(super) fn all_pairs(space: &Space<'_>, k: usize, progress: &Progress) -> Res
     pairs.run(progress)?;
     let AllPairs { panels, blocks, .. } = pairs;
     drop(panels);
-    let mut keys = vec![key::NONE; nodes * k];
+    let mut keys = filled(key::NONE, nodes * k)?;
     keys.par_chunks_mut(BLOCK * k).zip(blocks).for_each(|(keys, block)| {
         let Block { lists, .. } = block.into_inner().unwrap_or_else(PoisonError::into_inner);
         for (keys, list) in keys.chunks_exact_mut(k).zip(lists) {

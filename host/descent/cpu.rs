@@ -46,7 +46,7 @@ pub(super) fn descend(
     let weights = [1.0, 2.0 * f64::from(joins), f64::from(refines)];
     let [starting, joining, refining] = progress.parts(weights);
     let descent = Descent { space, settings, distances: AtomicU64::new(0) };
-    let mut lists = descent.start(NeighbourLists::new(nodes, settings.k), &starting)?;
+    let mut lists = descent.start(NeighbourLists::new(nodes, settings.k)?, &starting)?;
     let mut stats = DescentStats::default();
     let computed = |descent: &Descent<'_>| descent.distances.load(Ordering::Relaxed);
     let at_start = computed(&descent);
@@ -59,11 +59,11 @@ pub(super) fn descend(
     }
     stats.join_distances = computed(&descent) - at_start;
     lists.mark_unvisited();
-    let mut before = lists.last_keys();
+    let mut before = lists.last_keys()?;
     while stats.iterations.1 < most_refine {
         lists = descent.refine(lists, &refining.iteration(stats.iterations.1, refines))?;
         stats.iterations.1 += 1;
-        let now = lists.last_keys();
+        let now = lists.last_keys()?;
         let changed = now.iter().zip(&before).filter(|(now, then)| now != then).count();
         before = now;
         if settings.iterations == Iterations::Auto && (changed as f64) < STOP_REFINE * nodes as f64 {
@@ -126,7 +126,7 @@ impl Descent<'_> {
     fn start(&self, lists: NeighbourLists, progress: &Progress) -> Result<NeighbourLists> {
         let nodes = self.space.len();
         let k = lists.k();
-        let shared = lists.share();
+        let shared = lists.share()?;
         let scratch = || self.scratch();
         for_each_node(nodes, &progress.stage("start", nodes as u64), scratch, |scratch, node| {
             let draws = Draws::new(self.settings.seed, Stage::Start, 0, u64::from(node));
@@ -151,7 +151,7 @@ impl Descent<'_> {
     /// reverse, with each other and with its old neighbours.
     fn join(&self, mut lists: NeighbourLists, iteration: u32, progress: &Progress) -> Result<NeighbourLists> {
         let nodes = self.space.len();
-        let (new, old) = sample(&mut lists);
+        let (new, old) = sample(&mut lists)?;
         let reverse = |table: &IdTable, part: u32| {
             Reverse::new(nodes, |source, visit| {
                 // A random rank makes the choice among many reverse neighbours fair.
@@ -162,8 +162,8 @@ impl Descent<'_> {
                 }
             })
         };
-        let (reverse_new, reverse_old) = (reverse(&new, 0), reverse(&old, 1));
-        let shared = lists.share();
+        let (reverse_new, reverse_old) = (reverse(&new, 0)?, reverse(&old, 1)?);
+        let shared = lists.share()?;
         let scratch = || self.scratch();
         for_each_node(nodes, &progress.stage("join", nodes as u64), scratch, |scratch, node| {
             let Scratch { visited, joined, others, distances } = scratch;
@@ -193,12 +193,12 @@ impl Descent<'_> {
     /// nearest unvisited neighbours.
     fn refine(&self, mut lists: NeighbourLists, progress: &Progress) -> Result<NeighbourLists> {
         let nodes = self.space.len();
-        let used = expand(&mut lists, self.settings.expand);
-        let near = nearest(&lists, GATHER);
+        let used = expand(&mut lists, self.settings.expand)?;
+        let near = nearest(&lists, GATHER)?;
         let reverse = Reverse::new(nodes, |source, visit| {
             near.row(source).iter().zip(0..).for_each(|(&target, rank)| visit(target, rank));
-        });
-        let shared = lists.share();
+        })?;
+        let shared = lists.share()?;
         let scratch = || self.scratch();
         for_each_node(nodes, &progress.stage("refine", nodes as u64), scratch, |scratch, node| {
             let Scratch { visited, others, distances, .. } = scratch;
@@ -219,8 +219,8 @@ impl Descent<'_> {
 
 /// The nearest unvisited and the nearest visited neighbours of each node, [`SAMPLE`] of each. Marks
 /// the former visited.
-fn sample(lists: &mut NeighbourLists) -> (IdTable, IdTable) {
-    let (mut new, mut old) = (IdTable::new(lists.len(), SAMPLE), IdTable::new(lists.len(), SAMPLE));
+fn sample(lists: &mut NeighbourLists) -> Result<(IdTable, IdTable)> {
+    let (mut new, mut old) = (IdTable::new(lists.len(), SAMPLE)?, IdTable::new(lists.len(), SAMPLE)?);
     (lists.rows_mut(), new.rows_mut(), old.rows_mut()).into_par_iter().for_each(|(row, new, old)| {
         let held = |row: &[Key], unvisited: bool| -> Vec<u32> {
             let keys = row.iter().filter(|&&k| k != key::NONE && key::is_unvisited(k) == unvisited);
@@ -231,12 +231,12 @@ fn sample(lists: &mut NeighbourLists) -> (IdTable, IdTable) {
         let sampled = row.iter_mut().filter(|k| **k != key::NONE && key::is_unvisited(**k)).take(SAMPLE);
         sampled.for_each(|k| *k = key::plain(*k));
     });
-    (new, old)
+    Ok((new, old))
 }
 
 /// The `count` nearest unvisited neighbours of each node. Marks them visited.
-fn expand(lists: &mut NeighbourLists, count: usize) -> IdTable {
-    let mut used = IdTable::new(lists.len(), count);
+fn expand(lists: &mut NeighbourLists, count: usize) -> Result<IdTable> {
+    let mut used = IdTable::new(lists.len(), count)?;
     (lists.rows_mut(), used.rows_mut()).into_par_iter().for_each(|(row, used)| {
         let unvisited = row.iter_mut().filter(|k| **k != key::NONE && key::is_unvisited(**k));
         let expanded = unvisited.map(|k| {
@@ -245,14 +245,14 @@ fn expand(lists: &mut NeighbourLists, count: usize) -> IdTable {
         });
         fill(used, expanded.take(count));
     });
-    used
+    Ok(used)
 }
 
 /// The nearest neighbours of each node, at most `count`.
-fn nearest(lists: &NeighbourLists, count: usize) -> IdTable {
-    let mut near = IdTable::new(lists.len(), count.min(lists.k()));
+fn nearest(lists: &NeighbourLists, count: usize) -> Result<IdTable> {
+    let mut near = IdTable::new(lists.len(), count.min(lists.k()))?;
     (lists.rows(), near.rows_mut()).into_par_iter().for_each(|(row, near)| {
         fill(near, row.iter().take_while(|&&k| k != key::NONE).map(|&k| key::id(k)));
     });
-    near
+    Ok(near)
 }

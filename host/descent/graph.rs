@@ -7,6 +7,7 @@ use tagore_device::key::{self, Key};
 
 use super::DescentStats;
 use crate::atomic_file::AtomicFile;
+use crate::memory::collected_in_parallel;
 use crate::{Error, Format, GroundTruth, Metric, Progress, Result, Vectors};
 
 /// The origin of a graph's lists.
@@ -40,10 +41,10 @@ impl KnnGraph {
         nodes: usize,
         keys: &[Key],
         stats: DescentStats,
-    ) -> Self {
-        let ids = keys.par_iter().map(|&k| key::id(k)).collect();
-        let distances = keys.par_iter().map(|&k| key::distance(k)).collect();
-        Self { k, metric, nodes, ids, distances, stats, lists: Lists::Found }
+    ) -> Result<Self> {
+        let ids = collected_in_parallel(keys.par_iter().map(|&k| key::id(k)))?;
+        let distances = collected_in_parallel(keys.par_iter().map(|&k| key::distance(k)))?;
+        Ok(Self { k, metric, nodes, ids, distances, stats, lists: Lists::Found })
     }
 
     /// Marks the lists as those of exact search.

@@ -6,6 +6,9 @@ use std::sync::{Mutex, PoisonError};
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
+use crate::Result;
+use crate::memory::{collected, collected_in_parallel, filled};
+
 /// One sorted list of at most `k` keys per node; empty slots hold [`key::NONE`].
 pub(super) struct NeighbourLists {
     k: usize,
@@ -13,8 +16,8 @@ pub(super) struct NeighbourLists {
 }
 
 impl NeighbourLists {
-    pub(super) fn new(nodes: usize, k: usize) -> Self {
-        Self { k, keys: vec![key::NONE; nodes * k] }
+    pub(super) fn new(nodes: usize, k: usize) -> Result<Self> {
+        Ok(Self { k, keys: filled(key::NONE, nodes * k)? })
     }
 
     pub(super) fn k(&self) -> usize {
@@ -54,15 +57,18 @@ impl NeighbourLists {
     }
 
     /// The last key of each list, which every insertion changes.
-    pub(super) fn last_keys(&self) -> Vec<Key> {
-        self.rows().map(|row| key::plain(row[self.k - 1])).collect()
+    pub(super) fn last_keys(&self) -> Result<Vec<Key>> {
+        collected_in_parallel(self.rows().map(|row| key::plain(row[self.k - 1])))
     }
 
     /// Opens the lists to proposals from many threads.
-    pub(super) fn share(self) -> SharedLists {
-        let worst = self.rows().map(|row| AtomicU32::new((row[self.k - 1] >> 32) as u32)).collect();
-        let locks = (0..self.len()).map(|_| Mutex::new(())).collect();
-        SharedLists { k: self.k, keys: self.keys.into_iter().map(AtomicU64::new).collect(), worst, locks }
+    pub(super) fn share(self) -> Result<SharedLists> {
+        let worst = self.rows().map(|row| AtomicU32::new((row[self.k - 1] >> 32) as u32));
+        let worst = collected_in_parallel(worst)?;
+        let locks = collected((0..self.len()).map(|_| Mutex::new(())))?;
+        // In place.
+        let keys = self.keys.into_iter().map(AtomicU64::new).collect();
+        Ok(SharedLists { k: self.k, keys, worst, locks })
     }
 }
 
@@ -148,7 +154,7 @@ mod tests {
             expected.truncate(16);
             for rotation in [0, 50, 111] {
                 proposals.rotate_left(rotation);
-                let shared = NeighbourLists::new(1, 16).share();
+                let shared = NeighbourLists::new(1, 16).unwrap().share().unwrap();
                 proposals.par_iter().for_each(|&(id, d)| shared.propose(0, id, d));
                 let lists = shared.into_lists();
                 assert_eq!(lists.row(0), expected, "seed {seed}, rotation {rotation}");
@@ -159,7 +165,7 @@ mod tests {
     #[test]
     fn a_visited_neighbour_stays_visited_when_proposed_again() {
         let keys = vec![key::pack(1.0, 4), key::pack(2.0, 2), key::NONE];
-        let shared = NeighbourLists { k: 3, keys }.share();
+        let shared = NeighbourLists { k: 3, keys }.share().unwrap();
         shared.propose(0, 2, 2.0);
         shared.propose(0, 1, 2.0);
         shared.propose(0, 0, 3.0);

@@ -35,7 +35,7 @@ pub use start::Start;
 pub use stats::DescentStats;
 
 use crate::gpu::Gpu;
-use crate::memory::peak_host_bytes;
+use crate::memory::{check_room, peak_host_bytes};
 use crate::vectors::DataShape;
 use crate::vectors::shape::{device_type, exact_type, is_narrowed, with_device_type};
 use crate::vectors::space::Space;
@@ -412,15 +412,18 @@ impl Descent {
                 self.check_parameters()?;
                 if self.is_settled() && k > 0 {
                     let DeviceGraph { lists, stats, .. } = self.build_on_device(&gpu, space, k)?;
-                    return Ok(KnnGraph::from_keys(k, metric, nodes, &lists.download()?, stats).settled());
+                    return Ok(KnnGraph::from_keys(k, metric, nodes, &lists.download()?, stats)?.settled());
                 }
                 let measurement = gpu.measure()?;
                 let (keys, mut stats) = self.on_gpu(&gpu, space, k).run()?;
                 stats.measured(&gpu, measurement)?;
-                Ok(KnnGraph::from_keys(k, metric, nodes, &keys, stats))
+                KnnGraph::from_keys(k, metric, nodes, &keys, stats)
             }
             None => {
                 space.vectors().on_host()?;
+                let data = DataShape::new(nodes, space.dim(), space.vectors().element_type())?;
+                let stages = self.stages_on_cpu(&data, k, rayon::current_num_threads());
+                check_room(stages.iter().map(|stage| stage.buffers.bytes()).max().unwrap_or(0))?;
                 self.build_on_cpu(space, k)
             }
         }
@@ -482,7 +485,7 @@ impl Descent {
         stats.peak_host_bytes = peak_host_bytes();
         "cpu".clone_into(&mut stats.device);
         stats.log();
-        let graph = KnnGraph::from_keys(k, metric, nodes, &keys, stats);
+        let graph = KnnGraph::from_keys(k, metric, nodes, &keys, stats)?;
         Ok(if self.is_settled() {
             graph.settled()
         } else if all_pairs {

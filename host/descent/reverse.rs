@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rayon::prelude::*;
 use tagore_device::key::Key;
 
+use crate::Result;
 use crate::gpu::MemoryPlan;
+use crate::memory::{collected, with_capacity};
 
 /// In-degrees of all nodes whose edges are not reversed yet.
 pub(crate) struct Incoming {
@@ -35,12 +37,15 @@ fn for_each_edge(
 impl Incoming {
     /// Counts the edges of `nodes` nodes. `edges_of(source, visit)` calls `visit(target, rank)` for
     /// each edge of `source`, and must visit the same edges at every call.
-    pub(crate) fn count(nodes: usize, edges_of: impl Fn(u32, &mut dyn FnMut(u32, u32)) + Sync) -> Self {
-        let counts: Vec<AtomicU32> = (0..nodes).map(|_| AtomicU32::new(0)).collect();
+    pub(crate) fn count(
+        nodes: usize,
+        edges_of: impl Fn(u32, &mut dyn FnMut(u32, u32)) + Sync,
+    ) -> Result<Self> {
+        let counts: Vec<AtomicU32> = collected((0..nodes).map(|_| AtomicU32::new(0)))?;
         for_each_edge(nodes, edges_of, |_, target, _| {
             counts[target as usize].fetch_add(1, Ordering::Relaxed);
         });
-        Self { counts }
+        Ok(Self { counts })
     }
 
     fn of(&self, node: usize) -> usize {
@@ -68,15 +73,15 @@ impl Incoming {
         &self,
         range: Range<usize>,
         edges_of: impl Fn(u32, &mut dyn FnMut(u32, u32)) + Sync,
-    ) -> Reverse {
-        let mut offsets = Vec::with_capacity(range.len() + 1);
+    ) -> Result<Reverse> {
+        let mut offsets = with_capacity(range.len() + 1)?;
         let mut total = 0;
         offsets.push(0);
         for node in range.clone() {
             total += self.of(node);
             offsets.push(total);
         }
-        let slots: Vec<AtomicU64> = (0..total).map(|_| AtomicU64::new(0)).collect();
+        let slots: Vec<AtomicU64> = collected((0..total).map(|_| AtomicU64::new(0)))?;
         for_each_edge(self.counts.len(), edges_of, |source, target, rank| {
             let target = target as usize;
             if range.contains(&target) {
@@ -87,7 +92,7 @@ impl Incoming {
         });
         let mut edges: Vec<u64> = slots.into_iter().map(AtomicU64::into_inner).collect();
         // Threads fill the slots in any order; sorting fixes the order.
-        let mut rows = Vec::with_capacity(range.len());
+        let mut rows = with_capacity(range.len())?;
         let mut rest = edges.as_mut_slice();
         for bounds in offsets.windows(2) {
             let (row, tail) = rest.split_at_mut(bounds[1] - bounds[0]);
@@ -95,7 +100,7 @@ impl Incoming {
             rest = tail;
         }
         rows.into_par_iter().with_min_len(256).for_each(|row| row.sort_unstable());
-        Reverse { first: range.start, offsets, edges }
+        Ok(Reverse { first: range.start, offsets, edges })
     }
 }
 
@@ -110,8 +115,8 @@ impl Reverse {
     }
 
     /// Reverses all edges of `nodes` nodes; `edges_of` as in [`Incoming::count`].
-    pub(crate) fn new(nodes: usize, edges_of: impl Fn(u32, &mut dyn FnMut(u32, u32)) + Sync) -> Self {
-        Incoming::count(nodes, &edges_of).reverse(0..nodes, &edges_of)
+    pub(crate) fn new(nodes: usize, edges_of: impl Fn(u32, &mut dyn FnMut(u32, u32)) + Sync) -> Result<Self> {
+        Incoming::count(nodes, &edges_of)?.reverse(0..nodes, &edges_of)
     }
 
     /// The sources of the edges to `node`, smallest rank first.
@@ -137,7 +142,7 @@ mod tests {
         let edges_of = |source: u32, visit: &mut dyn FnMut(u32, u32)| {
             edges[source as usize].iter().for_each(|&(target, rank)| visit(target, rank));
         };
-        let reverse = Reverse::new(4, edges_of);
+        let reverse = Reverse::new(4, edges_of).unwrap();
         let sources = |node| reverse.sources(node).collect::<Vec<_>>();
         assert!(sources(0).is_empty());
         assert_eq!(sources(1), [3, 0, 2]);
@@ -146,10 +151,10 @@ mod tests {
 
         // Pieces give the same sources. No piece exceeds the limit, unless it is one node.
         for (most, expected) in [(0, vec![0..1, 1..2, 2..3, 3..4]), (5, vec![0..3, 3..4])] {
-            let incoming = Incoming::count(4, edges_of);
+            let incoming = Incoming::count(4, edges_of).unwrap();
             assert_eq!(incoming.pieces(most), expected);
             for piece in expected {
-                let part = incoming.reverse(piece.clone(), edges_of);
+                let part = incoming.reverse(piece.clone(), edges_of).unwrap();
                 assert!(
                     piece.map(|node| node as u32).all(|node| part.sources(node).eq(reverse.sources(node)))
                 );

@@ -2,6 +2,9 @@
 
 use rayon::prelude::*;
 
+use crate::Result;
+use crate::memory::filled;
+
 /// Rows of at most `width` ids; unused slots at the end of a row hold `u32::MAX`.
 pub(crate) struct IdTable {
     width: usize,
@@ -9,8 +12,8 @@ pub(crate) struct IdTable {
 }
 
 impl IdTable {
-    pub(crate) fn new(rows: usize, width: usize) -> Self {
-        Self { width, ids: vec![u32::MAX; rows * width] }
+    pub(crate) fn new(rows: usize, width: usize) -> Result<Self> {
+        Ok(Self { width, ids: filled(u32::MAX, rows * width)? })
     }
 
     /// The ids of `row`.

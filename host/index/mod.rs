@@ -32,7 +32,7 @@ pub(crate) use start::{Graph, Layered, Start};
 pub(crate) use statistics::Reach;
 pub use statistics::Statistics;
 
-use crate::memory::zeros;
+use crate::memory::{collected, collected_in_parallel, filled, zeros};
 use crate::parallel::for_each_block;
 use crate::vectors::{Access, Repeated, spread_rows};
 use crate::{Error, IdSet, Metric, Progress, Result, Vectors};
@@ -157,11 +157,11 @@ impl Index {
             return Err(Error::mismatch("rows", rows.len(), format_args!("{} as in the base", base.len())));
         }
         let max_degree = rows.iter().map(Vec::len).max().unwrap_or(0);
-        let mut neighbors = vec![u32::MAX; rows.len() * max_degree];
+        let mut neighbors = filled(u32::MAX, rows.len() * max_degree)?;
         for (node, row) in rows.iter().enumerate() {
             neighbors[node * max_degree..][..row.len()].copy_from_slice(row);
         }
-        let degrees = rows.iter().map(|row| row.len() as u32).collect();
+        let degrees = collected(rows.iter().map(|row| row.len() as u32))?;
         let rows = PaddedRows { max_degree, degrees, neighbors };
         let index = Self::owned(description, Fingerprint::of(base)?, rows, entries);
         index.check_graph(&Progress::silent())?;
@@ -332,8 +332,8 @@ impl Index {
     fn renamed(self, base: &Vectors, rows: &[u32], places: &[u32]) -> Result<Self> {
         let stride = self.max_degree;
         let of_place = |place: u32| if place == u32::MAX { &[] } else { self.neighbors(place as usize) };
-        let mut neighbors: Vec<u32> = zeros(base.len() * stride);
-        let degrees = places.par_iter().map(|&place| of_place(place).len() as u32).collect();
+        let mut neighbors: Vec<u32> = zeros(base.len() * stride)?;
+        let degrees = collected_in_parallel(places.par_iter().map(|&place| of_place(place).len() as u32))?;
         neighbors.par_chunks_exact_mut(stride.max(1)).zip(places).for_each(|(row, &place)| {
             let (named, padding) = row.split_at_mut(of_place(place).len());
             named.iter_mut().zip(of_place(place)).for_each(|(slot, &id)| *slot = rows[id as usize]);
@@ -442,7 +442,7 @@ impl Index {
         if self.absent.is_empty() {
             return Ok(());
         }
-        let mut is_node = vec![true; self.nodes];
+        let mut is_node = filled(true, self.nodes)?;
         self.repeated().pairs().for_each(|(row, _)| is_node[row as usize] = false);
         self.absent.left_out().for_each(|row| is_node[row as usize] = false);
         let stage = progress.stage("check", self.nodes as u64);

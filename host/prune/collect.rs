@@ -129,7 +129,7 @@ mod tests {
                     .flat_map(|node| exact.neighbors(node).iter().zip(exact.distances(node)))
                     .map(|(&id, &distance)| key::pack(distance, id))
                     .collect();
-                let given = KnnGraph::from_keys(k, metric, n, &keys, stats);
+                let given = KnnGraph::from_keys(k, metric, n, &keys, stats).unwrap();
                 for mode in [Collect::OneHop, Collect::TwoHop, Collect::Path] {
                     let collected = |graph: &KnnGraph| -> Vec<Vec<Key>> {
                         let mut collector = Collector::new(&space, graph, &[0], mode, limit);

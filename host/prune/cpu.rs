@@ -14,7 +14,7 @@ use crate::Result;
 use crate::descent::KnnGraph;
 use crate::descent::reverse::Incoming;
 use crate::index::random_entries;
-use crate::memory::peak_host_bytes;
+use crate::memory::{filled, peak_host_bytes};
 use crate::parallel::for_each_row;
 use crate::progress::Progress;
 use crate::search::visited::Visited;
@@ -43,7 +43,7 @@ pub(crate) fn prune(
     let stage = progress.stage("prune", 2 * nodes as u64);
     let degree = strategy.degree;
 
-    let mut forward = vec![key::NONE; nodes * degree];
+    let mut forward = filled(key::NONE, nodes * degree)?;
     let scratch = || {
         let collector =
             Collector::new(space, graph, &entries, strategy.collect_from(graph.k()), strategy.candidates);
@@ -68,11 +68,11 @@ pub(crate) fn prune(
             visit(key as u32, rank);
         }
     };
-    let incoming = Incoming::count(nodes, edges_of);
+    let incoming = Incoming::count(nodes, edges_of)?;
 
-    let mut ids = vec![u32::MAX; nodes * degree];
+    let mut ids = filled(u32::MAX, nodes * degree)?;
     for piece in incoming.pieces(reversed_at_once(nodes, degree)) {
-        let reverse = incoming.reverse(piece.clone(), edges_of);
+        let reverse = incoming.reverse(piece.clone(), edges_of)?;
         let rows = &mut ids[piece.start * degree..piece.end * degree];
         let storer = || Storer::new(space, graph, strategy);
         for_each_row(rows, degree, &stage, storer, |storer, place, row| {
@@ -86,7 +86,7 @@ pub(crate) fn prune(
             }
         })?;
     }
-    let rows = GraphRows::from_padded(ids, degree);
+    let rows = GraphRows::from_padded(ids, degree)?;
     let stats = PruneStats {
         device: "cpu".to_owned(),
         seconds: began.elapsed().as_secs_f64(),

@@ -397,7 +397,7 @@ mod tests {
         let on = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
-                let mut rows = GraphRows::from_padded(ids.clone(), 5);
+                let mut rows = GraphRows::from_padded(ids.clone(), 5).unwrap();
                 let tree = Tree::from_entries(&rows, &[7, 3]);
                 let parents: Vec<u32> = (0..n as u32).map(|node| tree.parent(node)).collect();
                 let attached = connect(&space, &mut rows, &[7, 3], (None, &Progress::silent())).unwrap();

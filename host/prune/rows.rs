@@ -2,7 +2,9 @@
 
 use rayon::prelude::*;
 
+use crate::Result;
 use crate::index::Graph;
+use crate::memory::collected_in_parallel;
 
 /// A row of at most `stride` distinct ids per node; unused slots hold `u32::MAX`.
 pub(crate) struct GraphRows {
@@ -18,9 +20,10 @@ impl GraphRows {
     }
 
     /// Takes over rows padded with `u32::MAX`.
-    pub(crate) fn from_padded(ids: Vec<u32>, stride: usize) -> Self {
+    pub(crate) fn from_padded(ids: Vec<u32>, stride: usize) -> Result<Self> {
         let degree = |row: &[u32]| row.iter().take_while(|&&id| id != u32::MAX).count() as u32;
-        Self { stride, degrees: ids.par_chunks_exact(stride).map(degree).collect(), ids }
+        let degrees = collected_in_parallel(ids.par_chunks_exact(stride).map(degree))?;
+        Ok(Self { stride, degrees, ids })
     }
 
     pub(crate) fn len(&self) -> usize {

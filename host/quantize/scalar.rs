@@ -266,8 +266,8 @@ impl ScalarQuantizer {
         progress: &Progress,
     ) -> Result<Codes> {
         let (dim, count) = (vectors.dim(), pick.len());
-        let mut codes: Vec<T> = zeros(count * dim);
-        let mut rests: Vec<T> = zeros(if self.compression.has_rests(role) { count * dim } else { 0 });
+        let mut codes: Vec<T> = zeros(count * dim)?;
+        let mut rests: Vec<T> = zeros(if self.compression.has_rests(role) { count * dim } else { 0 })?;
         let stage = progress.stage("compress", count as u64);
         with_matrix!(vectors.rows(), rows => {
             let blocks = codes.par_chunks_mut(BLOCK * dim).enumerate();

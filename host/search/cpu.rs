@@ -13,6 +13,7 @@ use super::coded::Coded;
 use super::engine::{Found, Prepared, fill};
 use super::pool::Scratch;
 use crate::index::{Graph, Index};
+use crate::memory::filled;
 use crate::parallel::for_each_row;
 use crate::vectors::Access;
 use crate::vectors::queries::Queries;
@@ -56,7 +57,8 @@ impl Prepared<'_> {
         self.space.advise(Access::AtRandom);
         let stage = progress.stage("search", queries.len() as u64);
         let (computed, short) = (AtomicU64::new(0), Mutex::new(Vec::new()));
-        let mut keys = vec![key::NONE; queries.len() * answer.k()];
+        self.pool.check_room(rayon::current_num_threads())?;
+        let mut keys = filled(key::NONE, queries.len() * answer.k())?;
         for_each_row(
             &mut keys,
             answer.k(),

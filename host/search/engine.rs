@@ -17,6 +17,7 @@ use super::result::{Neighbor, SearchResult};
 use crate::gpu::{Gpus, SharedTimes};
 use crate::held::Held;
 use crate::index::Index;
+use crate::memory::{collected, filled};
 use crate::quantize::Compression;
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
@@ -216,7 +217,7 @@ impl<'a> Engine<'a> {
         progress: &Progress,
     ) -> Result<SearchResult> {
         let found = self.find(queries, search, progress)?;
-        Ok(SearchResult::new(search.k, &found.keys, found.computed, found.times))
+        SearchResult::new(search.k, &found.keys, found.computed, found.times)
     }
 
     /// Searches for each of `queries`, and leaves the results on a device: on that of the search
@@ -288,8 +289,8 @@ impl<'a> Engine<'a> {
                 found
             }
             (Way::Exact, _) => Found {
-                keys: vec![key::NONE; queries.len() * k],
-                short: (0..queries.len() as u32).collect(),
+                keys: filled(key::NONE, queries.len() * k)?,
+                short: collected(0..queries.len() as u32)?,
                 ..Found::default()
             },
         };
@@ -373,6 +374,7 @@ impl<'a> Engine<'a> {
             index.advise(Access::AtRandom);
             space.advise(Access::AtRandom);
         });
+        pool.check_room(1)?;
         let mut scratch = pool.take();
         let mut buffer = std::mem::take(&mut scratch.query);
         let query = space.query_of(row, &mut buffer)?;

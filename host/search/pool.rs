@@ -7,6 +7,9 @@ use tagore_device::key::Key;
 
 use super::beam::BeamSearch;
 use super::coded::{CodeBuffer, Reranked};
+use super::visited::Visited;
+use crate::Result;
+use crate::memory::check_room;
 use crate::vectors::QueryBuffer;
 
 /// Scratch memory of one search at a time.
@@ -43,6 +46,18 @@ impl Pool {
     /// An empty pool for searches among `nodes` nodes.
     pub(super) fn new(nodes: usize) -> Self {
         Self { nodes, idle: Mutex::default() }
+    }
+
+    /// Checks that `searches` at the same time find memory for what they lack.
+    ///
+    /// # Errors
+    /// If the system refuses so much.
+    pub(super) fn check_room(&self, searches: usize) -> Result<()> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).len();
+        match searches.saturating_sub(idle) {
+            0 => Ok(()),
+            new => check_room(Visited::plan(self.nodes, new).bytes()),
+        }
     }
 
     pub(super) fn take(&self) -> Lease<'_> {

@@ -3,9 +3,10 @@
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
-use crate::GroundTruth;
 use crate::gpu::{KernelTime, SharedTimes};
+use crate::memory::{collected, collected_in_parallel};
 use crate::parallel::FEW_BYTES;
+use crate::{GroundTruth, Result};
 
 /// A row found by a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,18 +37,21 @@ pub struct SearchResult {
 
 impl SearchResult {
     /// Results from `k` keys per query.
-    pub(super) fn new(k: usize, keys: &[Key], computed: u64, times: SharedTimes) -> Self {
+    pub(super) fn new(k: usize, keys: &[Key], computed: u64, times: SharedTimes) -> Result<Self> {
         let id = |&key: &Key| key as u32;
         let distance = |&key: &Key| {
             if key == key::NONE { f32::INFINITY } else { key::distance(key) }
         };
         let (ids, distances) = if size_of_val(keys) <= FEW_BYTES {
-            (keys.iter().map(id).collect(), keys.iter().map(distance).collect())
+            (collected(keys.iter().map(id))?, collected(keys.iter().map(distance))?)
         } else {
-            (keys.par_iter().map(id).collect(), keys.par_iter().map(distance).collect())
+            (
+                collected_in_parallel(keys.par_iter().map(id))?,
+                collected_in_parallel(keys.par_iter().map(distance))?,
+            )
         };
         let SharedTimes { kernels, kernel_seconds, .. } = times;
-        Self { k, ids, distances, computed, kernels, kernel_seconds }
+        Ok(Self { k, ids, distances, computed, kernels, kernel_seconds })
     }
 
     /// The number of queries.

@@ -5,7 +5,9 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
+
+use crate::parallel::new_thread;
 
 /// Threads that read: several requests keep a disk busy.
 const THREADS: usize = 4;
@@ -30,7 +32,7 @@ impl ReadAhead {
         let (stop, next) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let thread = |_| {
             let (path, stop, next) = (PathBuf::from(path), Arc::clone(&stop), Arc::clone(&next));
-            Builder::new().name("read ahead".to_owned()).spawn(move || read(&path, &next, &stop)).ok()
+            new_thread().name("read ahead".to_owned()).spawn(move || read(&path, &next, &stop)).ok()
         };
         let threads = (0..THREADS).map_while(thread).collect();
         Self { stop, threads }

@@ -3,13 +3,14 @@
 use rayon::prelude::*;
 
 use super::{Vectors, with_matrix};
+use crate::memory::{collected, collected_in_parallel, zeros};
 use crate::{Progress, Result};
 
 /// Normalised rows as f32, and the marks of zero vectors; empty if there are none.
 pub(super) fn normalised(vectors: &Vectors, progress: &Progress) -> Result<(Vectors, Vec<bool>)> {
     if let Some(lent) = vectors.lent() {
-        let norms: Vec<f64> = lent.squares()?.par_iter().map(|square| square.sqrt()).collect();
-        let zero: Vec<bool> = norms.iter().map(|&norm| norm <= 0.0).collect();
+        let norms = collected_in_parallel(lent.squares()?.par_iter().map(|square| square.sqrt()))?;
+        let zero = collected(norms.iter().map(|&norm| norm <= 0.0))?;
         let unit = lent.unit(&norms)?;
         let layout = unit.layout();
         let zero = if zero.contains(&true) { zero } else { Vec::new() };
@@ -21,7 +22,7 @@ pub(super) fn normalised(vectors: &Vectors, progress: &Progress) -> Result<(Vect
         progress.check()
     })?;
     let is_zero = |row: &[f32]| row.iter().all(|&x| x == 0.0);
-    let mut zero: Vec<bool> = values.par_chunks_exact(dim).map(is_zero).collect();
+    let mut zero = collected_in_parallel(values.par_chunks_exact(dim).map(is_zero))?;
     if !zero.contains(&true) {
         zero.clear();
     }
@@ -42,9 +43,9 @@ pub(crate) fn normalise(row: &mut [f32]) -> bool {
 pub(super) fn lift(base: &Vectors, largest: f64, progress: &Progress) -> Result<Vec<f32>> {
     let lift = |square: f64| (largest - square).max(0.0).sqrt() as f32;
     if let Some(lent) = base.lent() {
-        return Ok(lent.squares()?.into_par_iter().map(lift).collect());
+        return collected_in_parallel(lent.squares()?.into_par_iter().map(lift));
     }
-    let mut lifts = vec![0f32; base.len()];
+    let mut lifts: Vec<f32> = zeros(base.len())?;
     lifts.par_iter_mut().enumerate().try_for_each(|(row, to)| {
         progress.check()?;
         *to = lift(square(base, row));

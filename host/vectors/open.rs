@@ -10,6 +10,7 @@ use super::mapped::MappedFile;
 use super::shape::with_type;
 use super::storage::Storage;
 use super::{ElementType, Format, Layout, MAX_DIM, MAX_ROWS, Vectors, npy};
+use crate::memory::with_capacity;
 use crate::{Error, Progress, Result};
 
 impl Vectors {
@@ -217,7 +218,7 @@ impl<'a> OpenedFile<'a> {
             }
         };
         let ids = if format.framing() == Framing::Vecs {
-            let mut ids = self.room(rows * cols)?;
+            let mut ids = with_capacity(rows * cols)?;
             for (row, bytes) in self.map.chunks_exact(PREFIX + cols * ID).enumerate() {
                 progress.check()?;
                 let found = word(bytes);
@@ -237,7 +238,7 @@ impl<'a> OpenedFile<'a> {
     /// Converts the ids of an npy file from another type than 32 bits.
     fn converted_ids(&self, kind: npy::Integer, shape: &Shape, progress: &Progress) -> Result<IdMatrix> {
         let &Shape { rows, cols, offset } = shape;
-        let mut ids = self.room(rows * cols)?;
+        let mut ids = with_capacity(rows * cols)?;
         for piece in self.map[offset..].chunks(PIECE) {
             progress.check()?;
             for number in kind.numbers(piece) {
@@ -255,31 +256,19 @@ impl<'a> OpenedFile<'a> {
     /// The integers from byte `offset` on as u64; negative ones wrap.
     pub(super) fn widened(&self, kind: npy::Integer, offset: usize) -> Result<Vec<u64>> {
         let bytes = &self.map[offset..];
-        let mut values = self.room(bytes.len() / kind.size)?;
+        let mut values = with_capacity(bytes.len() / kind.size)?;
         values.extend(kind.numbers(bytes).map(|number| number as u64));
         Ok(values)
     }
 
     /// Copies these `bytes` of the file as numbers.
     pub(super) fn copied<T: AnyBitPattern>(&self, bytes: &[u8], progress: &Progress) -> Result<Vec<T>> {
-        let mut values = self.room(bytes.len() / size_of::<T>())?;
+        let mut values = with_capacity(bytes.len() / size_of::<T>())?;
         for piece in bytes.chunks(PIECE) {
             progress.check()?;
             values.extend(piece.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned::<T>));
         }
         Ok(values)
-    }
-
-    /// An empty vector with capacity `count`.
-    fn room<T>(&self, count: usize) -> Result<Vec<T>> {
-        let mut values = Vec::new();
-        match values.try_reserve_exact(count) {
-            Ok(()) => Ok(values),
-            Err(_) => {
-                let found = format!("too little memory for {} bytes", count.saturating_mul(size_of::<T>()));
-                Err(Error::file(self.path, found, "free memory for its values"))
-            }
-        }
     }
 
     /// The headers that the file may start with: 8 bytes and, if it is long enough, 16.

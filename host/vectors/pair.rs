@@ -55,7 +55,7 @@ impl GroundTruth {
             let expected = format!("{} x {} as {} has", grouped(table.rows), table.cols, ids_path.display());
             return Err(Error::file(&distances_path, found, expected));
         }
-        let distances = (0..values.len()).flat_map(|row| values.row(row).into_owned()).collect();
+        let distances = values.floats(|_| progress.check())?;
         Self::new(table.cols, table.ids, Some(distances))
     }
 }

@@ -12,6 +12,7 @@ use super::bits::BitPanels;
 use super::space::Space;
 use super::{Metric, TypedRows, with_matrix};
 use crate::gpu::MemoryPlan;
+use crate::memory::{filled, zeros};
 use crate::{DataShape, ElementType, Progress, Result};
 
 /// Rows of a panel. A panel holds the first component of all of its rows, then the second, and so
@@ -95,8 +96,8 @@ impl FloatPanels {
                 space.mean(progress)?.into_iter().map(|mean| mean as f32).collect()
             }
         };
-        let mut values = vec![0f32; n.div_ceil(PANEL) * PANEL * dim];
-        let mut terms = vec![[f32::INFINITY; PANEL]; n.div_ceil(PANEL)];
+        let mut values: Vec<f32> = zeros(n.div_ceil(PANEL) * PANEL * dim)?;
+        let mut terms = filled([f32::INFINITY; PANEL], n.div_ceil(PANEL))?;
         let all = values.par_chunks_exact_mut(dim * PANEL).zip(&mut terms).enumerate();
         all.try_for_each(|(panel, (values, terms))| {
             progress.check()?;

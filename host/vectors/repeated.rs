@@ -149,7 +149,7 @@ impl Repeated {
         progress: &Progress,
     ) -> Result<Self> {
         let row_bytes = element.row_bytes(base.dim());
-        let mut hashes: Vec<u64> = zeros(base.len());
+        let mut hashes: Vec<u64> = zeros(base.len())?;
         // In order, so that a disk reads the next parts meanwhile.
         let part = (PART_BYTES / row_bytes).max(1);
         for (number, hashes) in hashes.chunks_mut(part).enumerate() {
@@ -183,7 +183,7 @@ impl Repeated {
         drop(hashed);
         // In row order, since rows may be read from a file.
         long.par_sort_unstable();
-        let mut hashes: Vec<u64> = zeros(long.len());
+        let mut hashes: Vec<u64> = zeros(long.len())?;
         hash_all(&mut hashes, |place| hash(&bytes(long[place])), progress)?;
         let long = shared(&hashes, |place| long[place]);
         drop(hashes);

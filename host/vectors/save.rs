@@ -11,6 +11,7 @@ use super::shape::with_type;
 use super::storage::Storage;
 use super::{Bits, Element, ElementType, Format, Layout, Matrix, Vectors, npy, with_matrix};
 use crate::atomic_file::AtomicFile;
+use crate::memory::zeros;
 use crate::progress::StageProgress;
 use crate::{Error, Progress, Result};
 
@@ -107,7 +108,7 @@ impl Vectors {
         progress: &Progress,
     ) -> Result<Vec<T>> {
         let width = T::TYPE.values(self.dim());
-        let mut values = vec![T::zeroed(); self.len() * width];
+        let mut values = zeros(self.len() * width)?;
         for (index, row) in values.chunks_exact_mut(width).enumerate() {
             progress.check()?;
             self.convert(index, matrix.row(index), row)?;

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::storage::Storage;
 use super::{Element, Layout, Matrix, Vectors, spread_rows, with_matrix};
 use crate::Result;
-use crate::memory::zeros;
+use crate::memory::{collected, zeros};
 
 impl Vectors {
     /// Copies the rows `ids` to host memory.
@@ -19,7 +19,7 @@ impl Vectors {
     pub(crate) fn select(&self, ids: &[u32]) -> Result<Self> {
         let storage = match self.lent() {
             Some(lent) => Storage::owned(lent.fetch(ids)?),
-            None => with_matrix!(self.rows(), m => Storage::owned(gathered(m, ids))),
+            None => with_matrix!(self.rows(), m => Storage::owned(gathered(m, ids)?)),
         };
         let layout = Layout::dense(self.element_type(), ids.len(), self.dim());
         // Values of a checked base need no second check.
@@ -32,7 +32,7 @@ impl Vectors {
     /// If that device fails.
     pub(crate) fn part(&self, range: Range<usize>) -> Result<Self> {
         if self.lent().is_some() {
-            let ids: Vec<u32> = range.map(|row| row as u32).collect();
+            let ids: Vec<u32> = collected(range.map(|row| row as u32))?;
             return self.select(&ids);
         }
         let part = Self { bytes: OnceLock::new(), repeated: OnceLock::new(), ..self.clone() };
@@ -88,11 +88,11 @@ impl Vectors {
 }
 
 /// The rows `ids` of a matrix, without gaps.
-fn gathered<T: Element>(rows: Matrix<'_, T>, ids: &[u32]) -> Vec<T> {
-    let mut values = zeros(ids.len() * rows.dim);
+fn gathered<T: Element>(rows: Matrix<'_, T>, ids: &[u32]) -> Result<Vec<T>> {
+    let mut values = zeros(ids.len() * rows.dim)?;
     let to = values.par_chunks_exact_mut(rows.dim).with_min_len(256);
     to.zip(ids).for_each(|(to, &id)| to.copy_from_slice(rows.row(id as usize)));
-    values
+    Ok(values)
 }
 
 #[cfg(test)]

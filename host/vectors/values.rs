@@ -1,7 +1,5 @@
 //! The values of a data set, as slices and vectors.
 
-use std::convert::Infallible;
-
 use rayon::prelude::*;
 
 use super::{Component, Matrix, Vectors, with_matrix};
@@ -59,21 +57,20 @@ impl Vectors {
     }
 
     /// All values as f32, row-major. Every type converts exactly.
+    ///
+    /// # Panics
+    /// If the system refuses the memory.
     pub fn to_f32(&self) -> Vec<f32> {
-        let Ok(values) = self.floats(|_| Ok::<_, Infallible>(()));
-        values
+        self.floats(|_| Ok(())).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// All values as f32, row-major, with rows as `finish` leaves them.
     ///
     /// # Errors
     /// One of `finish`.
-    pub(super) fn floats<E: Send>(
-        &self,
-        finish: impl Fn(&mut [f32]) -> Result<(), E> + Sync,
-    ) -> Result<Vec<f32>, E> {
+    pub(super) fn floats(&self, finish: impl Fn(&mut [f32]) -> Result<()> + Sync) -> Result<Vec<f32>> {
         let dim = self.dim();
-        let mut values: Vec<f32> = zeros(self.len() * dim);
+        let mut values: Vec<f32> = zeros(self.len() * dim)?;
         with_matrix!(self.rows(), matrix => {
             values.par_chunks_exact_mut(dim).enumerate().try_for_each(|(row, out)| {
                 out.iter_mut().zip(matrix.components(row)).for_each(|(out, x)| *out = x);

@@ -5,6 +5,7 @@ use numpy::{
     Element, PyArray1, PyArray2, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods,
 };
 use pyo3::prelude::*;
+use pyo3::types::PyWeakrefReference;
 use tagore::{Component, ElementType, Error, MAX_DIM, Vectors};
 
 use crate::device_array::DeviceArray;
@@ -15,6 +16,7 @@ struct Values<T> {
     first: *const T,
     len: usize,
     _array: Py<PyAny>,
+    _pins: Vec<Py<PyAny>>,
 }
 
 // SAFETY: the values are only read, and `Py` may be dropped on any thread.
@@ -24,10 +26,25 @@ unsafe impl<T> Sync for Values<T> {}
 
 impl<T> AsRef<[T]> for Values<T> {
     fn as_ref(&self) -> &[T] {
-        // SAFETY: `strided` has checked that the array holds `len` aligned values from here on. An
-        // array with another reference to it, as here, keeps its memory.
+        // SAFETY: `strided` has checked that the array holds `len` aligned values from here on. The
+        // references below keep the array, and its memory where it is.
         unsafe { std::slice::from_raw_parts(self.first, self.len) }
     }
+}
+
+/// Weak references to `array` and to the arrays that it is a view of. NumPy moves no memory of an array
+/// that has one. `resize(refcheck=False)` ignores all else: references, views and exported buffers.
+fn pins(array: &Bound<'_, PyAny>) -> PyResult<Vec<Py<PyAny>>> {
+    let (mut pins, mut next) = (Vec::new(), Some(array.clone()));
+    while let Some(array) = next {
+        if array.is_instance_of::<PyUntypedArray>() {
+            pins.push(PyWeakrefReference::new(&array)?.into_any().unbind());
+        }
+        // Of a view, and of a memoryview.
+        let owner = array.getattr("base").or_else(|_| array.getattr("obj"));
+        next = owner.ok().filter(|owner| !owner.is_none());
+    }
+    Ok(pins)
 }
 
 /// The vectors of a 2-D array of NumPy or on a device, without a copy. `name` is its parameter.
@@ -79,13 +96,13 @@ pub(crate) fn vectors(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<
         let found = format!("strides of {stride} and {step} bytes");
         return wrong(found, &format!("rows one after another: call numpy.ascontiguousarray({name})"));
     }
-    let stride = stride as usize / size;
+    let (stride, pins) = (stride as usize / size, pins(array.as_any())?);
     let made = match element {
-        ElementType::F32 => strided::<f32>((array, name), (rows, dim), stride),
-        ElementType::F16 => strided::<half::f16>((array, name), (rows, dim), stride),
-        ElementType::Bf16 => strided::<half::bf16>((array, name), (rows, dim), stride),
-        ElementType::U8 => strided::<u8>((array, name), (rows, dim), stride),
-        ElementType::I8 => strided::<i8>((array, name), (rows, dim), stride),
+        ElementType::F32 => strided::<f32>((array, pins, name), (rows, dim), stride),
+        ElementType::F16 => strided::<half::f16>((array, pins, name), (rows, dim), stride),
+        ElementType::Bf16 => strided::<half::bf16>((array, pins, name), (rows, dim), stride),
+        ElementType::U8 => strided::<u8>((array, pins, name), (rows, dim), stride),
+        ElementType::I8 => strided::<i8>((array, pins, name), (rows, dim), stride),
         ElementType::B1 => unreachable!("no type of NumPy is one of bits"),
     };
     made.map_err(|error| errors::of(py, error, &Names { vectors: name, renamed: &[] }))
@@ -95,7 +112,7 @@ pub(crate) fn vectors(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<
 const NATIVE: u8 = if cfg!(target_endian = "little") { b'<' } else { b'>' };
 
 fn strided<T: Component>(
-    (array, name): (&Bound<'_, PyUntypedArray>, &'static str),
+    (array, pins, name): (&Bound<'_, PyUntypedArray>, Vec<Py<PyAny>>, &'static str),
     (rows, dim): (usize, usize),
     stride: usize,
 ) -> tagore::Result<Vectors> {
@@ -111,7 +128,7 @@ fn strided<T: Component>(
     let values = if rows == 0 || dim == 0 { 0 } else { (rows - 1) * stride + dim };
     // An empty array may lend no address.
     let first = if values == 0 { std::ptr::NonNull::<T>::dangling().as_ptr().cast_const() } else { first };
-    let values = Values { first, len: values, _array: array.clone().into_any().unbind() };
+    let values = Values { first, len: values, _array: array.clone().into_any().unbind(), _pins: pins };
     Vectors::from_strided(values, (rows, dim), stride.max(dim))
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn of(py: Python<'_>, error: Error, names: &Names) -> PyErr {
         Error::Io { .. } | Error::File { .. } | Error::Unfinished { .. } => "FileError",
         Error::Value { path: Some(_), .. } => "FileError",
         Error::Argument { .. } | Error::Mismatch { .. } | Error::Value { .. } => "ArgumentError",
-        Error::DeviceMemory { .. } => "OutOfMemoryError",
+        Error::DeviceMemory { .. } | Error::HostMemory { .. } => "OutOfMemoryError",
         Error::Device { .. } => "DeviceError",
         _ => "Error",
     };

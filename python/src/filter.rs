@@ -1,10 +1,13 @@
 //! Sets of rows, for searches and builds: a mask, or ids.
 
-use numpy::{PyArray1, PyArrayMethods};
+use numpy::ndarray::ArrayView1;
+use numpy::{PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use tagore::{IdSet, Ids};
 
 use crate::errors::{self, Names};
+
+const SETS: &str = "a 1-D array of bools or of ids";
 
 /// The rows of a set, the argument `name`: an array of bools, one per row, or of ids as u64.
 pub(crate) fn id_set(
@@ -14,7 +17,12 @@ pub(crate) fn id_set(
 ) -> PyResult<IdSet> {
     let py = filter.py();
     let wrong = |found: String, expected: &str| Err(errors::argument(py, name, found, expected));
-    if let Ok(mask) = filter.cast::<PyArray1<bool>>() {
+    if filter.cast::<PyUntypedArray>().is_ok_and(|array| array.dtype().kind() == b'b') {
+        // Any byte but 0 is true to NumPy. A `bool` of Rust must be 0 or 1.
+        let mask = filter.call_method1("view", ("u1",))?;
+        let Ok(mask) = mask.cast::<PyArray1<u8>>() else {
+            return wrong(format!("{}", filter.get_type()), SETS);
+        };
         let mask = mask.readonly();
         let mask = mask.as_array();
         if mask.len() != rows {
@@ -24,10 +32,17 @@ pub(crate) fn id_set(
         return IdSet::from_ids(rows, set).map_err(|error| errors::of(py, error, &Names::default()));
     }
     let Ok(given) = filter.cast::<PyArray1<u64>>() else {
-        return wrong(format!("{}", filter.get_type()), "a 1-D array of bools or of ids");
+        return wrong(format!("{}", filter.get_type()), SETS);
     };
+    let given = given.readonly();
+    let given = given.as_array();
+    if given.len() == rows && given.iter().all(|&id| id < 2) {
+        let expected =
+            format!("a mask of bools (call {name}.astype(bool)), or the ids of the rows (numpy.flatnonzero)");
+        return wrong(format!("{rows} integers, one per row, all 0 or 1"), &expected);
+    }
     let mut set = IdSet::new(rows);
-    for &id in given.readonly().as_array() {
+    for &id in given {
         let row = match ids {
             Some(ids) => ids.row_of(id),
             None => u32::try_from(id).ok().filter(|&row| (row as usize) < rows),
@@ -50,7 +65,7 @@ pub(crate) fn id_set(
     Ok(set)
 }
 
-/// The rows whose bit is set.
-fn rows_of(mask: numpy::ndarray::ArrayView1<'_, bool>) -> impl Iterator<Item = u32> {
-    mask.into_iter().zip(0u32..).filter(|&(&passes, _)| passes).map(|(_, row)| row)
+/// The rows whose byte is not 0.
+fn rows_of(mask: ArrayView1<'_, u8>) -> impl Iterator<Item = u32> {
+    mask.into_iter().zip(0u32..).filter(|&(&passes, _)| passes != 0).map(|(_, row)| row)
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use pyo3::prelude::*;
-use rayon::{ThreadPool, ThreadPoolBuilder};
-use tagore::{Device, Error};
+use rayon::ThreadPool;
+use tagore::{Device, Error, thread_pool};
 
 use crate::events::Event;
 
@@ -53,26 +53,20 @@ pub(crate) fn forked() {
 }
 
 impl Process {
-    /// Runs `work` on a pool of `threads` threads, or on that of all cores.
+    /// Runs `work` on a pool of `threads` threads, or on that of all cores. If the system refuses the
+    /// threads, the next call tries again.
     pub(crate) fn install<T: Send>(
         &self,
         threads: Option<usize>,
         work: impl FnOnce() -> tagore::Result<T> + Send,
     ) -> tagore::Result<T> {
-        let new = |threads| {
-            let name = |number| format!("tagore {number}");
-            ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build().map_err(|error| {
-                let expected = "fewer threads, or a higher limit of processes (ulimit -u, pids)".to_owned();
-                Error::Argument { parameter: "threads", found: error.to_string(), expected }
-            })
-        };
-        if let Some(threads) = threads {
-            return new(threads)?.install(work);
+        if threads.is_some() {
+            return thread_pool(threads)?.install(work);
         }
         let pool = match self.pool.get() {
             Some(pool) => pool,
             None => {
-                let pool = new(0)?;
+                let pool = thread_pool(None)?;
                 self.pool.get_or_init(|| pool)
             }
         };

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use tagore::{Progress, Update};
+use tagore::{Progress, THREAD_STACK, Update, check_room};
 
 use crate::errors::{self, Names};
 use crate::events;
@@ -62,6 +62,7 @@ impl Call {
         work: impl FnOnce(&Progress) -> tagore::Result<T> + Send,
     ) -> PyResult<T> {
         events::collect(py)?;
+        check_room(THREAD_STACK as u64).map_err(|error| errors::of(py, error, &self.names))?;
         let updates = Updates::default();
         let progress = match &self.callback {
             Some(_) => {
@@ -84,7 +85,8 @@ impl Call {
                     // Its receiver waits below.
                     let _ = send.send(done);
                 };
-                thread::Builder::new().name("tagore".to_owned()).spawn_scoped(scope, on_thread).ok()?;
+                let new = thread::Builder::new().name("tagore".to_owned()).stack_size(THREAD_STACK);
+                new.spawn_scoped(scope, on_thread).ok()?;
                 loop {
                     match receive.recv_timeout(EVERY) {
                         Ok(done) => return Some(done),

@@ -22,7 +22,7 @@ class MissingFileError(FileError, FileNotFoundError):
 
 
 class OutOfMemoryError(Error, MemoryError):
-    """A build that needs more device memory than is free. The text names what would fit."""
+    """Memory of the device or of the host that is not there. The text names what would fit, or helps."""
 
 
 class DeviceError(Error, RuntimeError):

@@ -142,3 +142,18 @@ def test_remedies_have_the_name_of_the_argument(x, q):
         with pytest.raises(tagore_ann.ArgumentError) as error:
             call()
         assert text in str(error.value)
+
+
+def test_an_array_in_use_is_not_resized():
+    x = np.random.default_rng(0).standard_normal((500, 8), dtype=np.float32)
+    wide = np.zeros((500, 16), np.float32)
+    wide[:, 4:12] = x
+    for owner, rows in [(x, x), (wide, wide[:, 4:12]), (wide, np.frombuffer(wide, np.float32).reshape(500, 16))]:
+        index = tagore_ann.build(rows)
+        with pytest.raises(ValueError, match="resize"):
+            owner.resize((1 << 22, 16), refcheck=False)
+        assert index.search(rows[3].copy(), k=1)[0].tolist() == [3]
+        del index
+    gc.collect()
+    tagore_ann.plan(10, 4)  # a call frees what other threads have dropped
+    x.resize((600, 8), refcheck=False)

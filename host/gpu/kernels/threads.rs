@@ -5,7 +5,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, Once, PoisonError};
-use std::thread;
+
+use crate::parallel::new_thread;
 
 /// Running threads, and a signal of each end.
 static RUNNING: Mutex<usize> = Mutex::new(0);
@@ -47,7 +48,7 @@ pub(in crate::gpu) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) ->
         let _counted = counted;
         work();
     };
-    thread::Builder::new().name(name.to_owned()).spawn(work).is_ok()
+    new_thread().name(name.to_owned()).spawn(work).is_ok()
 }
 
 /// Whether the process exits, so that nothing new should begin.

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::{IndexFormat, arrays, diskann, diskann_disk, faiss, hnswlib, kgraph, nsg};
 use crate::index::{Description, Fingerprint, PaddedRows, random_entries};
+use crate::memory::filled;
 use crate::{Error, Index, Metric, Progress, Result, Vectors};
 
 /// Limit on the growth of a graph by padding. Graphs with similar degrees stay far below it, and a
@@ -204,7 +205,7 @@ impl Source<'_> {
             let found = format!("a row of {max_degree} neighbours, {} on average", ids.len() / degrees.len());
             return Err(self.refuse(found, format_args!("padded rows at most {MOST_PADDING} times larger")));
         }
-        let mut neighbors = vec![u32::MAX; degrees.len() * max_degree];
+        let mut neighbors = filled(u32::MAX, degrees.len() * max_degree)?;
         let mut rest = ids.as_slice();
         for (node, &degree) in degrees.iter().enumerate() {
             let (row, behind) = rest.split_at(degree as usize);

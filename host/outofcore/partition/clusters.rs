@@ -196,7 +196,7 @@ impl ClusterShape<'_> {
         let row = width * size_of::<T>();
         let members = self.members();
         let (mut ids, mut others) = (vec![0u32; members], vec![0u32; members]);
-        let mut values: Vec<T> = zeros(members * width);
+        let mut values: Vec<T> = zeros(members * width)?;
         let (mut of_ids, mut of_others, mut of_values) = (&mut ids[..], &mut others[..], &mut values[..]);
         let room = |bytes| {
             let count = bytes / (RECORD_HEAD + row);

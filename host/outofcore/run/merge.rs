@@ -62,7 +62,7 @@ impl Waiting {
         }
         let lost = || Fault::Damage(Damage::Lists(self.pair));
         let piece = self.piece.ok_or_else(lost)?;
-        let mut all: Vec<Key> = zeros(piece.bytes() as usize / size_of::<Key>());
+        let mut all: Vec<Key> = zeros(piece.bytes() as usize / size_of::<Key>())?;
         let sound = spill.read_to(piece, bytemuck::cast_slice_mut(&mut all))?;
         let is_known = |key: Key| key == NONE || (key as u32 as usize) < self.nodes;
         // Without an early end, so that the compiler takes several keys at a time.

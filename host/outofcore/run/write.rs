@@ -16,7 +16,7 @@ use super::stats::OutOfCoreStats;
 use super::turns::Turns;
 use crate::build::Below;
 use crate::index::{IndexFile, Layered, Reach, WrittenRows};
-use crate::memory::zeros;
+use crate::memory::{filled, zeros};
 use crate::outofcore::plan::{ClusterPlan, row_bytes};
 use crate::outofcore::store::{Attempt, Damage, Fault};
 use crate::parallel::spawn;
@@ -126,7 +126,7 @@ impl Run<'_> {
         let Merged { rows, nodes_per_bin, .. } = merged;
         let (n, degree) = (self.base.len(), self.settings.builder.strategy.max_degree());
         let first = bin * nodes_per_bin;
-        let mut range = RowRange::new(first..n.min(first + nodes_per_bin), n, degree);
+        let mut range = RowRange::new(first..n.min(first + nodes_per_bin), n, degree)?;
         let sound = rows.read(bin, |piece| range.add(piece))?;
         range.finish().filter(|_| sound).ok_or(Fault::Damage(Damage::Rows))
     }
@@ -152,11 +152,11 @@ pub(crate) struct RowRange {
 
 impl RowRange {
     /// The empty range `ids` of an index of `nodes` nodes.
-    pub(crate) fn new(ids: Range<usize>, nodes: usize, degree: usize) -> Self {
-        let mut rows: Vec<u32> = zeros(ids.len() * degree);
+    pub(crate) fn new(ids: Range<usize>, nodes: usize, degree: usize) -> Result<Self> {
+        let mut rows: Vec<u32> = zeros(ids.len() * degree)?;
         rows.fill(u32::MAX);
-        let missing = vec![true; ids.len()];
-        Self { ids, nodes, degree, rows, missing, sound: true }
+        let missing = filled(true, ids.len())?;
+        Ok(Self { ids, nodes, degree, rows, missing, sound: true })
     }
 
     /// Adds finished rows: records of an id and `degree` ids.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Log, Pair, Piece, save};
 use crate::outofcore::plan::{ClusterGraph, list_bytes, row_bytes};
-use crate::parallel::no_thread;
+use crate::parallel::{new_thread, no_thread};
 use crate::{Progress, Result};
 
 /// Waiting parcels: the cluster of the lists, the cluster built later, and the place on disk.
@@ -210,7 +210,7 @@ impl Checkpoints {
     /// from [`wait`](Self::wait).
     pub(crate) fn run(&mut self, saving: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
         self.wait()?;
-        self.running = Some(std::thread::Builder::new().spawn(saving).map_err(no_thread)?);
+        self.running = Some(new_thread().spawn(saving).map_err(no_thread)?);
         Ok(())
     }
 

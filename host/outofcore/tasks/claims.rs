@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::id::TaskId;
@@ -71,7 +71,7 @@ impl Claim {
                 write(beats.next().unwrap_or(0));
             }
         };
-        let thread = thread::Builder::new().name("claim".to_owned()).spawn(beat).ok();
+        let thread = crate::parallel::new_thread().name("claim".to_owned()).spawn(beat).ok();
         Self { path, running: Some(running), thread }
     }
 }

@@ -55,7 +55,7 @@ impl Context<'_> {
     /// Gathers the finished rows of a range of ids.
     pub(super) fn assemble(&self, range: u32) -> Outcome<()> {
         let ids = self.plan.rows(range);
-        let mut rows = RowRange::new(ids, self.base.len(), self.builder.strategy.max_degree());
+        let mut rows = RowRange::new(ids, self.base.len(), self.builder.strategy.max_degree())?;
         for cluster in 0..self.plan.clusters {
             self.builder.descent.progress.check()?;
             let merged: Input<()> = self.open(TaskId::new(TaskStage::Merge, cluster))?;

@@ -166,7 +166,8 @@ mod tests {
                     for (&key, place) in row.iter().zip(0..).filter(|edge| *edge.0 != NONE) {
                         visit(key as u32, if rank == Rank::Place { place } else { (key >> 32) as u32 });
                     }
-                });
+                })
+                .unwrap();
                 for gpu in devices() {
                     let found =
                         Reverse::new(&gpu, KeyRows { keys: &upload(&gpu, &forward), rows: n, width }, rank)

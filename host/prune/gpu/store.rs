@@ -67,7 +67,7 @@ pub(super) fn merge(
 /// Copies rows of `degree` ids to the host, into `room` of their length.
 pub(crate) fn download(ids: &Buffer<u32>, mut room: Vec<u32>, degree: usize) -> Result<GraphRows> {
     ids.download(&mut room)?;
-    Ok(GraphRows::from_padded(room, degree))
+    GraphRows::from_padded(room, degree)
 }
 
 #[cfg(test)]

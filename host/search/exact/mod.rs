@@ -13,6 +13,7 @@ use gpu::{QuerySet, SharedSearch};
 
 use super::gpu::OnGpus;
 use crate::gpu::{Gpus, KernelTime, SharedTimes};
+use crate::memory::{collected_in_parallel, filled};
 use crate::progress::Progress;
 use crate::vectors::queries::Queries;
 use crate::vectors::space::{Query, Space};
@@ -119,8 +120,8 @@ impl ExactSearch {
     /// not GPUs or not each named once, or the work is cancelled.
     pub fn run(&self, base: &Vectors, queries: &Vectors) -> Result<(GroundTruth, ExactStats)> {
         let (keys, stats) = self.keys(base, queries)?;
-        let ids = keys.par_iter().map(|&key| key as u32).collect();
-        let distances = keys.par_iter().map(|&key| key::distance(key)).collect();
+        let ids = collected_in_parallel(keys.par_iter().map(|&key| key as u32))?;
+        let distances = collected_in_parallel(keys.par_iter().map(|&key| key::distance(key)))?;
         Ok((GroundTruth::new(self.k, ids, Some(distances))?, stats))
     }
 
@@ -257,7 +258,7 @@ pub(super) fn nearest_among_on(
     let (found, queries) = (k.min(ids.len()), QuerySet::of_queries(queries));
     let search = SharedSearch { gpus, space: rows, queries: &queries, k: found, budget: None, progress };
     let keys = search.run()?;
-    let mut all = vec![key::NONE; keys.len() / found * k];
+    let mut all = filled(key::NONE, keys.len() / found * k)?;
     all.par_chunks_exact_mut(k).zip(keys.par_chunks_exact(found)).for_each(|(slots, keys)| {
         // Ids ascend, so ties stay in order.
         let named = keys.iter().map(|&key| key >> 32 << 32 | Key::from(ids[key as u32 as usize]));
@@ -281,7 +282,7 @@ fn nearest<'p>(
     }
     let stage = progress.stage("exact search", count as u64);
     let tile = (TILE_BYTES / space.row_bytes()).clamp(64, 4096);
-    let mut keys = vec![key::NONE; count * k];
+    let mut keys = filled(key::NONE, count * k)?;
     let rows = among.map_or(space.len(), <[u32]>::len);
     keys.par_chunks_mut(k * QUERIES).enumerate().try_for_each_init(
         || (Vec::new(), Vec::new()),

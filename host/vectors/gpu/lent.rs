@@ -305,7 +305,7 @@ impl Lent {
         pick: impl Fn(std::ops::Range<usize>) -> Pick<'p>,
     ) -> Result<Vec<u64>> {
         let (gpu, row) = (&self.gpu, self.layout.stride);
-        let mut words: Vec<u64> = zeros((count * row).div_ceil(size_of::<u64>()));
+        let mut words: Vec<u64> = zeros((count * row).div_ceil(size_of::<u64>()))?;
         if count == 0 {
             return Ok(words);
         }

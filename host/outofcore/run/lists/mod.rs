@@ -70,7 +70,7 @@ mod tests {
     fn on_host(base: &Vectors, embedding: &Embedding, index: &Index) -> HostLists {
         let (progress, space) =
             (Progress::silent(), embedding.space(base.clone(), &Progress::silent()).unwrap());
-        let rows = GraphRows::from_padded(index.padded_rows().unwrap().to_vec(), index.max_degree());
+        let rows = GraphRows::from_padded(index.padded_rows().unwrap().to_vec(), index.max_degree()).unwrap();
         HostLists::new(space, &rows, members(base.len()), &progress.stage("build", 0)).unwrap()
     }
 

@@ -101,7 +101,7 @@ impl<T: ListKernels> DeviceLists<T> {
 
 impl<T: ListKernels> ClusterLists for DeviceLists<T> {
     fn get(&mut self, places: Range<usize>) -> Result<Vec<Key>> {
-        let mut keys: Vec<Key> = zeros(places.len() * self.degree);
+        let mut keys: Vec<Key> = zeros(places.len() * self.degree)?;
         self.keys.download_from(places.start * self.degree, &mut keys)?;
         keys.par_iter_mut().for_each(|key| *key = self.members.of_base(*key));
         Ok(keys)
@@ -110,7 +110,7 @@ impl<T: ListKernels> ClusterLists for DeviceLists<T> {
     fn merge(&mut self, waiting: &[WaitingLists<'_>]) -> Result<Vec<u32>> {
         let (degree, record) = (self.degree, 1 + self.degree);
         let nodes: usize = waiting.iter().map(|waiting| waiting.places.len()).sum();
-        let mut records: Vec<u32> = zeros(nodes * record);
+        let mut records: Vec<u32> = zeros(nodes * record)?;
         let mut rest = &mut records[..];
         let mut places: Vec<u32> = Vec::new();
         let mut merge_uploaded = |lists: &mut Self, places: &mut Vec<u32>| {
