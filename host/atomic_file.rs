@@ -1,11 +1,12 @@
 //! Atomic file writes: a file appears under its name complete, or not at all.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use crate::flush::Flush;
+use crate::regular_file::{self, is_at, is_missing};
 use crate::text::path_text;
 use crate::{Error, Result};
 
@@ -19,15 +20,22 @@ const TEMPORARY: &str = ".tagore-tmp";
 /// [`commit`](Self::commit) renames it to the target. A file dropped before that is deleted, and an
 /// older file at the target stays as it was.
 ///
-/// The temporary name follows from the target ([`temporary_path`]), and the file is locked. So the
-/// next writer of a target removes the remains of a killed run, and a second writer at the same
-/// time fails.
+/// The temporary name follows from the target ([`temporary_path`]), and the file is locked until it
+/// has its name, or is deleted. So the next writer of a target removes the remains of a killed run,
+/// and a second writer at the same time fails.
+///
+/// On unix the file keeps the mode of the older file, and its owner and group where the system
+/// allows that.
 #[derive(Debug)]
 pub(crate) struct AtomicFile {
-    writer: BufWriter<File>,
+    // Fields drop in this order: without the lock, the name may be that of another run.
     temporary: TemporaryPath,
+    /// Holds the lock.
+    writer: BufWriter<File>,
     target: PathBuf,
     flush: Flush,
+    /// The mode of the older file.
+    mode: Option<u32>,
 }
 
 impl AtomicFile {
@@ -40,10 +48,35 @@ impl AtomicFile {
     pub(crate) fn create(target: &Path) -> Result<Self> {
         let target = followed(target)?;
         let temporary = temporary_path(&target);
-        let file = start(&temporary, &target)?;
+        Self::start(target, temporary)
+    }
+
+    /// As [`create`](Self::create), but under a temporary name in the target's folder that `name`
+    /// makes of the target's: several processes may write the same content at once.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub(crate) fn create_as(target: &Path, name: impl FnOnce(&OsStr) -> OsString) -> Result<Self> {
+        let target = followed(target)?;
+        let temporary = target.with_file_name(name(target.file_name().unwrap_or_default()));
+        Self::start(target, temporary)
+    }
+
+    /// As [`create`](Self::create), in a folder that others can write to: no link is followed.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create), or if `target` is a link.
+    pub(crate) fn create_unfollowed(target: &Path) -> Result<Self> {
+        Self::start(target.to_owned(), temporary_path(target))
+    }
+
+    fn start(target: PathBuf, temporary: PathBuf) -> Result<Self> {
+        let old = replaceable(&target)?;
+        let file = start(&temporary, &target, old.is_some())?;
         let temporary = TemporaryPath(temporary);
+        let mode = old.and_then(|old| take_over(&file, &old));
         let writer = BufWriter::with_capacity(BUFFER, file);
-        Ok(Self { writer, temporary, target, flush: Flush::default() })
+        Ok(Self { temporary, writer, target, flush: Flush::default(), mode })
     }
 
     /// The path that the file will have.
@@ -114,8 +147,9 @@ impl AtomicFile {
     ///
     /// # Errors
     /// If either fails; the temporary file is deleted then.
-    pub(crate) fn commit(self) -> Result<()> {
-        self.finish()?.rename()
+    pub(crate) fn commit(mut self) -> Result<()> {
+        self.finish()?;
+        self.rename()
     }
 
     /// Commits like [`commit`](Self::commit), and deletes the `stale` files between sync and
@@ -123,49 +157,58 @@ impl AtomicFile {
     ///
     /// # Errors
     /// If a step fails. Until the file is on disk nothing has changed.
-    pub(crate) fn commit_replacing(self, stale: &[PathBuf]) -> Result<()> {
-        let file = self.finish()?;
+    pub(crate) fn commit_replacing(mut self, stale: &[PathBuf]) -> Result<()> {
+        self.finish()?;
         let is_file = |path: &&PathBuf| fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
         stale.iter().filter(is_file).try_for_each(|path| remove(path))?;
-        file.rename()
+        self.rename()
     }
 
     /// Commits files that are read together, once all of them are on disk. The last one completes
     /// the set: its older version is deleted first, with the `stale` files, so no reader sees files
-    /// of two sets.
+    /// of two sets. All locks are held to the end: another run writes the set before or after.
     ///
     /// # Errors
     /// If a step fails. Until all files are on disk nothing has changed.
-    pub(crate) fn commit_all(files: Vec<Self>, stale: &[PathBuf]) -> Result<()> {
-        let files = files.into_iter().map(Self::finish).collect::<Result<Vec<Finished>>>()?;
+    pub(crate) fn commit_all(mut files: Vec<Self>, stale: &[PathBuf]) -> Result<()> {
+        files.iter_mut().try_for_each(Self::finish)?;
+        files.iter().try_for_each(|file| replaceable(&file.target).map(drop))?;
         files.last().map(|file| &file.target).into_iter().chain(stale).try_for_each(|path| remove(path))?;
-        files.into_iter().try_for_each(Finished::rename)
+        files.iter_mut().try_for_each(Self::rename)
     }
 
     /// Empties the buffer and syncs the file to disk.
-    fn finish(self) -> Result<Finished> {
-        let Self { writer, temporary, target, mut flush } = self;
-        let written = flush.wait().and_then(|()| writer.into_inner().map_err(io::IntoInnerError::into_error));
-        written.and_then(|file| file.sync_all()).map_err(Error::io(&target))?;
-        Ok(Finished { temporary, target })
+    fn finish(&mut self) -> Result<()> {
+        let Self { writer, flush, mode, .. } = self;
+        let written = flush.wait().and_then(|()| writer.flush());
+        // The older file may have been closed to its own user.
+        #[cfg(unix)]
+        if let Some(mode) = *mode {
+            let _ = writer.get_ref().set_permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
+        }
+        #[cfg(not(unix))]
+        let _ = mode;
+        written.and_then(|()| writer.get_ref().sync_all()).map_err(Error::io(&self.target))
     }
-}
 
-/// A file synced to disk, under its temporary name.
-struct Finished {
-    temporary: TemporaryPath,
-    target: PathBuf,
-}
-
-impl Finished {
-    fn rename(self) -> Result<()> {
-        let Self { temporary, target } = self;
-        let rename = || {
-            temporary.persist(&target)?;
+    /// Renames the file to its target, and waits until the name is on disk.
+    fn rename(&mut self) -> Result<()> {
+        let Self { temporary, writer, target, .. } = self;
+        // Since the start, a device or a pipe may have taken the name of the target, or, where the
+        // file system has no locks, the file of another run the temporary one.
+        replaceable(target)?;
+        let mut rename = || {
+            if !is_at(writer.get_ref(), &temporary.0)? && fs::symlink_metadata(&temporary.0).is_ok() {
+                return Ok(false);
+            }
+            temporary.persist(target)?;
             // A rename lasts only once the folder has been written too; only unix can ask for that.
-            if cfg!(unix) { File::open(folder(&target))?.sync_all() } else { Ok(()) }
+            if cfg!(unix) {
+                File::open(folder(target))?.sync_all()?;
+            }
+            Ok(true)
         };
-        rename().map_err(Error::io(&target))
+        if rename().map_err(Error::io(target))? { Ok(()) } else { Err(being_written(target)) }
     }
 }
 
@@ -175,7 +218,7 @@ struct TemporaryPath(PathBuf);
 
 impl TemporaryPath {
     /// Renames the file to `target`.
-    fn persist(mut self, target: &Path) -> io::Result<()> {
+    fn persist(&mut self, target: &Path) -> io::Result<()> {
         fs::rename(&self.0, target)?;
         self.0.clear();
         Ok(())
@@ -192,7 +235,7 @@ impl Drop for TemporaryPath {
 }
 
 /// Deletes the file `path`, if there is one.
-fn remove(path: &Path) -> Result<()> {
+pub(crate) fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(path)(error)),
         _ => Ok(()),
@@ -266,14 +309,58 @@ fn followed(target: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Creates and locks the temporary file of `target`.
-fn start(temporary: &Path, target: &Path) -> Result<File> {
+/// The older file at `target`, if there is one, which a rename will replace.
+fn replaceable(target: &Path) -> Result<Option<Metadata>> {
+    match fs::symlink_metadata(target) {
+        Ok(found) if found.is_file() => Ok(Some(found)),
+        Ok(found) => {
+            Err(Error::file(target, regular_file::kind(&found), "a regular file to replace, or a new name"))
+        }
+        // An error of the folder appears when the file is created.
+        Err(_) => Ok(None),
+    }
+}
+
+/// Gives `file`, which replaces `old`, the owner and group of `old` where that is allowed, and
+/// returns its mode. The user can read and write it until then.
+#[cfg(unix)]
+fn take_over(file: &File, old: &Metadata) -> Option<u32> {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+    let own = file.metadata().ok()?;
+    let mut mode = old.mode() & 0o777;
+    if own.gid() != old.gid() && fchown(file, None, Some(old.gid())).is_err() {
+        // Another group gets the access of all others at most.
+        mode &= 0o707 | (mode & 0o007) << 3;
+    }
+    if own.uid() != old.uid() {
+        // Only an administrator may give a file away.
+        let _ = fchown(file, Some(old.uid()), None);
+    }
+    file.set_permissions(fs::Permissions::from_mode(mode | 0o600)).ok()?;
+    Some(mode)
+}
+
+#[cfg(not(unix))]
+fn take_over(_: &File, _: &Metadata) -> Option<u32> {
+    None
+}
+
+/// Creates and locks the temporary file of `target`, closed to others if an older file `is_there`.
+fn start(temporary: &Path, target: &Path, is_there: bool) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true);
+    #[cfg(unix)]
+    if is_there {
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    }
+    #[cfg(not(unix))]
+    let _ = is_there;
     // Another run may remove the file between any two of these steps; then they start over.
     const ATTEMPTS: usize = 100;
     for _ in 0..ATTEMPTS {
-        match OpenOptions::new().read(true).write(true).create_new(true).open(temporary) {
+        match options.open(temporary) {
             Ok(file) => {
-                if lock(&file, target)? && is_at(&file, temporary) {
+                if lock(&file, target)? && is_at(&file, temporary).map_err(Error::io(target))? {
                     return Ok(file);
                 }
             }
@@ -295,20 +382,18 @@ fn start(temporary: &Path, target: &Path) -> Result<File> {
 
 /// Removes the temporary file of a run that has ended.
 fn remove_stale(temporary: &Path, target: &Path) -> Result<()> {
-    let found = match fs::symlink_metadata(temporary) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        found => found.map_err(Error::io(target))?,
-    };
     // A link is removed, never followed: another user of the folder may have planted it.
-    if found.is_file() {
-        let file = match OpenOptions::new().write(true).open(temporary) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            file => file.map_err(Error::io(target))?,
-        };
-        if !lock(&file, target)? {
+    let stale = match regular_file::open_planted(temporary, true) {
+        Ok(file) => Some(file),
+        Err(error) if is_missing(&error) => return Ok(()),
+        Err(Error::Io { source, .. }) => return Err(Error::io(target)(source)),
+        Err(_) => None,
+    };
+    if let Some(file) = &stale {
+        if !lock(file, target)? {
             return Err(being_written(target));
         }
-        if !is_at(&file, temporary) {
+        if !is_at(file, temporary).map_err(Error::io(target))? {
             return Ok(());
         }
         tracing::debug!(file = %temporary.display(), "removed the temporary file of a stopped run");
@@ -327,21 +412,6 @@ fn lock(file: &File, target: &Path) -> Result<bool> {
         // This file system has no locks, so concurrent writers go unnoticed.
         Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => Ok(true),
         Err(TryLockError::Error(error)) => Err(Error::io(target)(error)),
-    }
-}
-
-/// Whether `path` still names `file`.
-fn is_at(file: &File, path: &Path) -> bool {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt;
-        let same = |a: fs::Metadata, b: fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
-        file.metadata().is_ok_and(|open| fs::symlink_metadata(path).is_ok_and(|named| same(open, named)))
-    }
-    #[cfg(not(unix))]
-    {
-        let _ = file;
-        path.exists()
     }
 }
 

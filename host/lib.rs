@@ -121,6 +121,7 @@ mod parallel;
 mod progress;
 mod prune;
 mod quantize;
+mod regular_file;
 mod report;
 mod same_file;
 mod search;
@@ -156,5 +157,5 @@ pub use vectors::distance::instruction_set;
 pub use vectors::{
     Bits, Component, DataShape, DeviceMemory, DeviceResults, DeviceRows, ElementType, Fault, Format,
     GroundTruth, IdSet, Ids, MAX_DIM, MAX_ROWS, Metric, QueryKind, Repeated, Source, Synth, SynthKind,
-    Vectors, start_seconds, with_mapped_file_at,
+    Vectors, changed_while_read, start_seconds, with_mapped_file_at,
 };

@@ -2,8 +2,8 @@
 
 use std::ffi::c_char;
 
-use tagore::Vectors;
-use tagore::outofcore::{Limits, OutOfCore};
+use tagore::outofcore::{Limits, OutOfCore, unfinished};
+use tagore::{Vectors, with_suffix};
 
 use crate::builder::tagore_builder;
 use crate::pointers::{path, read_if, required, structs};
@@ -53,16 +53,21 @@ pub extern "C" fn tagore_builder_build_file(
             gpu_memory: Some(options.gpu_memory).filter(|&bytes| bytes > 0),
             cluster_size: Some(options.cluster_size).filter(|&size| size > 0),
         });
-        let Some(mut build) = OutOfCore::within(&builder, base, &given)? else {
-            return Ok(builder.build(base)?.save(file)?);
+        let resume = options.is_some_and(|options| options.resume != 0);
+        let work = match options {
+            Some(options) if !options.work_folder.is_null() => path(options.work_folder, "work_folder")?,
+            _ => with_suffix(&file, ".work"),
         };
-        if let Some(tagore_limits { work_folder, resume, .. }) = options {
-            build = build.resume(resume != 0);
-            if !work_folder.is_null() {
-                build = build.work_dir(path(work_folder, "work_folder")?);
+        let build = match OutOfCore::within(&builder, base, &given)? {
+            Some(build) => Some(build),
+            None => {
+                unfinished(&work, base, &given, resume)?.map(|plan| OutOfCore::new(builder.clone(), plan))
             }
+        };
+        match build {
+            Some(build) => build.resume(resume).work_dir(work).build(base, &file).map(drop)?,
+            None => builder.build(base)?.save(file)?,
         }
-        build.build(base, &file)?;
         Ok(())
     })
 }

@@ -103,7 +103,8 @@ pub(crate) fn call(work: impl FnOnce() -> Result<()>) -> tagore_status {
         Ok(Ok(())) => return TAGORE_OK,
         Ok(Err(failure)) => failure,
         Err(panic) => {
-            let failure = Failure::internal(&*panic);
+            let changed = tagore::changed_while_read().map(Failure::from);
+            let failure = changed.unwrap_or_else(|| Failure::internal(&*panic));
             // Dropping the payload of another's panic may panic too.
             std::mem::forget(panic);
             failure

@@ -35,6 +35,8 @@ mod usage;
 mod walked;
 
 use std::ffi::OsString;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Mutex, PoisonError};
 
 use clap::error::ErrorKind;
 use clap::{FromArgMatches, Parser, Subcommand};
@@ -146,7 +148,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         output.error(error);
         return FAILED;
     }
-    let done = cli.command.run(&output);
+    let done = or_changed_file(|| cli.command.run(&output));
     output.finish();
     let code = match done.and_then(|()| output.check()) {
         Ok(()) => DONE,
@@ -157,6 +159,23 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     };
     spool::remove();
     code
+}
+
+/// Runs `work`. A panic is an error if another process has changed a file while it was read: values
+/// that had been checked are others then.
+fn or_changed_file(work: impl FnOnce() -> error::Result<()>) -> error::Result<()> {
+    static CHANGED: Mutex<Option<tagore::Error>> = Mutex::new(None);
+    let changed = || CHANGED.lock().unwrap_or_else(PoisonError::into_inner);
+    // While the hook runs, the files are still mapped.
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| match tagore::changed_while_read() {
+        Some(error) => *changed() = Some(error),
+        None => hook(panic),
+    }));
+    panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| match changed().take() {
+        Some(error) => Err(error.into()),
+        None => panic::resume_unwind(panic),
+    })
 }
 
 /// Asks the CUDA driver for two queues of work to each device, unless the user asks for another

@@ -132,3 +132,16 @@ fn clusters_in_memory_leave_no_work_files_and_make_the_same_index() {
     let wrong = format!("{build} --device cpu -o other --no-work-files --resume");
     session.fails(2, &wrong, &["'--no-work-files' cannot be used with", "--resume"]);
 }
+
+#[test]
+fn a_build_in_memory_does_not_pass_the_work_files_of_another_one() {
+    let session = Session::new();
+    let build = "build -i base.fbin -o x --index vamana --knn 20 --device cpu --no-report";
+    let work = session.path("x.work");
+    std::fs::create_dir(&work).unwrap();
+    std::fs::write(work.join("manifest.json"), "{}").unwrap();
+    session.fails(1, build, &["x.work: found an unfinished build", "--resume"]);
+    session.fails(1, &format!("{build} --resume"), &["manifest.json: found damage", "delete the folder"]);
+    session.succeeds(&format!("{build} --work-dir other"));
+    assert!(work.exists());
+}

@@ -11,13 +11,14 @@ use super::header::{
     ABSENT, ADJACENCY, BLOCK, CHECKSUMS, Counts, DEGREES, DESCRIPTION, ENTRIES, Header, LAYERS, MAGIC, PAGE,
     SECTIONS, Sections, header,
 };
+use super::layer::MAX_LAYERS;
 use super::{Absent, Adjacency, Description, Fingerprint, Identity, Index, Layer, beginning};
 use super::{Graph, Spots, Start};
 use crate::atomic_file::AtomicFile;
 use crate::parallel::for_each_block_of;
 use crate::progress::Progress;
-use crate::vectors::{Access, MappedFile, advise, far_apart, map, open_regular};
-use crate::{Error, Result};
+use crate::vectors::{Access, MappedFile, advise, far_apart, map};
+use crate::{Error, Result, regular_file};
 
 /// Nodes written between two checks for cancellation: enough for all threads to compute checksums.
 const AT_A_TIME: usize = 1 << 19;
@@ -69,7 +70,7 @@ impl Index {
             file.append(&degrees[first..end], &neighbors[first * self.max_degree..end * self.max_degree])?;
             stage.advance((end - first) as u64)?;
         }
-        file.commit(self.start(), &self.absent.words(), stale)
+        file.commit(self.start(), &self.absent.words(), stale).map(drop)
     }
 
     /// Opens an index file and maps its rows. All but the degrees and the rows is read and checked;
@@ -98,8 +99,10 @@ impl Index {
             parameters: json.parameters,
         };
         let entries = bytemuck::cast_slice(&map[header.sections[ENTRIES].clone()]).to_vec();
-        let mut layers = Layer::read(bytemuck::cast_slice(&map[header.sections[LAYERS].clone()]))
-            .map_err(|found| Error::file(path, found, "contiguous layers"))?;
+        let mut layers =
+            Layer::read(bytemuck::cast_slice(&map[header.sections[LAYERS].clone()])).map_err(|found| {
+                Error::file(path, found, format_args!("at most {MAX_LAYERS} contiguous layers"))
+            })?;
         let absent = Absent::read(bytemuck::cast_slice(&map[header.sections[ABSENT].clone()]), header.nodes)
             .map_err(|found| Error::file(path, found, "pairs of a repeated row and its first row"))?;
         let mapped = MappedAdjacency { map: Arc::new(map), sections: header.sections };
@@ -127,7 +130,7 @@ impl Index {
     pub fn is_index(path: &Path) -> bool {
         use std::io::Read;
         let mut magic = [0; MAGIC.len()];
-        open_regular(path).is_ok_and(|mut file| file.read_exact(&mut magic).is_ok() && magic == *MAGIC)
+        regular_file::open(path).is_ok_and(|mut file| file.read_exact(&mut magic).is_ok() && magic == *MAGIC)
     }
 }
 
@@ -149,7 +152,7 @@ impl IndexRoom {
     }
 }
 
-/// An index file being written. After [`create`](Self::create) come degrees and padded rows in
+/// An index file being written. After [`begin`](Self::begin) come degrees and padded rows in
 /// pieces of any size, so that only one piece need be in memory; [`commit`](Self::commit) adds the
 /// entry points.
 pub(crate) struct IndexFile {
@@ -231,23 +234,12 @@ impl IndexFile {
         PAGE + lengths.iter().map(section).sum::<usize>() + checksums.next_multiple_of(PAGE)
     }
 
-    /// Starts the file of an index of one node per row of the base, with rows of `max_degree` ids.
-    /// It has room for `entries` entry points, rounded up to whole pages.
+    /// Starts the index of one node per row of the base, with rows of `max_degree` ids, in a `file`
+    /// without content. It has room for `entries` entry points, rounded up to whole pages.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(crate) fn create(
-        path: &Path,
-        description: &Description,
-        fingerprint: Fingerprint,
-        max_degree: usize,
-        entries: usize,
-    ) -> Result<Self> {
-        Self::begin(AtomicFile::create(path)?, description, fingerprint, max_degree, entries)
-    }
-
-    /// As [`create`](Self::create), in a `file` without content.
-    fn begin(
+    pub(crate) fn begin(
         mut file: AtomicFile,
         description: &Description,
         fingerprint: Fingerprint,
@@ -293,11 +285,17 @@ impl IndexFile {
     }
 
     /// Writes the entry points, layers and the words of `absent` rows, deletes the `stale` files
-    /// and puts the file in place. All nodes must have been appended.
+    /// and puts the file in place. All nodes must have been appended. Returns the length of the
+    /// file, and the CRC-32 of its first page.
     ///
     /// # Errors
     /// If the file cannot be written, or a stale file cannot be deleted.
-    pub(crate) fn commit(mut self, start: Start<'_>, absent: &[u32], stale: &[PathBuf]) -> Result<()> {
+    pub(crate) fn commit(
+        mut self,
+        start: Start<'_>,
+        absent: &[u32],
+        stale: &[PathBuf],
+    ) -> Result<(u64, u32)> {
         let Start { entries, layers, growth, spots } = start;
         let spots = spots.map(|spots| spots.layer().clone());
         let layers: Vec<u32> =
@@ -326,7 +324,8 @@ impl IndexFile {
         let header = header(self.fingerprint, counts, (&ranges, end));
         self.file.seek(0)?;
         self.file.write_all(&header)?;
-        self.file.commit_replacing(stale)
+        self.file.commit_replacing(stale)?;
+        Ok((end as u64, crc32fast::hash(&header)))
     }
 
     /// Appends `content` to a section.
@@ -443,7 +442,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("index");
         let bytes = |piece: usize| {
-            let mut file = IndexFile::create(&path, &description, fingerprint, degree, 1024).unwrap();
+            let file = AtomicFile::create(&path).unwrap();
+            let mut file = IndexFile::begin(file, &description, fingerprint, degree, 1024).unwrap();
             for (degrees, rows) in degrees.chunks(piece).zip(rows.chunks(piece * degree)) {
                 file.append(degrees, rows).unwrap();
             }

@@ -3,6 +3,9 @@
 use super::Graph;
 use crate::{Error, Index, Result};
 
+/// Most layers of an index: each usually has a tenth of the nodes of the one below, at most.
+pub(crate) const MAX_LAYERS: usize = 64;
+
 /// The widest beam of a layer.
 pub const MAX_LAYER_BEAM: usize = 64;
 
@@ -98,6 +101,9 @@ impl Layer {
     pub(super) fn read(mut words: &[u32]) -> Result<Vec<Self>, &'static str> {
         let mut layers = Vec::new();
         while let [nodes, degree, beam, rest @ ..] = words {
+            if layers.len() == MAX_LAYERS {
+                return Err("more than 64 layers");
+            }
             let (nodes, degree) = (*nodes as usize, *degree as usize);
             let length = nodes.checked_mul(degree).and_then(|ids| ids.checked_add(nodes));
             let (layer, rest) = length
@@ -116,6 +122,10 @@ impl Layer {
         let refuse = |height: usize, found: &str, expected: &str| {
             Err(Error::mismatch(name, format_args!("{found} in layer {height}"), expected))
         };
+        if layers.len() > MAX_LAYERS {
+            let found = format_args!("{} layers", layers.len());
+            return Err(Error::mismatch(name, found, format_args!("at most {MAX_LAYERS}")));
+        }
         for (below, layer) in layers.iter().enumerate() {
             let height = below + 1;
             if layer.nodes.is_empty() || !(1..=MAX_LAYER_BEAM).contains(&layer.beam) {
@@ -182,6 +192,11 @@ mod tests {
             assert_eq!(Layer::read(&words[..len]).is_ok(), is_whole, "{len} words");
         }
         assert!(Layer::read(&[u32::MAX, u32::MAX, 1]).is_err());
+        let many = |count| vec![Layer::new(vec![1], 0, Vec::new(), 1); count];
+        assert_eq!(Layer::read(&Layer::words(&many(MAX_LAYERS))).unwrap().len(), MAX_LAYERS);
+        assert_eq!(Layer::read(&Layer::words(&many(MAX_LAYERS + 1))), Err("more than 64 layers"));
+        let error = Layer::check(&many(20_000), 2, &[1], "x").unwrap_err().to_string();
+        assert_eq!(error, "x: found 20000 layers, expected at most 64");
     }
 
     #[test]

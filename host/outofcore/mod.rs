@@ -38,6 +38,7 @@ pub use plan::{CacheUse, ClusterGraph, ClusterPlan, Dispatch, Dispatcher, Limits
 #[cfg(test)]
 pub(crate) use run::ListKernels;
 pub use run::{OutOfCore, OutOfCoreStats, Task, TaskKind};
+pub use store::unfinished;
 pub use tasks::{
     FinishedIndex, ObjectBytes, ObjectPart, StageCosts, StageStatus, StageTime, TaskBound, TaskCosts,
     TaskFiles, TaskFolder, TaskId, TaskInput, TaskMachines, TaskStage, TaskWorker, Worked,

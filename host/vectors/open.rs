@@ -1,6 +1,5 @@
 //! Opening of vector and id files. Sizes are checked against headers before any allocation.
 
-use std::fs::{self, File, Metadata};
 use std::path::Path;
 
 use bytemuck::AnyBitPattern;
@@ -11,7 +10,7 @@ use super::shape::with_type;
 use super::storage::Storage;
 use super::{ElementType, Format, Layout, MAX_DIM, MAX_ROWS, Vectors, npy};
 use crate::memory::with_capacity;
-use crate::{Error, Progress, Result};
+use crate::{Error, Progress, Result, regular_file};
 
 impl Vectors {
     /// Opens a file of vectors in the format of its extension (see [`Format::of`]).
@@ -57,52 +56,12 @@ pub(crate) fn open_ids_as(path: &Path, format: Format, progress: &Progress) -> R
     OpenedFile::open(path)?.ids(format, progress)
 }
 
-/// Opens a regular file for reading. Never blocks, as opening a pipe would.
-///
-/// # Errors
-/// If the file cannot be opened or is not a regular file.
-pub(crate) fn open_regular(path: &Path) -> Result<File> {
-    // Checked before opening, which can have effects on a device.
-    check_regular(path, &fs::metadata(path).map_err(Error::io(path))?)?;
-    let mut options = File::options();
-    options.read(true);
-    // Without blocking, and checked again afterwards: another file may have taken the name.
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(
-        &mut options,
-        rustix::fs::OFlags::NONBLOCK.bits().cast_signed(),
-    );
-    let file = options.open(path).map_err(Error::io(path))?;
-    check_regular(path, &file.metadata().map_err(Error::io(path))?)?;
-    Ok(file)
-}
-
-fn check_regular(path: &Path, metadata: &Metadata) -> Result<()> {
-    if metadata.is_file() { Ok(()) } else { Err(Error::file(path, kind(metadata), "a regular file")) }
-}
-
-/// The kind of a file that is not regular.
-fn kind(metadata: &Metadata) -> &'static str {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::FileTypeExt;
-        let kind = metadata.file_type();
-        if kind.is_fifo() {
-            return "a pipe";
-        }
-        if kind.is_socket() {
-            return "a socket";
-        }
-    }
-    if metadata.is_dir() { "a folder" } else { "a device" }
-}
-
 /// Maps a regular file that is not empty.
 ///
 /// # Errors
 /// If the file cannot be opened, is not a regular file, or is empty.
 pub(crate) fn map(path: &Path) -> Result<MappedFile> {
-    let file = open_regular(path)?;
+    let file = regular_file::open(path)?;
     // SAFETY: the map is read only. `Vectors::open` requires that no one changes or truncates the
     // file while it is mapped; this library's writers replace files and never change them.
     let map = unsafe { MappedFile::new(&file, path) }.map_err(Error::io(path))?;

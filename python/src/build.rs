@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tagore::outofcore::{OutOfCore, OutOfCoreStats};
+use tagore::outofcore::{Limits, OutOfCore, OutOfCoreStats, unfinished};
 use tagore::{BuildCost, Builder, Device, IndexFormat, KnnGraph, KnnSample, Metric, Progress, Vectors};
 
 use crate::array::{self, Pair};
@@ -79,7 +79,7 @@ pub(crate) fn build_file(
         let ids = ids.map(|ids| Index::ids_in(&ids, base.len())).transpose()?;
         let builder = builder.progress(progress.clone());
         let builder = if settings.continues(&path) { builder } else { builder.fit(&base, &limits)?.0 };
-        let Some(build) = OutOfCore::within(&builder, &base, &limits)? else {
+        let Some(build) = settings.plan(&builder, &base, (&path, &limits))? else {
             let (index, built) = in_memory(builder, &base, None, progress)?;
             index.save(&path)?;
             return Ok(((index, base, built), ids));
@@ -102,10 +102,27 @@ struct Clusters {
 }
 
 impl Clusters {
+    fn work(&self, path: &Path) -> PathBuf {
+        self.work_dir.clone().unwrap_or_else(|| tagore::with_suffix(path, ".work"))
+    }
+
     /// Whether an unfinished build of `path` is continued: it stays what it is.
     fn continues(&self, path: &Path) -> bool {
-        let work = self.work_dir.clone().unwrap_or_else(|| tagore::with_suffix(path, ".work"));
-        self.resume && work.exists()
+        self.resume && self.work(path).exists()
+    }
+
+    /// The build of `base` to `path` in clusters, where it needs them, or continues such a build.
+    fn plan(
+        &self,
+        builder: &Builder,
+        base: &Vectors,
+        (path, limits): (&Path, &Limits),
+    ) -> tagore::Result<Option<OutOfCore>> {
+        if let Some(build) = OutOfCore::within(builder, base, limits)? {
+            return Ok(Some(build));
+        }
+        let stopped = unfinished(&self.work(path), base, limits, self.resume)?;
+        Ok(stopped.map(|plan| OutOfCore::new(builder.clone(), plan)))
     }
 
     fn build(self, build: OutOfCore, base: &Vectors, path: &Path) -> tagore::Result<OutOfCoreStats> {

@@ -105,7 +105,10 @@ impl Call {
         stopped?;
         let result = match done {
             Some(Ok(result)) => result,
-            Some(Err(panic)) => return Err(errors::of_panic(py, panic.as_ref())),
+            Some(Err(panic)) => match tagore::changed_while_read() {
+                Some(error) => Err(error),
+                None => return Err(errors::of_panic(py, panic.as_ref())),
+            },
             None => {
                 let (found, expected) = ("no thread left", "a higher limit of processes (ulimit -u, pids)");
                 return Err(errors::argument(py, "threads", found, expected));

@@ -2,6 +2,7 @@
 
 mod costs;
 mod errors;
+mod forged;
 mod quality;
 mod resume;
 mod shapes;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use tagore::outofcore::OutOfCore;
+use tagore::outofcore::{Limits, OutOfCore, unfinished};
 use tagore::{Builder, Device, Error, Index, IndexRoom, Progress, Strategy, Synth, Update, Vectors};
 
 use super::quality::{separated, ten_times};
@@ -62,6 +62,48 @@ fn layers_and_groups_are_the_same_after_a_stop() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     pool.install(|| OutOfCore::new(builder, plan).build(&base, &path)).unwrap();
     assert!(fs::read(&path).unwrap() == expected, "one thread");
+}
+
+/// A build that needs no work files does not leave those of another one behind.
+#[test]
+fn builds_in_memory_do_not_pass_a_stopped_build() {
+    let base = Synth::new(1200, 6, 1).unwrap().base();
+    let builder = Builder::new(Strategy::vamana()).knn(12).device(Device::Cpu);
+    let folder = tempfile::tempdir().unwrap();
+    let (path, work) = (folder.path().join("index"), folder.path().join("index.work"));
+    let (limits, none) = (plan(&builder, &base, 400).limits, Limits::default());
+    assert!(unfinished(&work, &base, &none, false).unwrap().is_none());
+    let all = OutOfCore::new(builder.clone(), plan(&builder, &base, 400));
+    all.build(&base, &path).unwrap();
+    let expected = fs::read(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let stopped = OutOfCore::new(builder.clone().progress(stops_at(2)), plan(&builder, &base, 400));
+    stopped.checkpoint(Duration::ZERO).build(&base, &path).unwrap_err();
+    assert!(work.exists());
+    // Without `resume`, whatever the data set; with it, only its own data set and limits.
+    let error = unfinished(&work, &base, &none, false).unwrap_err();
+    assert!(matches!(error, Error::Unfinished { .. }), "{error}");
+    let other = Synth::new(1000, 6, 2).unwrap().base();
+    let error = unfinished(&work, &other, &none, true).unwrap_err().to_string();
+    assert!(
+        error.contains("found input 1200 x 6 f32") && error.contains("expected input 1000 x 6"),
+        "{error}"
+    );
+    let in_memory = |resume| {
+        let build = OutOfCore::new(builder.clone(), plan(&builder, &base, 400)).in_memory(true);
+        build.resume(resume).build(&base, &path)
+    };
+    assert!(matches!(in_memory(false), Err(Error::Unfinished { .. })));
+    let resumed = |limits: &Limits| {
+        let plan = unfinished(&work, &base, limits, true).unwrap().unwrap();
+        OutOfCore::new(builder.clone(), plan).resume(true).build(&base, &path)
+    };
+    let error = resumed(&none).unwrap_err().to_string();
+    assert!(error.contains("found cluster-size 400, expected no cluster-size"), "{error}");
+    assert!(work.exists() && !path.exists());
+    resumed(&limits).unwrap();
+    assert!(fs::read(&path).unwrap() == expected && !work.exists());
+    assert!(in_memory(true).is_ok());
 }
 
 #[test]

@@ -281,7 +281,7 @@ fn damaged_and_missing_objects_are_named_and_made_again() {
     flip(id("write-0"));
     fs::remove_file(object(last)).unwrap();
     let error = worker.run(last).unwrap_err().to_string();
-    let expected = format!("expected an intact object: run the task write-0 again, then {last}");
+    let expected = format!("expected an intact object: delete it, run the task write-0 again, then {last}");
     assert!(error.ends_with(&format!("found damage, or no file, {expected}")), "{error}");
     // A worker makes it again by itself, and all that is missing.
     fs::remove_file(case.path("index")).unwrap();

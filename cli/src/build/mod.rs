@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::thread;
 
 use serde_json::{Value, json};
-use tagore::outofcore::{ClusterPlan, Order, read_ahead};
+use tagore::outofcore::{ClusterPlan, Order, read_ahead, unfinished};
 use tagore::{Builder, DataShape, Index, IndexRoom, Measure, Report, Strategy, Vectors, with_suffix};
 
 use crate::error::Result;
@@ -114,9 +114,15 @@ impl Args {
             None if self.graph.is_none() => ClusterPlan::spread(&builder, &base, &self.limits.given())?,
             _ => None,
         };
+        // Work files of a stopped build would be left behind.
+        let stopped = if plan.is_none() {
+            unfinished(&self.work(), &base, &self.limits.given(), self.resume)?
+        } else {
+            None
+        };
         laps.end("plan");
         let started = Started { builder, base, laps };
-        let (plan, in_memory) = match (plan, shared) {
+        let (plan, in_memory) = match (plan.or(stopped), shared) {
             (None, None) => return self.in_memory(started, room, output),
             (Some(plan), _) => (plan, self.no_work_files),
             (None, Some(plan)) => (plan, true),

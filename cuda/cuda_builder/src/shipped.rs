@@ -9,7 +9,8 @@ use crate::{CudaBuilder, CudaBuilderError, NvvmArch, PROFILE, Toolchain, counts,
 /// Checked-in PTX and its sources.
 ///
 /// The header of the PTX holds the version of the compiler, a hash of the sources and the
-/// compiler's flags, and a hash of the locked versions of the crates that it depends on.
+/// compiler's flags, a hash of the locked versions of the crates that it depends on, and a hash of
+/// the PTX itself.
 #[derive(Clone, Debug)]
 pub struct Shipped {
     /// The root folder, with the `Cargo.lock`. The other paths are relative to it.
@@ -30,7 +31,7 @@ pub struct Shipped {
 /// The source of PTX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The checked-in file if its sources are unchanged; or else a compiler, if one is found.
+    /// The checked-in file if it and its sources are unchanged; or else a compiler, if one is found.
     Auto,
     /// The checked-in file.
     CheckedIn,
@@ -95,7 +96,7 @@ impl Shipped {
 
     fn out_of_date(&self, why: &str) -> CudaBuilderError {
         let problem = format!(
-            "found one made from other sources than {}, expected the same: {why}; make it anew with \
+            "found one that was edited, or made from other sources than {}, expected the same: {why}; make it anew with \
              TAGORE_PTX=write cargo check, which needs a compiler",
             self.crate_path.display()
         );
@@ -114,14 +115,14 @@ impl Shipped {
             .toolchain(toolchain)
             .build()?;
         let text = fs::read_to_string(&built).map_err(io_error(&built))?;
-        fs::write(target, header + &text).map_err(io_error(target))?;
+        fs::write(target, with_code_hash(&header, &text)).map_err(io_error(target))?;
         Ok(target.to_owned())
     }
 
-    /// Whether the file was compiled from the present sources.
+    /// Whether the file is as it was compiled, from the present sources.
     fn is_current(&self, file: &Path) -> Result<bool, CudaBuilderError> {
         let Ok(text) = fs::read_to_string(file) else { return Ok(false) };
-        let hashes = self.hashes()?;
+        let hashes = self.hashes()? + &code_line(&text);
         Ok(hashes.lines().all(|line| text.lines().take(8).any(|other| other == line)))
     }
 
@@ -153,6 +154,21 @@ impl Shipped {
         }
         Ok(lines)
     }
+}
+
+/// Begins the line of the header with the hash of all other lines.
+const CODE: &str = "// code: ";
+
+/// That line for the PTX `text`, with or without it.
+fn code_line(text: &str) -> String {
+    let mut hash = Hash::new();
+    text.lines().filter(|line| !line.starts_with(CODE)).for_each(|line| hash.add(line.as_bytes()));
+    format!("{CODE}{:016x}\n", hash.0)
+}
+
+/// The PTX `text` behind its header, with the hash of both.
+fn with_code_hash(header: &str, text: &str) -> String {
+    [header, &code_line(&format!("{header}{text}")), text].concat()
 }
 
 /// The manifest and the Rust files below a crate's folder.
@@ -239,8 +255,9 @@ mod tests {
     fn a_change_of_sources_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
         let shipped = project(folder.path());
-        fs::write(folder.path().join("kernels.ptx"), format!("// x\n{}\ncode", shipped.hashes().unwrap()))
-            .unwrap();
+        let ptx = folder.path().join("kernels.ptx");
+        let text = with_code_hash(&format!("// x\n{}", shipped.hashes().unwrap()), "add.s32 %r1;\nret;\n");
+        fs::write(&ptx, &text).unwrap();
         let resolved = shipped.resolve(Source::CheckedIn, folder.path()).unwrap();
         assert_eq!(resolved, folder.path().join("kernels.ptx"));
         // Not a source of the PTX.
@@ -248,6 +265,22 @@ mod tests {
         fs::write(folder.path().join("kernels/src/lib.rs"), "// one\r\n").unwrap();
         fs::write(folder.path().join("Cargo.lock"), LOCK.replace("3.0.0", "3.0.1")).unwrap();
         assert!(shipped.resolve(Source::Auto, folder.path()).is_ok());
+
+        // An edited instruction, line of the header, or hash; line endings of a checkout are none.
+        fs::write(&ptx, text.replace('\n', "\r\n")).unwrap();
+        assert!(shipped.resolve(Source::CheckedIn, folder.path()).is_ok());
+        for edited in [
+            text.replace("add", "sub"),
+            text.replace("ret;\n", ""),
+            text.replace("// x", "// y"),
+            text.replace(CODE, "// code: 0"),
+            text.replace(CODE, "// cody: "),
+        ] {
+            fs::write(&ptx, edited).unwrap();
+            let error = shipped.resolve(Source::CheckedIn, folder.path()).unwrap_err().to_string();
+            assert!(error.contains("found one that was edited"), "{error}");
+        }
+        fs::write(&ptx, &text).unwrap();
 
         fs::write(folder.path().join("kernels/src/lib.rs"), "// two\n").unwrap();
         let error = shipped.resolve(Source::CheckedIn, folder.path()).unwrap_err().to_string();

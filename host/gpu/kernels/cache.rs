@@ -3,7 +3,7 @@
 //! One file holds the kernels of one PTX text, for one driver and one compute capability. It is
 //! replaced as a whole, and its checksum is compared when it is read: a damaged file is ignored and
 //! written again. The driver trusts what it loads, so the file must be the user's own and closed to
-//! others, in a folder that others cannot write to.
+//! others, in a folder that others can neither write to nor replace.
 //!
 //! Layout: [`MAGIC`]; the key; per kernel its name and its image; the CRC-32 of all bytes before.
 //! Lengths are u32, little-endian, before each text and image.
@@ -197,13 +197,23 @@ fn create(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).create(folder)
 }
 
-/// Refuses a folder that is not the user's own, or that others can write to.
+/// Refuses a folder that is not the user's own, that others can write to, or that others can
+/// replace: they can if they can write to a folder above it, unless that is sticky as `/tmp` is.
 #[cfg(unix)]
 fn check_folder(folder: &Path) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
-    let found = fs::metadata(folder)?;
-    if found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o022 != 0 {
+    let (user, found) = (rustix::process::geteuid().as_raw(), fs::metadata(folder)?);
+    if found.uid() != user || found.mode() & 0o022 != 0 {
         return Err(refused("the folder belongs to another user, or others can write to it"));
+    }
+    // The folders of the path itself, and those that its links lead to.
+    let (path, real) = (std::path::absolute(folder)?, fs::canonicalize(folder)?);
+    for above in path.ancestors().skip(1).chain(real.ancestors().skip(1)) {
+        let found = fs::metadata(above)?;
+        let is_closed = found.mode() & 0o022 == 0 || found.mode() & libc::S_ISVTX as u32 != 0;
+        if !is_closed || ![user, 0].contains(&found.uid()) {
+            return Err(refused("a folder above it belongs to another user, or others can write to it"));
+        }
     }
     Ok(())
 }
@@ -347,6 +357,29 @@ mod tests {
             assert!(CacheFile::within(folder.path(), "key".to_owned()).is_err(), "{mode:o}");
         }
         set(folder.path(), 0o700);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_that_others_could_replace_is_refused() {
+        use std::os::unix::fs::{PermissionsExt, chown, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let (above, link) = (folder.path().join("above"), folder.path().join("link"));
+        let inside = above.join("a/b");
+        let set = |mode| fs::set_permissions(&above, fs::Permissions::from_mode(mode)).unwrap();
+        within(&inside, "key");
+        symlink(&above, &link).unwrap();
+        let is_taken = |path: &Path| CacheFile::within(path, "key".to_owned()).is_ok();
+        for (mode, taken) in [(0o755, true), (0o775, false), (0o757, false), (0o1777, true)] {
+            set(mode);
+            assert_eq!(is_taken(&inside), taken, "{mode:o}");
+            assert_eq!(is_taken(&link.join("a/b")), taken, "{mode:o}, through a link");
+        }
+        if rustix::process::geteuid().is_root() {
+            set(0o755);
+            chown(&above, Some(1234), None).unwrap();
+            assert!(!is_taken(&inside), "a folder of another user above");
+        }
     }
 
     #[test]

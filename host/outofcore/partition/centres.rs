@@ -13,7 +13,7 @@ use crate::outofcore::plan::SAMPLE_PER_CLUSTER;
 use crate::vectors::Access;
 
 /// Maximum rounds of splitting clusters that the sample predicts too large.
-const SPLITS: u32 = 4;
+pub(crate) const SPLITS: u32 = 4;
 
 /// Sampled rows that are read at a time.
 const READ_AT_ONCE: usize = 1 << 14;

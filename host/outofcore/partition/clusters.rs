@@ -1,6 +1,7 @@
 //! The clusters of a base.
 
 use bytemuck::pod_read_unaligned;
+use rayon::prelude::*;
 
 use super::table::Table;
 use crate::memory::zeros;
@@ -8,7 +9,7 @@ use crate::outofcore::plan::{ClusterGraph, RECORD_HEAD};
 use crate::outofcore::store::{Attempt, Bins, Checksums, Damage, Fault, Log, RepeatedFile};
 use crate::vectors::Access;
 use crate::vectors::shape::with_type;
-use crate::{Component, ElementType, Repeated, Result, Vectors};
+use crate::{Component, ElementType, Metric, Repeated, Result, Vectors};
 
 /// The clusters of a base.
 pub(crate) struct Partition {
@@ -23,6 +24,7 @@ pub(crate) struct Partition {
     pub(super) rows: usize,
     pub(super) element: ElementType,
     pub(super) dim: usize,
+    pub(super) metric: Metric,
 }
 
 /// The members of clusters, as records.
@@ -68,7 +70,7 @@ impl Cluster {
 impl Partition {
     /// Opens the clusters of `base` by their sound `table`. The logs hold the members and the
     /// repeated rows.
-    pub(crate) fn open(base: &Vectors, table: Table, log: Log, repeated: Log) -> Self {
+    pub(crate) fn open(base: &Vectors, metric: Metric, table: Table, [log, repeated]: [Log; 2]) -> Self {
         let clusters = table.members.len();
         if table.reads_base {
             base.advise(Access::AtRandom);
@@ -84,6 +86,7 @@ impl Partition {
             rows: base.len(),
             element: base.element_type(),
             dim: base.dim(),
+            metric,
         }
     }
 
@@ -117,8 +120,8 @@ impl Partition {
     /// Reads a cluster. With `in_place`, vectors of the base stay where they are. Fails with
     /// [`Damage::Clusters`] if it is damaged.
     pub(crate) fn read(&self, number: u32, in_place: bool) -> Attempt<Cluster> {
-        let &Self { ref graph, rows, element, dim, .. } = self;
-        let shape = ClusterShape { graph, number, rows, element, dim };
+        let &Self { ref graph, rows, element, dim, metric, .. } = self;
+        let shape = ClusterShape { graph, number, rows, element, dim, metric };
         let records = &MembersOf(self.members.bins(), number);
         let cluster = match &self.members {
             Members::Vectors(_) => shape.read(records)?,
@@ -154,6 +157,7 @@ pub(crate) struct ClusterShape<'a> {
     pub rows: usize,
     pub element: ElementType,
     pub dim: usize,
+    pub metric: Metric,
 }
 
 impl ClusterShape<'_> {
@@ -218,7 +222,11 @@ impl ClusterShape<'_> {
             return Ok(None);
         }
         let vectors = Vectors::from_owner(values, self.dim)?;
-        // Checked already, as rows of the base. Small values are fine beside its largest values.
+        // Checksums do not prove that these are rows of the base.
+        if vectors.validate_rows((0..members).into_par_iter(), self.metric).is_err() {
+            return Ok(None);
+        }
+        // Small values are fine beside the largest values of the base.
         vectors.validated(0.0);
         Ok(Some(Cluster { number, ids, others, vectors }))
     }

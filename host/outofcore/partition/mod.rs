@@ -11,7 +11,7 @@ mod rows;
 mod table;
 
 pub(crate) use self::assign::{AssignedRange, Assigning, BlockSums, SUM_ROWS, add_blocks};
-pub(crate) use self::centres::{Found, find_centres};
+pub(crate) use self::centres::{Found, SPLITS, find_centres};
 pub(crate) use self::clusters::{Cluster, ClusterShape, MemberRecords, Partition};
 pub(crate) use self::groups::find_repeated;
 pub use self::overlap::OverlapStats;

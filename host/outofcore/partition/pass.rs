@@ -110,7 +110,8 @@ impl Partition {
         let checksums = checksums.finish();
         let (rows, element, dim) = (base.len(), base.element_type(), base.dim());
         let members = Members::Vectors(files);
-        Ok(Self { members, graph, mean, checksums, repeated, rows, element, dim })
+        let metric = embedding.metric();
+        Ok(Self { members, graph, mean, checksums, repeated, rows, element, dim, metric })
     }
 }
 

@@ -20,7 +20,7 @@ use crate::outofcore::store::{Bins, Checksums, Log, RepeatedFile};
 use crate::parallel::{join, spawn};
 use crate::vectors::Access;
 use crate::vectors::range::check_smallest;
-use crate::{Device, Error, Repeated, Result, Vectors};
+use crate::{Device, Error, Metric, Repeated, Result, Vectors};
 
 /// Rows of a range: ranges are assigned in any order, and placed in theirs. A multiple of
 /// [`SUM_ROWS`](super::SUM_ROWS) and of the rows of a checksum.
@@ -36,6 +36,7 @@ pub(crate) struct RowLists {
     graph: ClusterGraph,
     mean: Vec<f64>,
     checksums: Checksums,
+    metric: Metric,
 }
 
 /// A range of rows with their nearest centres, and the checksums of its blocks.
@@ -124,7 +125,8 @@ impl RowLists {
         base.validated(largest);
         mean.iter_mut().for_each(|sum| *sum /= nodes as f64);
         let shared = filling.shared.into_iter().map(|((a, b), nodes)| (a, b, nodes));
-        Ok(Self { members, graph: ClusterGraph::new(clusters, shared), mean, checksums })
+        let graph = ClusterGraph::new(clusters, shared);
+        Ok(Self { members, graph, mean, checksums, metric: embedding.metric() })
     }
 
     /// The partition with these lists. Writes the `repeated` rows to `repeated_log`.
@@ -134,7 +136,7 @@ impl RowLists {
         repeated: &Repeated,
         repeated_log: Log,
     ) -> Result<Partition> {
-        let Self { members, graph, mean, checksums } = self;
+        let Self { members, graph, mean, checksums, metric } = self;
         base.advise(Access::AtRandom);
         Ok(Partition {
             members: Members::Ids(members, base.clone()),
@@ -145,6 +147,7 @@ impl RowLists {
             rows: base.len(),
             element: base.element_type(),
             dim: base.dim(),
+            metric,
         })
     }
 }

@@ -54,6 +54,7 @@ impl Table {
             && nodes.checked_add(self.repeated.len()) == Some(base.len() as u64)
             && self.members.iter().zip(&sizes).all(is_cluster)
             && self.mean.len() == embedding.dim(base.dim())
+            && self.mean.iter().all(|&bits| f64::from_bits(bits).is_finite())
             && self.checksums.is_of(base.len())
     }
 

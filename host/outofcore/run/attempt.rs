@@ -149,7 +149,8 @@ impl Run<'_> {
             if earlier {
                 table.checksums.check(base, work.path(), &self.progress.partition)?;
             }
-            return Ok((Partition::open(base, table, log, repeated), None));
+            let metric = embedding.metric();
+            return Ok((Partition::open(base, metric, table, [log, repeated]), None));
         }
         work.forget(TABLE)?;
         self.new_partition(work, embedding)

@@ -9,8 +9,8 @@ use super::stats::OutOfCoreStats;
 use super::trace::Trace;
 use crate::atomic_file::with_suffix;
 use crate::outofcore::plan::{ClusterPlan, Limits, Order};
-use crate::outofcore::store::{Damage, Fault, Manifest, Medium, WorkFolder};
-use crate::{Builder, DataShape, Device, Fingerprint, Result, Target, Vectors, check_no_input};
+use crate::outofcore::store::{Damage, Fault, INPUT, Manifest, Medium, WorkFolder, input, unfinished};
+use crate::{Builder, DataShape, Device, Result, Target, Vectors, check_no_input};
 
 /// Builds an index cluster by cluster, with work files on disk or in memory.
 ///
@@ -130,7 +130,7 @@ impl OutOfCore {
     /// As [`Builder::build`]; or if `output` is the file of the base, the plan does not fit the
     /// base, work files or the index cannot be written, or the disk has too little room. A work
     /// folder is refused if another build uses it, if it belongs to another user, or if it has
-    /// files of another build.
+    /// files of another build; that of an unfinished build also if this one needs no work files.
     pub fn build(&self, base: &Vectors, output: &Path) -> Result<OutOfCoreStats> {
         let Self { builder, plan, .. } = self;
         check_no_input(output, base.path())?;
@@ -138,11 +138,15 @@ impl OutOfCore {
         builder.descent.k_for(base)?;
         builder.check_for(&DataShape::new(base.len(), base.dim(), base.element_type())?)?;
         let devices = builder.devices_for(plan.cluster_size)?;
-        let mut manifest = Manifest { parameters: self.parameters(base, &devices)?, plan: *plan };
-        let mut work = if self.in_memory {
+        let folder = self.work_folder(output);
+        let stopped =
+            if self.in_memory { unfinished(&folder, base, &plan.limits, self.resume)? } else { None };
+        let mut manifest =
+            Manifest { parameters: self.parameters(base, &devices)?, plan: stopped.unwrap_or(*plan) };
+        let mut work = if self.in_memory && stopped.is_none() {
             Medium::Memory
         } else {
-            Medium::Folder(WorkFolder::open(&self.work_folder(output), &mut manifest, self.resume)?)
+            Medium::Folder(WorkFolder::open(&folder, &mut manifest, self.resume)?)
         };
         // A resumed build keeps its plan, whatever memory is free now.
         let plan = manifest.plan;
@@ -203,11 +207,10 @@ impl OutOfCore {
         devices: &[Device],
     ) -> Result<BTreeMap<String, String>> {
         let Self { builder, order, plan, .. } = self;
-        let Fingerprint { rows, dim, element, hash } = Fingerprint::of(base)?;
         let mut parameters = builder.all_parameters(builder.descent.k_for(base)?);
         let kind = if devices.contains(&Device::Cpu) { "cpu" } else { "gpu" };
         let more = [
-            ("input", format!("{rows} x {dim} {element}, hash {hash:016x}")),
+            (INPUT, input(base)?),
             ("order", order.to_string()),
             ("device", kind.to_owned()),
             ("layers", builder.layered.to_string()),

@@ -23,4 +23,4 @@ pub(crate) use self::lists::{ClusterLists, HostLists, Members, WaitingLists};
 pub(crate) use self::local::{LocalIndex, parcels};
 pub use self::stats::OutOfCoreStats;
 pub use self::trace::{Task, TaskKind};
-pub(crate) use self::write::{Ending, RowRange, append_rows};
+pub(crate) use self::write::{Ending, RowRange, append_rows, is_row};

@@ -1,7 +1,7 @@
 //! Writing the index: finished rows in the order of their ids, then layers.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -14,6 +14,7 @@ use super::build::OutOfCore;
 use super::merge::Merged;
 use super::stats::OutOfCoreStats;
 use super::turns::Turns;
+use crate::atomic_file::AtomicFile;
 use crate::build::Below;
 use crate::index::{IndexFile, Layered, Reach, WrittenRows};
 use crate::memory::{filled, zeros};
@@ -66,7 +67,7 @@ impl Run<'_> {
     ) -> Attempt<()> {
         let Self { settings: OutOfCore { builder, stale, .. }, base, plan, .. } = *self;
         let ending = Ending { builder, base, plan, repeated };
-        let mut file = ending.create(self.output, merged.entries.len())?;
+        let mut file = ending.create(AtomicFile::create(self.output)?, merged.entries.len())?;
         // The last unit is the layers.
         let stage = self.progress.write.stage("write", merged.rows.count() as u64 + 1);
         self.write_rows(&mut file, merged, &stage)?;
@@ -79,7 +80,8 @@ impl Run<'_> {
         stats.reach = began.elapsed().as_secs_f64() - stats.layers;
         drop(graph);
         stage.advance(1)?;
-        Ok(ending.commit(file, &layers, stale)?)
+        ending.commit(file, &layers, stale)?;
+        Ok(())
     }
 
     /// Writes all rows. Threads read and sort the next ranges while one range is written.
@@ -139,6 +141,12 @@ pub(crate) fn append_rows(file: &mut IndexFile, rows: &[u32], degree: usize) -> 
     file.append(&degrees, rows)
 }
 
+/// Whether `row` is a padded row: ids of an index of `nodes` nodes, then `u32::MAX`.
+pub(crate) fn is_row(row: &[u32], nodes: usize) -> bool {
+    let degree = row.iter().position(|&id| id as usize >= nodes).unwrap_or(row.len());
+    row[degree..].iter().all(|&id| id == u32::MAX)
+}
+
 /// The rows of a range of ids, assembled from finished rows in any order.
 pub(crate) struct RowRange {
     ids: Range<usize>,
@@ -171,7 +179,7 @@ impl RowRange {
             }
             let row = &mut rows[place * *degree..][..*degree];
             bytemuck::cast_slice_mut(row).copy_from_slice(&record[4..]);
-            *sound &= row.iter().all(|&id| (id as usize) < *nodes || id == u32::MAX);
+            *sound &= is_row(row, *nodes);
         }
     }
 
@@ -193,14 +201,14 @@ pub(crate) struct Ending<'a> {
 
 impl Ending<'_> {
     /// Starts the file of an index built in `clusters` clusters.
-    pub(crate) fn create(self, output: &Path, clusters: usize) -> Result<IndexFile> {
+    pub(crate) fn create(self, file: AtomicFile, clusters: usize) -> Result<IndexFile> {
         let Self { builder, base, plan, .. } = self;
         let mut description = builder.description(builder.descent.k_for(base)?);
         for (name, value) in [("clusters", clusters), ("cluster-size", plan.cluster_size)] {
             description.parameters.insert(name.to_owned(), value.to_string());
         }
         let degree = builder.strategy.max_degree();
-        IndexFile::create(output, &description, Fingerprint::of(base)?, degree, ENTRIES)
+        IndexFile::begin(file, &description, Fingerprint::of(base)?, degree, ENTRIES)
     }
 
     /// Builds the layers that the written rows `graph` need above their `entries`.
@@ -226,8 +234,9 @@ impl Ending<'_> {
         reach.unreachable(repeated, std::iter::empty(), &builder.descent.progress)
     }
 
-    /// Puts the complete index in place, and deletes `stale` files just before.
-    pub(crate) fn commit(self, file: IndexFile, layered: &Layered, stale: &[PathBuf]) -> Result<()> {
+    /// Puts the complete index in place, and deletes `stale` files just before. Returns the length
+    /// of the file, and the CRC-32 of its first page.
+    pub(crate) fn commit(self, file: IndexFile, layered: &Layered, stale: &[PathBuf]) -> Result<(u64, u32)> {
         file.commit(layered.start(), self.repeated.words(), stale)
     }
 }

@@ -6,10 +6,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use crate::regular_file::{is_missing, read_at_most};
 use crate::{Error, Result};
+
+/// Most bytes of a file that is read as a whole.
+const MAX_STATE: u64 = u32::MAX as u64;
 
 /// Advice in errors about an untrusted folder.
 const DELETE: &str = "delete the folder to build anew";
@@ -71,13 +75,11 @@ impl Folder {
     /// As [`file`](Self::file).
     pub(crate) fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let path = self.path.join(name);
-        let mut file = match system::file(&self.handle, &path, name, false) {
-            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => return Ok(None),
+        let file = match system::file(&self.handle, &path, name, false) {
+            Err(error) if is_missing(&error) => return Ok(None),
             file => file?,
         };
-        let mut content = Vec::new();
-        file.read_to_end(&mut content).map_err(Error::io(&path))?;
-        Ok(Some(content))
+        read_at_most(&file, &path, MAX_STATE).map(Some)
     }
 
     /// Removes a file, if it exists.

@@ -20,7 +20,8 @@ pub(crate) use self::log::{Log, Piece, Reader};
 pub(crate) use self::medium::{Medium, Saving};
 pub(crate) use self::repeated::{RepeatedFile, RepeatedPieces};
 use self::work::save;
-pub(crate) use self::work::{Manifest, WorkFolder};
+pub use self::work::unfinished;
+pub(crate) use self::work::{INPUT, Manifest, WorkFolder, input};
 
 /// Two clusters. Of a waiting list: the cluster of the list, and the cluster built later.
 pub(crate) type Pair = (u32, u32);

@@ -18,13 +18,17 @@ use serde::{Deserialize, Serialize};
 use super::folder::{DiskSpace, Folder};
 use super::{CHECKPOINT, CLUSTERS, LISTS, Log, REPEATED, ROWS, TABLE};
 use crate::atomic_file::AtomicFile;
-use crate::outofcore::plan::ClusterPlan;
-use crate::{Error, Result};
+use crate::outofcore::plan::{ClusterPlan, Limits};
+use crate::regular_file::{open_planted, read_at_most};
+use crate::{Error, Fingerprint, Result, Vectors};
 
 const LOCK: &str = "lock";
 const MANIFEST: &str = "manifest.json";
 /// The manifest of a build whose index is complete.
 const DONE: &str = "done";
+
+/// Most bytes of a manifest.
+const MAX_MANIFEST: u64 = 1 << 20;
 
 /// Expected state of the folder of a new build, in errors.
 const FREE: &str = "an empty folder, or none";
@@ -112,24 +116,11 @@ impl WorkFolder {
     fn check(&self, manifest: &Manifest) -> Result<Manifest> {
         let path = self.state(MANIFEST);
         let content = self.folder.read(MANIFEST)?.unwrap_or_default();
-        let found = Manifest::read(&content).ok_or_else(|| {
-            Error::file(&path, "damage", "the manifest of a build; delete the folder to build anew")
-        })?;
+        let found = Manifest::read(&content).ok_or_else(|| damaged(&path))?;
         let (before, now) = (&found.parameters, &manifest.parameters);
-        let differing = before.keys().chain(now.keys()).find(|&key| before.get(key) != now.get(key));
-        match differing {
+        match before.keys().chain(now.keys()).find(|&key| before.get(key) != now.get(key)) {
             None => Ok(found),
-            Some(key) => {
-                let describe = |parameters: &BTreeMap<String, String>| match parameters.get(key) {
-                    Some(value) => format!("{key} {value}"),
-                    None => format!("no {key}"),
-                };
-                let expected = format!(
-                    "{}; resume with the parameters of the work files, or choose another folder",
-                    describe(now)
-                );
-                Err(Error::file(&path, describe(before), expected))
-            }
+            Some(key) => Err(other_parameter(&path, key, before.get(key), now.get(key))),
         }
     }
 
@@ -209,6 +200,61 @@ impl Drop for WorkFolder {
             let _ = fs::remove_dir(self.path());
         }
     }
+}
+
+/// The plan of the build that left work files in `folder` before it ended, within the `given`
+/// limits; `None` if no build did. For a build that needs no work files: such a build would leave
+/// those of the other one.
+///
+/// # Errors
+/// [`Error::Unfinished`] unless `resume` is set; or if the build was of another data set than
+/// `base`, or its manifest is damaged.
+pub fn unfinished(
+    folder: &Path,
+    base: &Vectors,
+    given: &Limits,
+    resume: bool,
+) -> Result<Option<ClusterPlan>> {
+    let path = folder.join(MANIFEST);
+    // Nothing of a build that has not begun, or of one whose index is complete, is missed.
+    if fs::symlink_metadata(&path).is_err() {
+        return Ok(None);
+    }
+    if !resume {
+        return Err(Error::Unfinished { folder: folder.to_owned() });
+    }
+    let content = read_at_most(&open_planted(&path, false)?, &path, MAX_MANIFEST)?;
+    let Manifest { parameters, plan } = Manifest::read(&content).ok_or_else(|| damaged(&path))?;
+    let (before, now) = (parameters.get(INPUT), input(base)?);
+    if before != Some(&now) {
+        return Err(other_parameter(&path, INPUT, before, Some(&now)));
+    }
+    plan.check(base.len())?;
+    Ok(Some(ClusterPlan { limits: *given, ..plan }))
+}
+
+/// The name of the parameter that tells data sets apart.
+pub(crate) const INPUT: &str = "input";
+
+/// The value of that parameter for `base`.
+pub(crate) fn input(base: &Vectors) -> Result<String> {
+    let Fingerprint { rows, dim, element, hash } = Fingerprint::of(base)?;
+    Ok(format!("{rows} x {dim} {element}, hash {hash:016x}"))
+}
+
+fn damaged(manifest: &Path) -> Error {
+    Error::file(manifest, "damage", "the manifest of a build; delete the folder to build anew")
+}
+
+/// The error for work files whose parameter `key` was another one `before`.
+fn other_parameter(manifest: &Path, key: &str, before: Option<&String>, now: Option<&String>) -> Error {
+    let describe = |value: Option<&String>| match value {
+        Some(value) => format!("{key} {value}"),
+        None => format!("no {key}"),
+    };
+    let now = describe(now);
+    let expected = format!("{now}; resume with the parameters of the work files, or choose another folder");
+    Error::file(manifest, describe(before), expected)
 }
 
 /// Locks the folder.

@@ -104,14 +104,22 @@ impl Context<'_> {
         for range in 0..plan.ranges() as u32 {
             let input = self.assigned(range)?;
             largest = largest.max(f32::from_bits(input.more.largest));
-            add_blocks(&mut mean, &input.numbers(SUMS)?);
+            let sums: Vec<f64> = input.numbers(SUMS)?;
+            if !sums.len().is_multiple_of(dim) || sums.iter().any(|x| !x.is_finite()) {
+                return Err(input.lost());
+            }
+            add_blocks(&mut mean, &sums);
             if !devices.contains(&input.device) {
                 devices.push(input.device.clone());
             }
-            let pairs = counts(plan, &input)?;
-            nodes += pairs.iter().map(|pair| u64::from(pair[2])).sum::<u64>();
+            let ids = shared.repeated.others(plan.rows(range));
+            let pairs = counts(plan, &input, ids.len())?;
+            let rows = pairs.iter().map(|pair| u64::from(pair[2])).sum::<u64>();
+            if rows != ids.len() as u64 {
+                return Err(input.lost());
+            }
+            nodes += rows;
             if !filling.put_all(&pairs) {
-                let ids = shared.repeated.others(plan.rows(range));
                 let nearest = self.nearest(&input, ids.len())?;
                 let mut placed = nearest.clone();
                 let distances = |index: usize| distances(centres, embedding, base, ids[index]);
@@ -178,10 +186,11 @@ impl Context<'_> {
     }
 }
 
-/// Reads the counts of the rows of a range by their pair of nearest centres.
-fn counts(plan: &Plan, input: &Input<Assigned>) -> Outcome<Vec<[u32; 3]>> {
+/// Reads the counts of the rows of a range by their pair of nearest centres: at most `most` rows.
+fn counts(plan: &Plan, input: &Input<Assigned>, most: usize) -> Outcome<Vec<[u32; 3]>> {
     let pairs: Vec<[u32; 3]> = input.numbers(PAIRS)?;
-    let sound = pairs.iter().all(|&[a, b, _]| a < b && (b as usize) < plan.clusters);
+    let rows = pairs.iter().map(|pair| u64::from(pair[2])).sum::<u64>();
+    let sound = rows <= most as u64 && pairs.iter().all(|&[a, b, _]| a < b && (b as usize) < plan.clusters);
     if sound { Ok(pairs) } else { Err(input.lost()) }
 }
 
@@ -190,7 +199,7 @@ pub(super) fn first_full(plan: &Plan, store: &ObjectStore) -> Outcome<Option<u32
     let mut filling = Filling::new(plan.clusters, plan.limits.cluster_size);
     for range in 0..plan.ranges() as u32 {
         let input: Input<Assigned> = open(store, TaskId::new(TaskStage::Assign, range as usize))?;
-        let pairs = counts(plan, &input)?;
+        let pairs = counts(plan, &input, plan.rows(range).len())?;
         if !filling.put_all(&pairs) {
             return Ok(Some(range));
         }
@@ -213,9 +222,11 @@ pub(super) fn read_clusters(plan: &Plan, store: &ObjectStore) -> Outcome<Cluster
     let sound = order.len() == count
         && !turns.contains(&usize::MAX)
         && pairs.iter().all(is_pair)
+        && pairs.is_sorted_by(|a, b| a[..2] < b[..2])
         && nodes == u128::from(input.more.nodes)
         && nodes <= u128::from(plan.fingerprint.rows)
-        && mean.len() == plan.embedded_dim();
+        && mean.len() == plan.embedded_dim()
+        && mean.iter().all(|x| x.is_finite());
     if !sound {
         return Err(input.lost());
     }

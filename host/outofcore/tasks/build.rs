@@ -63,8 +63,9 @@ impl Context<'_> {
         let (base, graph) = (self.base, &clusters.graph);
         let (rows, element, dim) = (base.len(), base.element_type(), base.dim());
         let written = WrittenMembers { context: self, cluster: number, fault: RefCell::new(None) };
-        match (ClusterShape { graph, number, rows, element, dim }.read(&written)?, written.fault.into_inner())
-        {
+        let metric = self.builder.descent.metric;
+        let shape = ClusterShape { graph, number, rows, element, dim, metric };
+        match (shape.read(&written)?, written.fault.into_inner()) {
             (_, Some(fault)) => Err(fault),
             (Some(cluster), None) => Ok(cluster),
             // Each object is sound, so they do not belong together.

@@ -5,14 +5,18 @@
 //! counts no more: so a claim can be left behind. A task that runs twice does no harm.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io::{self, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::id::TaskId;
 use super::store::{ObjectStore, unique};
+use crate::Result;
+use crate::regular_file::{is_at, open_planted, read_at_most};
 
 /// Time between two changes of a claim.
 const BEAT: Duration = Duration::from_secs(1);
@@ -22,6 +26,9 @@ const STALE: Duration = Duration::from_secs(5);
 
 /// The end of a claim's name.
 pub(super) const CLAIM: &str = ".claim";
+
+/// Most bytes of a claim.
+const MAX_BYTES: u64 = 256;
 
 /// The claims of other processes that a process has seen.
 #[derive(Default)]
@@ -38,7 +45,8 @@ impl Claims {
 
     /// Whether another process seems to run `task`.
     pub(super) fn is_taken(&mut self, store: &ObjectStore, task: TaskId) -> bool {
-        let Ok(found) = fs::read(store.folder().join(Self::name(store, task))) else { return false };
+        // Whatever cannot be a claim, such as a pipe, claims nothing.
+        let Ok(found) = read(&store.folder().join(Self::name(store, task))) else { return false };
         let (seen, since) = self.0.entry(task).or_insert_with(|| (found.clone(), Instant::now()));
         if *seen != found {
             (*seen, *since) = (found, Instant::now());
@@ -47,9 +55,16 @@ impl Claims {
     }
 }
 
+/// Reads a claim.
+fn read(path: &Path) -> Result<Vec<u8>> {
+    read_at_most(&open_planted(path, false)?, path, MAX_BYTES)
+}
+
 /// A claim of this process, given up on drop.
 pub(super) struct Claim {
     path: PathBuf,
+    /// A new file, which nothing else names: it is written, whatever takes its name later.
+    file: Option<Arc<File>>,
     /// Dropped at the end.
     running: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -59,10 +74,15 @@ impl Claim {
     /// Claims `task`. Failures do no harm.
     pub(super) fn take(store: &ObjectStore, task: TaskId) -> Self {
         let path = store.folder().join(Claims::name(store, task));
-        let (owner, file) = (unique(), path.clone());
         let (running, ended) = channel::<()>();
+        let mut claim =
+            Self { file: create(&path).ok().map(Arc::new), path, running: Some(running), thread: None };
+        let Some(file) = claim.file.clone() else { return claim };
+        let owner = unique();
         let write = move |beat: u32| {
-            let _ = fs::write(&file, format!("{owner} {beat}"));
+            let mut file = &*file;
+            // Always as long as before.
+            let _ = file.rewind().and_then(|()| file.write_all(format!("{owner} {beat:10}").as_bytes()));
         };
         write(0);
         let beat = move || {
@@ -71,9 +91,15 @@ impl Claim {
                 write(beats.next().unwrap_or(0));
             }
         };
-        let thread = crate::parallel::new_thread().name("claim".to_owned()).spawn(beat).ok();
-        Self { path, running: Some(running), thread }
+        claim.thread = crate::parallel::new_thread().name("claim".to_owned()).spawn(beat).ok();
+        claim
     }
+}
+
+/// A new file at `path`. A claim that was left behind, or a link, is removed.
+fn create(path: &Path) -> io::Result<File> {
+    let _ = fs::remove_file(path);
+    File::options().write(true).create_new(true).open(path)
 }
 
 impl Drop for Claim {
@@ -81,19 +107,23 @@ impl Drop for Claim {
         self.running = None;
         // The thread does not panic.
         let _ = self.thread.take().map(JoinHandle::join);
-        let _ = fs::remove_file(&self.path);
+        // Another process may have claimed the task since.
+        if self.file.as_ref().is_some_and(|file| is_at(file, &self.path).unwrap_or(false)) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::id::TaskStage;
+    use super::super::object::ObjectLimits;
     use super::*;
 
     #[test]
     fn claims_of_stopped_processes_do_not_count() {
         let folder = tempfile::tempdir().unwrap();
-        let store = ObjectStore::new(folder.path(), 1);
+        let store = ObjectStore::new(folder.path(), 1, ObjectLimits { pieces: 1, bytes: 1 });
         let task = TaskId::new(TaskStage::Build, 3);
         let mut claims = Claims::default();
         assert!(!claims.is_taken(&store, task));
@@ -108,5 +138,42 @@ mod tests {
         assert!(!claims.is_taken(&store, task));
         fs::write(folder.path().join(Claims::name(&store, task)), "a c").unwrap();
         assert!(claims.is_taken(&store, task), "a changed claim counts again");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_claim_is_written_to_a_file_of_its_own() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let store = ObjectStore::new(folder.path(), 1, ObjectLimits { pieces: 1, bytes: 1 });
+        let task = TaskId::new(TaskStage::Build, 3);
+        let name = Claims::name(&store, task);
+        let mut claims = Claims::default();
+        fs::write(path("victim"), "of someone else").unwrap();
+        for planted in ["link", "hard link", "dangling link", "pipe", "large file"] {
+            match planted {
+                "link" => symlink("victim", path(&name)).unwrap(),
+                "hard link" => fs::hard_link(path("victim"), path(&name)).unwrap(),
+                "dangling link" => symlink("elsewhere", path(&name)).unwrap(),
+                "pipe" => {
+                    rustix::fs::mkfifoat(rustix::fs::CWD, path(&name), rustix::fs::Mode::RWXU).unwrap();
+                }
+                _ => File::create(path(&name)).unwrap().set_len(1 << 40).unwrap(),
+            }
+            assert_eq!(claims.is_taken(&store, task), planted == "hard link", "{planted}");
+            let claim = Claim::take(&store, task);
+            assert!(claims.is_taken(&store, task), "{planted}");
+            drop(claim);
+            assert_eq!(fs::read(path("victim")).unwrap(), b"of someone else", "{planted}");
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "{planted}");
+            claims = Claims::default();
+        }
+        // A claim that another process has taken over stays.
+        let claim = Claim::take(&store, task);
+        let other = Claim::take(&store, task);
+        drop(claim);
+        assert!(claims.is_taken(&store, task));
+        drop(other);
     }
 }

@@ -1,12 +1,10 @@
 //! What all tasks of a process share, and the objects that they read.
 
-use std::io::ErrorKind;
-
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::id::TaskId;
-use super::object::{Content, Object};
+use super::object::{Content, Object, numbers};
 use super::plan::{Plan, Shared};
 use super::store::ObjectStore;
 use crate::vectors::embedding::Embedding;
@@ -78,11 +76,7 @@ impl Context<'_> {
 
 /// Opens the object of the task `id` in `store`.
 pub(super) fn open<D: DeserializeOwned>(store: &ObjectStore, id: TaskId) -> Outcome<Input<D>> {
-    let object = match store.open(id) {
-        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => None,
-        object => object?,
-    };
-    let described = object.and_then(|object| Some((object.description::<Described<D>>()?, object)));
+    let described = store.open(id)?.and_then(|object| Some((object.description::<Described<D>>()?, object)));
     match described {
         Some((Described { task, device, more }, object)) if task == id.to_string() => {
             Ok(Input { id, object, device, more })
@@ -104,11 +98,7 @@ impl<D> Input<D> {
 
     /// Reads a piece of numbers.
     pub(super) fn numbers<T: bytemuck::Pod>(&self, key: u32) -> Outcome<Vec<T>> {
-        let piece = self.piece(key)?;
-        if !piece.len().is_multiple_of(size_of::<T>()) {
-            return Err(self.lost());
-        }
-        Ok(bytemuck::pod_collect_to_vec(&piece))
+        numbers(&self.piece(key)?).ok_or_else(|| self.lost())
     }
 
     pub(super) fn object(&self) -> &Object {

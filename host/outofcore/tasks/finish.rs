@@ -1,17 +1,20 @@
 //! `assemble` and `finish`: the index.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::assign::Placed;
 use super::context::{Context, Input, Outcome};
 use super::id::{TaskId, TaskStage};
-use super::store::{sync, unique};
-use crate::outofcore::run::{Ending, Reached, RowRange, append_rows, entry_points};
+use super::store::unique;
+use crate::atomic_file::AtomicFile;
+use crate::outofcore::run::{Ending, Reached, RowRange, append_rows, entry_points, is_row};
 use crate::outofcore::store::CentralNode;
-use crate::{Error, Result};
+use crate::{Error, Result, real_path, regular_file};
 
 /// The only piece of `assemble`.
 const ROWS: u32 = 0;
@@ -42,13 +45,14 @@ impl FinishedIndex {
 }
 
 /// The length of a file, and the CRC-32 of its first page.
-fn beginning(path: &Path) -> std::io::Result<(u64, u32)> {
-    use std::io::Read;
-    let file = fs::File::open(path)?;
-    let bytes = file.metadata()?.len();
-    let mut first = Vec::new();
-    file.take(BEGINNING as u64).read_to_end(&mut first)?;
-    Ok((bytes, crc32fast::hash(&first)))
+fn beginning(path: &Path) -> Result<(u64, u32)> {
+    let file = regular_file::open(path)?;
+    let read = || {
+        let mut first = Vec::new();
+        (&file).take(BEGINNING as u64).read_to_end(&mut first)?;
+        Ok((file.metadata()?.len(), crc32fast::hash(&first)))
+    };
+    read().map_err(Error::io(path))
 }
 
 impl Context<'_> {
@@ -81,15 +85,18 @@ impl Context<'_> {
             devices.push(built.device);
         }
         let ending = Ending { builder, base, plan: &plan.limits, repeated: &shared.repeated };
-        let part = Part::of(output, self.store.plan);
-        let mut file = ending.create(&part.0, entries.len())?;
+        let plan_hash = self.store.plan;
+        let file = AtomicFile::create_as(output, |name| part_name(name, plan_hash, &unique()))?;
+        let mut file = ending.create(file, entries.len())?;
         let stage = builder.descent.progress.stage("write", plan.ranges() as u64 + 1);
         let degree = builder.strategy.max_degree();
         for range in 0..plan.ranges() {
             let input: Input<()> = self.open(TaskId::new(TaskStage::Assemble, range))?;
             let rows: Vec<u32> = input.numbers(ROWS)?;
-            let is_id = |&id: &u32| (id as usize) < base.len() || id == u32::MAX;
-            if rows.len() != plan.rows(range as u32).len() * degree || !rows.iter().all(is_id) {
+            let is_sound = |row: &[u32]| is_row(row, base.len());
+            if rows.len() != plan.rows(range as u32).len() * degree
+                || !rows.chunks_exact(degree).all(is_sound)
+            {
                 return Err(input.lost());
             }
             append_rows(&mut file, &rows, degree)?;
@@ -101,17 +108,14 @@ impl Context<'_> {
         let layered = ending.layers(&graph, entries, device)?;
         let unreachable = ending.unreachable(&graph, &layered)?;
         drop(graph);
-        ending.commit(file, &layered, &[])?;
+        let (bytes, header) = ending.commit(file, &layered, &[])?;
         stage.advance(1)?;
-        let (bytes, header) = beginning(&part.0).map_err(Error::io(&part.0))?;
-        fs::rename(&part.0, output).map_err(Error::io(output))?;
-        part.sync()?;
         devices.sort();
         devices.dedup();
         let repeated = shared.repeated.len() as u64;
         self.put(TaskId::FINISH, FinishedIndex { bytes, header, unreachable, repeated, devices }, &[])?;
         // Others that finish now find the object, and so do not miss the files removed here.
-        part.clean()?;
+        remove_parts(output, plan_hash)?;
         Ok(self.store.clean()?)
     }
 }
@@ -119,51 +123,26 @@ impl Context<'_> {
 /// Bytes of a name above which its hash takes its place in the name of a part.
 const LONG_NAME: usize = 150;
 
-/// The index under a name of its own, until it is complete: several processes may finish at once.
-struct Part(PathBuf);
-
-impl Part {
-    fn of(output: &Path, plan: u64) -> Self {
-        let mut name = output.file_name().unwrap_or_default().to_string_lossy();
-        // The longest names have no room for more.
-        if name.len() > LONG_NAME {
-            name = format!("{:08x}", crc32fast::hash(name.as_bytes())).into();
-        }
-        Self(output.with_file_name(format!(".{name}.{plan:016x}.{}.part", unique())))
+/// The temporary name of the index `name`: several processes may finish at once.
+fn part_name(name: &OsStr, plan: u64, unique: &str) -> OsString {
+    let mut name = name.to_string_lossy();
+    // The longest names have no room for more.
+    if name.len() > LONG_NAME {
+        name = format!("{:08x}", crc32fast::hash(name.as_bytes())).into();
     }
-
-    fn folder(&self) -> &Path {
-        match self.0.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        }
-    }
-
-    /// Waits until the index is on disk under its name.
-    fn sync(&self) -> Result<()> {
-        sync(self.folder())
-    }
-
-    /// Removes the parts of stopped runs.
-    fn clean(&self) -> Result<()> {
-        let folder = self.folder();
-        let own = self.0.file_name().unwrap_or_default().to_string_lossy();
-        // Up to the hash of the plan.
-        let Some((stem, _)) = own.trim_end_matches(".part").rsplit_once('.') else { return Ok(()) };
-        let names = fs::read_dir(folder).map_err(Error::io(folder))?.flatten();
-        for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
-            if name.trim_start_matches('.').starts_with(&format!("{}.", &stem[1..])) && name.starts_with('.')
-            {
-                // Another process may remove it too.
-                let _ = fs::remove_file(folder.join(name));
-            }
-        }
-        Ok(())
-    }
+    format!(".{name}.{plan:016x}.{unique}").into()
 }
 
-impl Drop for Part {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+/// Removes the temporary files of stopped runs that were to become the index at `output`.
+fn remove_parts(output: &Path, plan: u64) -> Result<()> {
+    let output = real_path(output);
+    let (Some(folder), Some(name)) = (output.parent(), output.file_name()) else { return Ok(()) };
+    let stem = part_name(name, plan, "");
+    for entry in fs::read_dir(folder).map_err(Error::io(folder))?.flatten() {
+        if entry.file_name().as_encoded_bytes().starts_with(stem.as_encoded_bytes()) {
+            // Another process may remove it too.
+            let _ = fs::remove_file(entry.path());
+        }
     }
+    Ok(())
 }

@@ -13,10 +13,25 @@ use bytemuck::{Pod, Zeroable};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Error, Result};
+use crate::{Error, Result, regular_file};
 
 const MAGIC: [u8; 8] = *b"TAGOBJCT";
 const VERSION: u32 = 1;
+
+/// Most bytes of a description.
+const MAX_DESCRIPTION: u32 = 1 << 20;
+
+/// Bytes of a piece that are read at a time when only its checksum matters.
+const READ_AT_ONCE: usize = 1 << 20;
+
+/// Largest sizes of an object of a plan: a file may claim any.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ObjectLimits {
+    /// Pieces.
+    pub pieces: usize,
+    /// Bytes of a piece.
+    pub bytes: u64,
+}
 
 /// The first bytes of the file. Numbers are little-endian.
 #[repr(C)]
@@ -148,37 +163,51 @@ pub(super) struct Object {
 }
 
 impl Object {
-    /// Opens the object at `path` of the plan with this hash; `None` if it is damaged.
+    /// Opens the object at `path` of the plan with this hash; `None` if it is damaged, larger than
+    /// `limits`, or no regular file (a link, too): the task that makes it replaces it then.
     ///
     /// # Errors
     /// If the file is missing or cannot be read.
-    pub(super) fn open(path: &Path, plan: u64) -> Result<Option<Self>> {
-        let file = File::open(path).map_err(Error::io(path))?;
-        let found = file.metadata().map_err(Error::io(path))?;
-        if !found.is_file() {
-            return Err(Error::file(path, "a special file or a folder", "a regular file"));
+    pub(super) fn open(path: &Path, plan: u64, limits: ObjectLimits) -> Result<Option<Self>> {
+        let file = match regular_file::open_planted(path, false) {
+            Err(Error::File { .. }) => return Ok(None),
+            file => file?,
+        };
+        match Self::read_head(file, plan, limits, path) {
+            // Cut short meanwhile.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
+            object => object.map_err(Error::io(path)),
         }
-        Self::read_head(file, found.len(), plan, path).map_err(Error::io(path))
     }
 
-    fn read_head(mut file: File, bytes: u64, plan: u64, path: &Path) -> std::io::Result<Option<Self>> {
+    fn read_head(
+        mut file: File,
+        plan: u64,
+        limits: ObjectLimits,
+        path: &Path,
+    ) -> std::io::Result<Option<Self>> {
+        let bytes = file.metadata()?.len();
         let mut head = Head::zeroed();
-        if bytes < size_of::<Head>() as u64 {
-            return Ok(None);
-        }
         file.read_exact(bytemuck::bytes_of_mut(&mut head))?;
         let (entries, length) =
             (u64::from(head.pieces) * size_of::<Entry>() as u64, u64::from(head.description));
         let is_ours = (head.magic, head.version, head.plan) == (MAGIC, VERSION, plan);
-        if !is_ours || head.bytes != bytes || size_of::<Head>() as u64 + entries + length > bytes {
+        let is_small = head.pieces as usize <= limits.pieces && head.description <= MAX_DESCRIPTION;
+        let heading = size_of::<Head>() as u64 + entries + length;
+        if !is_ours || !is_small || head.bytes != bytes || heading > bytes {
             return Ok(None);
         }
         let mut index = vec![Entry::zeroed(); head.pieces as usize];
         file.read_exact(bytemuck::cast_slice_mut(&mut index))?;
         let mut description = vec![0; head.description as usize];
         file.read_exact(&mut description)?;
-        let fits = |entry: &Entry| entry.offset.checked_add(entry.bytes).is_some_and(|end| end <= bytes);
-        let sound = crc(&head, &index, &description) == head.crc && index.iter().all(fits);
+        let fits = |entry: &Entry| {
+            entry.bytes <= limits.bytes
+                && entry.offset.checked_add(entry.bytes).is_some_and(|end| end <= bytes)
+        };
+        let sound = crc(&head, &index, &description) == head.crc
+            && index.iter().all(fits)
+            && index.is_sorted_by(|a, b| a.key < b.key);
         Ok(sound.then(|| Self { file, path: path.to_owned(), index, description }))
     }
 
@@ -202,14 +231,17 @@ impl Object {
     /// If the file cannot be read.
     pub(super) fn piece(&self, key: u32) -> Result<Option<Vec<u8>>> {
         let Some(entry) = self.entry(key) else { return Ok(Some(Vec::new())) };
-        let mut piece = vec![0; entry.bytes as usize];
-        let mut file = &self.file;
-        let read = file.seek(SeekFrom::Start(entry.offset)).and_then(|_| file.read_exact(&mut piece));
-        match read {
-            Ok(()) => Ok((crc32fast::hash(&piece) == entry.crc).then_some(piece)),
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
-            Err(error) => Err(Error::io(&self.path)(error)),
+        let mut piece = Vec::new();
+        if piece.try_reserve_exact(entry.bytes as usize).is_err() {
+            return Err(Error::io(&self.path)(ErrorKind::OutOfMemory.into()));
         }
+        let mut file = &self.file;
+        let read = file.seek(SeekFrom::Start(entry.offset));
+        let read = read.and_then(|_| file.take(entry.bytes).read_to_end(&mut piece));
+        read.map_err(Error::io(&self.path))?;
+        // Shorter if the file was cut meanwhile.
+        let is_sound = piece.len() as u64 == entry.bytes && crc32fast::hash(&piece) == entry.crc;
+        Ok(is_sound.then_some(piece))
     }
 
     /// Whether all pieces are sound: reads all of the object.
@@ -217,18 +249,41 @@ impl Object {
     /// # Errors
     /// If the file cannot be read.
     pub(super) fn is_sound(&self) -> Result<bool> {
+        let mut content = vec![0; READ_AT_ONCE];
+        let mut is_sound = |entry: &Entry| -> std::io::Result<bool> {
+            let (mut file, mut hasher) = (&self.file, crc32fast::Hasher::new());
+            file.seek(SeekFrom::Start(entry.offset))?;
+            let mut left = entry.bytes;
+            while left > 0 {
+                let content = &mut content[..left.min(READ_AT_ONCE as u64) as usize];
+                file.read_exact(content)?;
+                hasher.update(content);
+                left -= content.len() as u64;
+            }
+            Ok(hasher.finalize() == entry.crc)
+        };
         for entry in &self.index {
-            if self.piece(entry.key)?.is_none() {
-                return Ok(false);
+            match is_sound(entry) {
+                Ok(true) => (),
+                Ok(false) => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(false),
+                Err(error) => return Err(Error::io(&self.path)(error)),
             }
         }
         Ok(true)
     }
 }
 
+/// The numbers in the bytes of a piece; `None` if the last one is cut.
+pub(super) fn numbers<T: Pod>(piece: &[u8]) -> Option<Vec<T>> {
+    piece.len().is_multiple_of(size_of::<T>()).then(|| bytemuck::pod_collect_to_vec(piece))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LIMITS: ObjectLimits = ObjectLimits { pieces: 3, bytes: 50 };
 
     #[test]
     fn every_changed_byte_is_found() {
@@ -237,16 +292,16 @@ mod tests {
         let pieces: [(u32, &[u8]); 3] = [(2, &[1, 2, 3]), (5, &[]), (9, &[4; 50])];
         let content = Content { description: &"a description", pieces: &pieces };
         content.write(7, &mut File::create(&path).unwrap()).unwrap();
-        let object = Object::open(&path, 7).unwrap().unwrap();
+        let object = Object::open(&path, 7, LIMITS).unwrap().unwrap();
         assert_eq!(object.description::<String>().unwrap(), "a description");
         assert_eq!([2, 5, 9].map(|key| object.piece_bytes(key)), [3, 0, 50]);
         assert_eq!(object.piece(9).unwrap().unwrap(), [4; 50]);
         assert!(object.piece(3).unwrap().unwrap().is_empty() && object.is_sound().unwrap());
-        assert!(Object::open(&path, 8).unwrap().is_none(), "the object of another plan");
+        assert!(Object::open(&path, 8, LIMITS).unwrap().is_none(), "the object of another plan");
         let bytes = std::fs::read(&path).unwrap();
         let is_sound = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
-            Object::open(&path, 7).unwrap().is_some_and(|object| object.is_sound().unwrap())
+            Object::open(&path, 7, LIMITS).unwrap().is_some_and(|object| object.is_sound().unwrap())
         };
         for place in 0..bytes.len() {
             let mut changed = bytes.clone();
@@ -255,5 +310,11 @@ mod tests {
             assert!(!is_sound(&bytes[..place]), "cut to {place} bytes");
         }
         assert!(!is_sound(&[&bytes[..], &[0]].concat()), "a byte more");
+        // Numbers of a sound file beyond what the plan can need.
+        std::fs::write(&path, bytes).unwrap();
+        assert!(Object::open(&path, 7, LIMITS).unwrap().is_some());
+        for limits in [ObjectLimits { pieces: 2, ..LIMITS }, ObjectLimits { bytes: 49, ..LIMITS }] {
+            assert!(Object::open(&path, 7, limits).unwrap().is_none(), "{limits:?}");
+        }
     }
 }

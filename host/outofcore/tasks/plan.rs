@@ -9,14 +9,17 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::memory::task_memory;
-use super::object::Content;
+use super::object::{Content, ObjectLimits, numbers};
 use super::store::ObjectStore;
 use crate::atomic_file::AtomicFile;
 use crate::cluster::assigner::RowRounding;
 use crate::cluster::cpu::Centres;
-use crate::outofcore::partition::{Found, PartitionInput, SUM_ROWS, chunk_rows, find_centres, find_repeated};
-use crate::outofcore::plan::{ClusterPlan, Order};
+use crate::outofcore::partition::{
+    Found, PartitionInput, SPLITS, SUM_ROWS, chunk_rows, find_centres, find_repeated,
+};
+use crate::outofcore::plan::{ClusterPlan, Order, RECORD_HEAD};
 use crate::outofcore::run::OutOfCore;
+use crate::regular_file::{is_missing, open_planted, read_at_most};
 use crate::vectors::embedding::Embedding;
 use crate::vectors::range::check_smallest;
 use crate::{
@@ -29,6 +32,9 @@ pub(super) const PLAN: &str = "plan.json";
 
 /// The name of the object beside it.
 pub(super) const PLAN_OBJECT: &str = "plan";
+
+/// Most bytes of that file.
+const MAX_PLAN: u64 = 1 << 20;
 
 /// Version of tasks and of their objects.
 const VERSION: u32 = 1;
@@ -161,14 +167,14 @@ impl Plan {
         let path = folder.join(PLAN);
         let json = |error: serde_json::Error| Error::io(&path)(error.into());
         let hash = self.hash().map_err(json)?;
-        if path.exists() && Self::open(folder)?.1.plan != hash {
+        if fs::symlink_metadata(&path).is_ok() && Self::open(folder)?.1.plan != hash {
             let expected = "an empty folder, or none: plan in a folder of its own";
             return Err(Error::file(&path, "the plan of another build", expected));
         }
-        let store = ObjectStore::new(folder, hash);
+        let store = ObjectStore::new(folder, hash, self.object_limits());
         shared.put(&store)?;
         let sealed = Sealed { plan: self, hash: format!("{hash:016x}") };
-        let mut file = AtomicFile::create(&path)?;
+        let mut file = AtomicFile::create_unfollowed(&path)?;
         file.write_all(&serde_json::to_vec_pretty(&sealed).map_err(json)?)?;
         file.commit()?;
         Ok(store)
@@ -177,12 +183,11 @@ impl Plan {
     /// Opens the plan of `folder`, and its objects.
     pub(super) fn open(folder: &Path) -> Result<(Self, ObjectStore)> {
         let path = folder.join(PLAN);
-        let content = fs::read(&path).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => {
-                Error::file(folder, format_args!("no {PLAN}"), "the folder of a plan: plan first")
-            }
-            _ => Error::io(&path)(error),
+        let file = open_planted(&path, false).map_err(|error| match is_missing(&error) {
+            true => Error::file(folder, format_args!("no {PLAN}"), "the folder of a plan: plan first"),
+            false => error,
         })?;
+        let content = read_at_most(&file, &path, MAX_PLAN)?;
         let damaged =
             || Error::file(&path, "damage", "the plan of a build in tasks: plan again in another folder");
         let Sealed { plan, hash }: Sealed<Self> = serde_json::from_slice(&content).map_err(|_| damaged())?;
@@ -196,9 +201,56 @@ impl Plan {
             let expected = format!("{}: run the program that made the plan", of(&version));
             return Err(Error::file(&path, of(&plan.version), expected));
         }
-        check_range(plan.range_rows)?;
-        plan.limits.check(plan.fingerprint.rows as usize)?;
-        Ok((plan, ObjectStore::new(folder, found)))
+        plan.check()
+            .map_err(|error| Error::file(&path, error.to_string(), "numbers of a build: plan again"))?;
+        let limits = plan.object_limits();
+        Ok((plan, ObjectStore::new(folder, found, limits)))
+    }
+
+    /// Checks the numbers of a plan from a file.
+    fn check(&self) -> Result<()> {
+        let Self { fingerprint, limits, clusters, range_rows, .. } = self;
+        check_range(*range_rows)?;
+        let rows = usize::try_from(fingerprint.rows).unwrap_or(usize::MAX);
+        let data = DataShape::new(rows, fingerprint.dim as usize, fingerprint.element)?;
+        limits.check(rows)?;
+        // Splits make at most 16 clusters of one.
+        let most = rows.min(limits.clusters.saturating_mul(1 << SPLITS));
+        if !(2..=most).contains(clusters) {
+            return Err(Error::argument("clusters", clusters, format_args!("2 to {most}")));
+        }
+        let builder = self.builder()?;
+        builder.check_out_of_core(rows)?;
+        builder.check_for(&data)?;
+        let square = f64::from_bits(self.largest_square);
+        if !(square.is_finite() && square >= 0.0) {
+            return Err(Error::argument("largest square", square, "a finite number of at least 0"));
+        }
+        self.order().map(drop)
+    }
+
+    /// The largest sizes of the objects of this plan.
+    fn object_limits(&self) -> ObjectLimits {
+        let Self { fingerprint, limits, clusters, range_rows, .. } = self;
+        let bytes = |count: usize, each: usize| (count as u64).saturating_mul(each as u64);
+        let dim = self.embedded_dim();
+        let degree = self.builder().map_or(0, |builder| builder.strategy.max_degree());
+        let record = RECORD_HEAD + fingerprint.element.row_bytes(fingerprint.dim as usize);
+        let largest = [
+            // Of a range: records and rows, and the sums of `assign`.
+            bytes(*range_rows, record.max(4 + 4 * degree).max(12)),
+            bytes(range_rows / SUM_ROWS + 2, 8 * dim),
+            // Of a cluster: its lists. Of all clusters: centres, and pairs that share nodes.
+            bytes(limits.cluster_size, 8 * degree),
+            bytes(*clusters, 8 * dim),
+            bytes(clusters.saturating_mul(*clusters), 12),
+            // Repeated rows.
+            bytes(fingerprint.rows as usize, 8),
+        ];
+        ObjectLimits {
+            pieces: clusters.max(&self.ranges()).saturating_add(4),
+            bytes: largest.into_iter().max().unwrap_or(0),
+        }
     }
 
     fn hash(&self) -> serde_json::Result<u64> {
@@ -294,14 +346,25 @@ impl Shared {
         };
         let object = store.open(PLAN_OBJECT)?.ok_or_else(damaged)?;
         let SharedDescription { scale, dim } = object.description().ok_or_else(damaged)?;
-        let piece = |key| object.piece(key)?.ok_or_else(damaged);
-        let centres = bytemuck::pod_collect_to_vec(&piece(CENTRES)?);
+        let piece = |key| -> Result<Vec<u8>> { object.piece(key)?.ok_or_else(damaged) };
+        let centres: Vec<f32> = numbers(&piece(CENTRES)?).ok_or_else(damaged)?;
         let rounding = RowRounding {
-            mean: bytemuck::pod_collect_to_vec(&piece(ROUNDING)?),
+            mean: numbers(&piece(ROUNDING)?).ok_or_else(damaged)?,
             scale: f32::from_bits(scale),
         };
-        let words: Vec<u32> = bytemuck::pod_collect_to_vec(&piece(REPEATED)?);
+        let words: Vec<u32> = numbers(&piece(REPEATED)?).ok_or_else(damaged)?;
         let repeated = Repeated::read(&words, plan.fingerprint.rows as usize).map_err(|_| damaged())?;
+        let is_finite = |values: &[f32]| values.iter().all(|x| x.is_finite());
+        let sound = dim == plan.embedded_dim()
+            && centres.len() == plan.clusters * dim
+            && rounding.mean.len() == dim
+            && is_finite(&centres)
+            && is_finite(&rounding.mean)
+            && rounding.scale.is_normal()
+            && rounding.scale > 0.0;
+        if !sound {
+            return Err(damaged());
+        }
         let shared = Self { centres: Centres::from_values(centres, dim), rounding, repeated };
         if shared.crc() == plan.content { Ok(shared) } else { Err(damaged()) }
     }

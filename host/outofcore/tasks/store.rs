@@ -9,11 +9,15 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use super::object::{Content, Object};
+use super::object::{Content, Object, ObjectLimits};
+use crate::regular_file::is_missing;
 use crate::{Error, Result};
 
 /// The end of a temporary file's name.
 const TEMPORARY: &str = ".tmp";
+
+/// Times that an object is written whose temporary file others remove.
+const ATTEMPTS: u32 = 3;
 
 /// The objects of a plan in a folder that processes share.
 #[derive(Clone, Debug)]
@@ -21,11 +25,12 @@ pub(super) struct ObjectStore {
     folder: PathBuf,
     /// Hash of the plan.
     pub plan: u64,
+    limits: ObjectLimits,
 }
 
 impl ObjectStore {
-    pub(super) fn new(folder: &Path, plan: u64) -> Self {
-        Self { folder: folder.to_owned(), plan }
+    pub(super) fn new(folder: &Path, plan: u64, limits: ObjectLimits) -> Self {
+        Self { folder: folder.to_owned(), plan, limits }
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -50,22 +55,23 @@ impl ObjectStore {
         Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
     }
 
-    /// Opens the object of the task `id`. `None` if it is damaged.
+    /// Opens the object of the task `id`. `None` if it is missing or damaged.
     ///
     /// # Errors
-    /// If it is missing or cannot be read.
+    /// If it cannot be read.
     pub(super) fn open(&self, id: impl ToString) -> Result<Option<Object>> {
-        Object::open(&self.path(id), self.plan)
+        match Object::open(&self.path(id), self.plan, self.limits) {
+            Err(error) if is_missing(&error) => Ok(None),
+            object => object,
+        }
     }
 
     /// Whether the object of the task `id` exists, its head is sound and its length is right.
     /// With `all`, reads all of it and checks all of its checksums.
     pub(super) fn has(&self, id: impl ToString, all: bool) -> Result<bool> {
-        match self.open(id) {
-            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
-            Ok(None) => Ok(false),
-            Ok(Some(object)) => Ok(!all || object.is_sound()?),
+        match self.open(id)? {
+            Some(object) => Ok(!all || object.is_sound()?),
+            None => Ok(false),
         }
     }
 
@@ -74,32 +80,52 @@ impl ObjectStore {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub(super) fn put(&self, id: impl ToString, content: &Content<'_, impl Serialize>) -> Result<()> {
-        let name = self.name(id);
-        let path = self.folder.join(&name);
-        let temporary = Temporary(self.folder.join(format!(".{name}.{}{TEMPORARY}", unique())));
+    pub(super) fn put(&self, id: impl ToString + Copy, content: &Content<'_, impl Serialize>) -> Result<()> {
+        let path = self.path(id);
+        for attempt in 1.. {
+            match self.write(id, &path, content) {
+                // The temporary file is gone: the run of `finish` removes those of others when all
+                // objects are there.
+                Err(Error::Io { source, .. })
+                    if source.kind() == ErrorKind::NotFound && attempt < ATTEMPTS =>
+                {
+                    if self.has(id, false)? {
+                        return Ok(());
+                    }
+                }
+                written => {
+                    written?;
+                    break;
+                }
+            }
+        }
+        sync(&self.folder)
+    }
+
+    fn write(
+        &self,
+        id: impl ToString + Copy,
+        path: &Path,
+        content: &Content<'_, impl Serialize>,
+    ) -> Result<()> {
+        let temporary = Temporary(self.folder.join(format!(".{}.{}{TEMPORARY}", self.name(id), unique())));
         let written = || {
             let mut file = File::options().write(true).create_new(true).open(&temporary.0)?;
             content.write(self.plan, &mut file)?;
             file.sync_all()?;
-            match fs::hard_link(&temporary.0, &path) {
+            match fs::hard_link(&temporary.0, path) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
                 // A file system without hard links: the rename replaces a file of the same bytes.
-                Err(_) => fs::rename(&temporary.0, &path).map(|()| true),
+                Err(_) => fs::rename(&temporary.0, path).map(|()| true),
                 Ok(()) => Ok(true),
             }
         };
-        let is_new = match written() {
-            // The run of `finish` has removed the temporary file: all objects were there.
-            Err(error) if error.kind() == ErrorKind::NotFound && path.exists() => return Ok(()),
-            written => written.map_err(Error::io(&path))?,
-        };
-        let is_sound =
-            || Ok(Object::open(&path, self.plan)?.is_some_and(|object| object.is_sound().unwrap_or(false)));
-        if !is_new && !is_sound()? {
-            fs::rename(&temporary.0, &path).map_err(Error::io(&path))?;
+        let is_new = written().map_err(Error::io(path))?;
+        // Damage, a link or a pipe is replaced.
+        if !is_new && !self.has(id, true)? {
+            fs::rename(&temporary.0, path).map_err(Error::io(path))?;
         }
-        sync(&self.folder)
+        Ok(())
     }
 
     /// Removes temporary files of stopped runs. All objects must exist.
@@ -155,7 +181,7 @@ mod tests {
     #[test]
     fn the_first_sound_object_of_a_name_stays() {
         let folder = tempfile::tempdir().unwrap();
-        let store = ObjectStore::new(folder.path(), 3);
+        let store = ObjectStore::new(folder.path(), 3, ObjectLimits { pieces: 1, bytes: 9 });
         assert!(!store.has("build-1", true).unwrap());
         put(&store, 1);
         put(&store, 2);
@@ -168,6 +194,23 @@ mod tests {
         assert!(store.has("build-1", false).unwrap() && !store.has("build-1", true).unwrap());
         put(&store, 3);
         assert_eq!(read(), Some(vec![3; 9]), "a damaged object is replaced");
+        // So is a link, and what it leads to stays as it is; a pipe does not block.
+        #[cfg(unix)]
+        for planted in ["link", "pipe"] {
+            let victim = folder.path().join("victim");
+            fs::write(&victim, "of someone else").unwrap();
+            fs::remove_file(&path).unwrap();
+            if planted == "link" {
+                std::os::unix::fs::symlink(&victim, &path).unwrap();
+            } else {
+                rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+            }
+            assert!(!store.has("build-1", false).unwrap());
+            put(&store, 4);
+            assert_eq!(read(), Some(vec![4; 9]), "{planted}");
+            assert_eq!(fs::read(&victim).unwrap(), b"of someone else");
+            fs::remove_file(victim).unwrap();
+        }
         assert_eq!(store.names().unwrap().len(), 1, "temporary files left behind");
         fs::write(folder.path().join(format!(".{}.1-2-3.tmp", store.name("merge-1"))), "").unwrap();
         fs::write(folder.path().join(".other.tmp"), "").unwrap();

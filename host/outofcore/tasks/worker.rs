@@ -12,13 +12,15 @@ use super::context::{Context, Outcome, TaskFault};
 use super::folder::TaskFolder;
 use super::id::{TaskId, TaskStage};
 use super::plan::{Shared, device_kind};
+use crate::atomic_file::remove;
+use crate::regular_file::is_missing;
 use crate::vectors::embedding::Embedding;
 use crate::{Builder, Device, Error, Progress, Result, Vectors};
 
 /// Most tasks named in an error.
 const NAMED: usize = 5;
 
-/// Times that a worker makes one object again before it gives up: a bad disk.
+/// Times that a worker makes one object again before it gives up: a bad disk, or another program.
 const REPAIRS: usize = 16;
 
 /// Time between two looks at the tasks of other processes.
@@ -107,7 +109,7 @@ impl TaskWorker {
     /// the task that makes it), its object cannot be written, or the work is cancelled.
     pub fn run(&self, task: TaskId) -> Result<Worked> {
         self.attempt(task)?.map_err(|lost| {
-            let expected = format!("an intact object: run the task {lost} again, then {task}");
+            let expected = format!("an intact object: delete it, run the task {lost} again, then {task}");
             Error::file(&self.folder.path().join(self.folder.object(lost)), "damage, or no file", expected)
         })
     }
@@ -194,36 +196,38 @@ impl TaskWorker {
     ///
     /// Each process begins at another place of a stage. It takes tasks that no other process
     /// seems to run, and waits for those of others; those of a stopped process it takes after some
-    /// seconds. Two processes may run the same task, which does no harm. Damaged objects are made
-    /// again.
+    /// seconds. Two processes may run the same task, which does no harm. Damaged and missing objects
+    /// are made again.
     ///
     /// # Errors
     /// As [`run`](Self::run); or if objects are damaged again and again.
     pub fn run_stages(&self, stages: &[TaskStage], mut each: impl FnMut(TaskId)) -> Result<()> {
         let mut search = Search::default();
-        let mut repairs: BTreeMap<TaskId, usize> = BTreeMap::new();
+        let mut losses = BTreeMap::new();
+        if let Some(&first) = stages.first() {
+            self.check_stage(first)?;
+        }
         for &stage in stages {
-            self.check_stage(stage)?;
             while let Some(task) = self.next(stage, &mut search)? {
                 let Some(task) = task else {
                     thread::sleep(WAIT);
                     continue;
                 };
-                self.check_inputs(task)?;
                 let claim = Claim::take(&self.folder.store, task);
-                match self.make(task) {
-                    Ok(()) => each(task),
-                    Err(TaskFault::Failed(error)) => return Err(error),
-                    Err(TaskFault::Lost(lost)) => {
-                        drop(claim);
-                        let times = repairs.entry(lost).or_default();
-                        *times += 1;
-                        self.repair(lost, *times)?;
-                        each(lost);
+                let lost = match self.make(task) {
+                    Ok(()) => {
+                        each(task);
+                        search.made.insert(task);
                         continue;
                     }
-                }
-                search.made.insert(task);
+                    Err(TaskFault::Lost(lost)) => lost,
+                    // Its own file has vanished while it was written.
+                    Err(TaskFault::Failed(error)) if is_missing(&error) => task,
+                    Err(TaskFault::Failed(error)) => return Err(error),
+                };
+                drop(claim);
+                self.make_again(lost, &mut losses)?;
+                each(lost);
             }
         }
         Ok(())
@@ -295,24 +299,35 @@ impl TaskWorker {
         Ok(Some(missing.iter().find(is_free).copied()))
     }
 
-    /// Makes the object of the task `lost` again, and first those that it needs.
-    fn repair(&self, lost: TaskId, repairs: usize) -> Result<()> {
-        let path = self.folder.path().join(self.folder.object(lost));
-        if repairs > REPAIRS {
-            return Err(Error::file(&path, "damage again and again", "intact content; check the disk"));
-        }
-        // Another process may have made it meanwhile.
-        if self.folder.is_made(lost, &self.output, true)? {
-            return Ok(());
-        }
-        tracing::warn!(object = %path.display(), "damaged or missing object; making it again");
-        match self.make(lost) {
-            Ok(()) => Ok(()),
-            Err(TaskFault::Failed(error)) => Err(error),
-            Err(TaskFault::Lost(earlier)) => {
-                self.repair(earlier, repairs + 1)?;
-                self.repair(lost, repairs + 1)
+    /// Makes the object of the task `lost` again, and first those that it needs. Counts how often
+    /// each was lost.
+    fn make_again(&self, lost: TaskId, losses: &mut BTreeMap<TaskId, usize>) -> Result<()> {
+        let mut left = vec![];
+        let mut lose = |task: TaskId, left: &mut Vec<TaskId>| {
+            let times = losses.entry(task).or_default();
+            *times += 1;
+            let path = self.folder.path().join(self.folder.object(task));
+            if *times > REPAIRS {
+                return Err(Error::file(&path, "damage again and again", "intact content; check the disk"));
+            }
+            tracing::warn!(object = %path.display(), "damaged or missing object; making it again");
+            // Its checksums are right, but not its numbers: it would stay.
+            if *times > 1 && self.folder.is_made(task, &self.output, true)? {
+                remove(&path)?;
+            }
+            left.push(task);
+            Ok(())
+        };
+        lose(lost, &mut left)?;
+        while let Some(&task) = left.last() {
+            // Another process may have made it meanwhile.
+            let made = self.folder.is_made(task, &self.output, true)?;
+            match if made { Ok(()) } else { self.make(task) } {
+                Ok(()) => drop(left.pop()),
+                Err(TaskFault::Failed(error)) => return Err(error),
+                Err(TaskFault::Lost(earlier)) => lose(earlier, &mut left)?,
             }
         }
+        Ok(())
     }
 }
