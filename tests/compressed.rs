@@ -3,8 +3,8 @@
 use half::f16;
 use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{
-    Builder, Collect, Compression, DataShape, Device, ElementType, IdSet, Metric, Progress, Search,
-    SearchResult, Searcher, Start, Strategy, Target, Vectors, ground_truth,
+    Builder, Collect, Compression, DataShape, Device, ElementType, GroundTruth, IdSet, Metric, Progress,
+    Search, SearchResult, Searcher, Start, Strategy, Target, Vectors, ground_truth,
 };
 
 use crate::gpu::devices;
@@ -135,6 +135,163 @@ fn equal_rows_and_indexes_of_few_rows_are_searched() {
         ids.sort_unstable();
         assert_eq!(ids, [0, 1, 2, 3], "{device}");
         assert_eq!(found.distances(0), [0.75; 4], "{device}");
+    }
+}
+
+/// Rows of 32 components of `uniform`, changed by `change`: of a base, and of queries.
+fn changed(change: impl Fn(usize, &mut [f32])) -> [Vectors; 2] {
+    [(1500, 31), (60, 32)].map(|(rows, seed)| {
+        let plain = uniform(rows, 32, seed);
+        let row = |row: usize| {
+            let mut values = plain.row(row).into_owned();
+            change(row, &mut values);
+            values
+        };
+        Vectors::from_f32((0..rows).flat_map(row).collect(), 32).unwrap()
+    })
+}
+
+/// Data whose rows one scale does not suit, by name.
+fn dirty() -> Vec<(&'static str, [Vectors; 2])> {
+    let sentinel = |value: f32, each: usize| {
+        changed(move |row, values| {
+            if row % each == 4 {
+                values[row / each % 32] = value;
+            }
+        })
+    };
+    let one_row = |place: usize| {
+        changed(move |row, values| {
+            if row == place {
+                values.fill(1e4);
+            }
+        })
+    };
+    let offset = |offset: f32| changed(move |_, values| values.iter_mut().for_each(|x| *x += offset));
+    // Of Student's t with 1.5 degrees of freedom, about: the tail of a power.
+    let tail = |x: &mut f32| *x = x.signum() * ((1.0 - x.abs() / 10.01).powf(-1.0 / 1.5) - 1.0);
+    vec![
+        ("clean", changed(|_, _| ())),
+        ("sentinels", sentinel(-9999.0, 100)),
+        ("large sentinels", sentinel(1e4, 100)),
+        ("many sentinels", sentinel(-9999.0, 6)),
+        ("the first row", one_row(0)),
+        ("a row", one_row(700)),
+        ("the last row", one_row(1499)),
+        ("heavy tails", changed(|_, values| values.iter_mut().for_each(tail))),
+        ("an offset", offset(30.0)),
+        ("a large offset", offset(600.0)),
+        ("a far component", changed(|_, values| values[3] += 3e7)),
+        ("constant components", changed(|_, values| values[..16].fill(1e4))),
+        ("a wide component", changed(|_, values| values[3] *= 1000.0)),
+        (
+            "large rows",
+            changed(|row, values| {
+                if row % 30 == 9 {
+                    values.iter_mut().for_each(|x| *x *= 100.0);
+                }
+            }),
+        ),
+        (
+            "a dense ball",
+            changed(|row, values| {
+                if row % 4 == 1 {
+                    values.iter_mut().for_each(|x| *x *= 1e-4);
+                }
+            }),
+        ),
+    ]
+}
+
+/// The share of the answers that are no farther than the tenth of the exact answer.
+fn recall_by_distance(truth: &GroundTruth, found: &SearchResult) -> f64 {
+    let hits = (0..found.len()).map(|query| {
+        let last = truth.distances(query).unwrap()[9];
+        found.neighbors(query).filter(|row| row.distance <= last).count()
+    });
+    hits.sum::<usize>() as f64 / (found.len() * 10) as f64
+}
+
+#[test]
+fn codes_of_dirty_data_hold_or_warn() {
+    let silent = Progress::silent();
+    for (name, [base, queries]) in dirty() {
+        for metric in METRICS {
+            let full = searcher(base.clone(), metric);
+            let search = Search::new(10).beam(100);
+            let truth = ground_truth(&base, &queries, metric, 10, &silent).unwrap();
+            let expected = recall_by_distance(&truth, &full.search(&queries, search, &silent).unwrap());
+            assert!(full.code_warning().is_none() && full.code_recall().is_none());
+            for compression in COMPRESSIONS {
+                let coded = full.clone().compressed(compression).unwrap();
+                let reached = recall_by_distance(&truth, &coded.search(&queries, search, &silent).unwrap());
+                let (measured, warning) = (coded.code_recall().unwrap(), coded.code_warning());
+                let what = format!("{name}, {metric} {compression}: {reached} of {expected}, {measured}");
+                assert!(reached > expected - 0.01 || warning.is_some(), "{what}");
+                assert!(name != "clean" || warning.is_none(), "{what}: {warning:?}");
+                if let Some(warning) = warning {
+                    assert!(warning.ends_with("use the full vectors"), "{warning}");
+                    assert!(measured < 0.98, "{what}");
+                }
+                // What one scale for most rows and the search on vectors for the others hold.
+                let is_held = name.contains("sentinel") || name.contains("row") || name.contains("offset");
+                let is_held = is_held && metric != Metric::InnerProduct;
+                let is_held = is_held || name.contains("offset") || name.contains("far");
+                assert!(!is_held || reached > expected - 0.01, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn queries_that_codes_do_not_hold_are_searched_for_on_the_vectors() {
+    let silent = Progress::silent();
+    let half = IdSet::from_ids(1500, (0..1500).filter(|id| id % 2 == 0)).unwrap();
+    let [base, _] = dirty().remove(1).1;
+    // At each sentinel and at rows between them.
+    let near = (0..40).flat_map(|i| base.row(37 * i + 4).iter().map(|x| x + 0.1).collect::<Vec<_>>());
+    let queries = Vectors::from_f32(near.collect(), 32).unwrap();
+    for metric in [Metric::L2, Metric::InnerProduct] {
+        let full = searcher(base.clone(), metric);
+        for compression in COMPRESSIONS {
+            let coded = full.clone().compressed(compression).unwrap();
+            for search in [Search::new(10), Search::new(4).beam(20).among(&half)] {
+                let expected = coded.search(&queries, search, &silent).unwrap();
+                let answers = full.search(&queries, search, &silent).unwrap();
+                for query in 0..queries.len() {
+                    let one = coded.search_one(&queries.row(query), search).unwrap();
+                    assert!(expected.neighbors(query).eq(one), "query {query}");
+                    if metric == Metric::L2 && queries.row(query).iter().any(|x| *x < -1000.0) {
+                        assert_eq!(expected.ids(query), answers.ids(query), "{compression}, query {query}");
+                    }
+                }
+                for device in devices() {
+                    let searcher = coded.clone().device(device).unwrap();
+                    let found = searcher.search(&queries, search, &silent).unwrap();
+                    assert_eq!(
+                        found.into_parts(),
+                        expected.clone().into_parts(),
+                        "{compression} on {device}"
+                    );
+                    let one = searcher.search_one(&queries.row(0), search).unwrap();
+                    assert!(expected.neighbors(0).eq(one), "{compression} on {device}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn builds_on_codes_warn_of_rows_that_codes_do_not_hold() {
+    for (name, [base, _]) in dirty() {
+        let builder = Builder::new(Strategy::cagra().degree(16)).knn(32).device(Device::Cpu);
+        let builder = builder.compressed(Compression::Int8);
+        let (_, stats) = builder.build_with_stats(&base, None).unwrap();
+        match name {
+            "clean" | "an offset" => assert_eq!(stats.code_warning, None, "{name}"),
+            "sentinels" | "large rows" | "a dense ball" => assert!(stats.code_warning.is_some(), "{name}"),
+            _ => {}
+        }
     }
 }
 

@@ -34,7 +34,7 @@ impl Args {
         let (index, base, queries) = self.searched.open()?;
         let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
         let progress = output.progress();
-        let searcher = self.searched.searcher(index, base, progress)?;
+        let searcher = self.searched.searcher(index, base, output)?;
         let (index, base) = (searcher.index(), searcher.base());
         let beams = self.beams.clone().unwrap_or_else(|| {
             let k = self.k;

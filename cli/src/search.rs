@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Instant;
 
 use serde_json::json;
-use tagore::{GroundTruth, Index, Progress, Search, Searcher, Vectors, prepare_search};
+use tagore::{GroundTruth, Index, Search, Searcher, Vectors, prepare_search};
 
 use crate::error::Result;
 use crate::files::{Files, Kind};
@@ -45,9 +45,9 @@ impl Searched {
         Ok((index, base, queries))
     }
 
-    pub(crate) fn searcher(&self, index: Index, base: Vectors, progress: &Progress) -> Result<Searcher> {
-        let searcher = Searcher::new(index, base, progress)?.width(self.width)?;
-        Ok(self.walked.set(searcher)?.devices(&self.device.0)?)
+    pub(crate) fn searcher(&self, index: Index, base: Vectors, output: &Output) -> Result<Searcher> {
+        let searcher = Searcher::new(index, base, output.progress())?.width(self.width)?;
+        Ok(self.walked.set(searcher, output)?.devices(&self.device.0)?)
     }
 }
 
@@ -79,7 +79,7 @@ impl Args {
         // The device is opened, and kernels are compiled, while index and base are checked.
         let (devices, codes) = (&self.searched.device.0, self.searched.walked.compression());
         let _preparation = prepare_search(devices, &index, &base, &[beam], codes);
-        let searcher = self.searched.searcher(index, base, output.progress())?;
+        let searcher = self.searched.searcher(index, base, output)?;
         let prepare = began.elapsed().as_secs_f64();
         let began = Instant::now();
         let search = Search::new(self.k).beam(beam);

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use tagore::{Compression, Searcher};
 
 use crate::error::{Error, Result};
+use crate::output::Output;
 
 /// The codes of the vectors, or the vectors themselves if none.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,6 +63,13 @@ impl fmt::Display for BuiltOn {
     }
 }
 
+/// Prints the warning that codes lose too much, if any.
+pub(crate) fn say_codes(warning: Option<&str>, output: &Output) {
+    if let Some(warning) = warning {
+        output.warn(format_args!("{warning} (--vectors full)"));
+    }
+}
+
 #[derive(clap::Args)]
 pub(crate) struct Walked {
     /// What searches walk on: full, the vectors themselves, or their codes in f16 or int8, which
@@ -76,7 +84,7 @@ pub(crate) struct Walked {
 impl Walked {
     /// Sets what searches walk on. Before the devices are set, so that they hold no more than they
     /// need.
-    pub(crate) fn set(&self, searcher: Searcher) -> Result<Searcher> {
+    pub(crate) fn set(&self, searcher: Searcher, output: &Output) -> Result<Searcher> {
         let searcher = match (self.compression(), self.rerank) {
             (None, None) => return Ok(searcher),
             (None, Some(rerank)) => {
@@ -86,7 +94,9 @@ impl Walked {
             (Some(compression), None) => searcher.compressed(compression),
             (Some(compression), Some(rerank)) => searcher.rerank(rerank).compressed(compression),
         };
-        Ok(searcher?)
+        let searcher = searcher?;
+        say_codes(searcher.code_warning().as_deref(), output);
+        Ok(searcher)
     }
 
     /// The codes that searches walk on, if any.

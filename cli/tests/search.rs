@@ -59,6 +59,31 @@ fn ground_truths_of_several_devices_are_those_of_one() {
 }
 
 #[test]
+fn codes_that_lose_rows_are_named_with_the_remedy() {
+    let s = Session::new();
+    let plain = tagore::Synth::new(1200, 16, 1).unwrap().base();
+    // One row in two is in a ball of a ten thousandth of the others' size.
+    let rows = (0..1200).flat_map(|row| {
+        let factor = if row % 2 == 0 { 1.0 } else { 1e-4 };
+        plain.row(row).iter().map(|x| x * factor).collect::<Vec<_>>()
+    });
+    tagore::Vectors::from_f32(rows.collect(), 16).unwrap().save(s.path("ball.fbin")).unwrap();
+    let warned = |arguments: &str| {
+        let output = s.run(arguments);
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        let is_named = text.lines().any(|line| line.ends_with("use the full vectors (--vectors full)"));
+        assert_eq!(is_named, text.contains("warning: codes in int8"), "{text}");
+        is_named
+    };
+    assert!(!warned("build -i ball.fbin -o ball.tagore --index cagra --device cpu --vectors full"));
+    let search = "search --index ball.tagore --base ball.fbin --queries ball.fbin --device cpu -o x.bin";
+    assert!(warned(&format!("{search} --vectors int8")));
+    assert!(!warned(&format!("{search} --vectors f16")));
+    assert!(warned("build -i ball.fbin -o codes.tagore --index cagra --device cpu --vectors int8"));
+}
+
+#[test]
 fn searches_on_codes_find_what_the_cpu_finds_on_them() {
     let s = Session::new();
     let search = "search --index index.tagore --base base.fbin --queries query.fbin --beam 40";

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{Builder, Built};
-use crate::quantize::{Codes, Compression, ScalarQuantizer};
+use crate::quantize::{Codes, Compression, ScalarQuantizer, Use};
 use crate::vectors::Repeated;
 use crate::vectors::space::Space;
 use crate::{Collect, DataShape, Error, Progress, Result, Vectors};
@@ -83,13 +83,17 @@ impl Builder {
         let k = k.min(rows.as_ref().map_or(base.len(), Vec::len) - 1);
         let (vectors, metric) = (space.vectors(), self.descent.metric);
         let (picked, gpu) = (rows.as_deref(), gpu.as_ref());
-        let coded = if self.settles(k) {
-            ScalarQuantizer::for_settling(vectors, metric, compression)?
-                .with_rests(vectors, picked, gpu, &coding)?
+        let (coded, code_warning) = if self.settles(k) {
+            let quantizer = ScalarQuantizer::for_settling(vectors, metric, compression)?;
+            (quantizer.with_rests(vectors, picked, gpu, &coding)?, quantizer.warning(Use::Settled))
         } else {
-            let quantizer = ScalarQuantizer::fit(vectors, metric, compression)?;
-            Codes { codes: quantizer.base(vectors, picked, gpu, &coding)?, rests: None }
+            let quantizer = ScalarQuantizer::for_build(vectors, metric, compression)?;
+            let codes = quantizer.base(vectors, picked, gpu, &coding)?;
+            (Codes { codes, rests: None }, quantizer.warning(Use::Build))
         };
+        if let Some(warning) = &code_warning {
+            tracing::warn!("{warning}");
+        }
         // On the host, where they take no memory of the device beside the build's own.
         let (codes, rests) = (coded.codes.into_host()?, coded.rests.map(Vectors::into_host).transpose()?);
         let coding = began.elapsed().as_secs_f64();
@@ -102,7 +106,7 @@ impl Builder {
         };
         let builder = builder.with(|descent| descent.settled_by(rests));
         let Built { index, mut stats } = builder.build_any(&codes, None)?;
-        stats.coding = coding;
+        (stats.coding, stats.code_warning) = (coding, code_warning);
         let mut description = index.description().clone();
         description.metric = self.descent.metric;
         description.parameters.insert("vectors".to_owned(), compression.to_string());

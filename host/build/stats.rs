@@ -28,4 +28,6 @@ pub struct BuildStats {
     /// Seconds of making codes of the vectors, if the build is [on
     /// codes](crate::Builder::compressed).
     pub coding: f64,
+    /// A warning, in one line, if the codes of a build on codes lose too much of the data.
+    pub code_warning: Option<String>,
 }

@@ -105,7 +105,7 @@ struct Task<'a> {
 impl Task<'_> {
     fn run<T: Coded<C>, C: Code + OnDevice + Pod>(&self, rows: &Origin<'_, T>) -> Result<Codes> {
         let &Self { quantizer, gpu, pick, role, progress } = self;
-        let (count, dim) = (pick.len(), quantizer.mean().len());
+        let (count, dim) = (pick.len(), quantizer.mean(role).len());
         let (at_once, to_stride) = (at_once::<T>(count, dim), stride::<C>(dim));
         let (factors, width) = quantizer.transforms();
         let has_rests = quantizer.compression().has_rests(role);
@@ -117,7 +117,7 @@ impl Task<'_> {
         let mut of_transforms: Buffer<f32> = memory.buffer("factors")?;
         of_transforms.upload(&factors)?;
         let mut mean: Buffer<f32> = memory.buffer("mean")?;
-        mean.upload(quantizer.mean())?;
+        mean.upload(quantizer.mean(role))?;
         let stage = progress.stage("compress", count as u64);
         for first in (0..count).step_by(at_once) {
             let here = first..count.min(first + at_once);
@@ -162,8 +162,13 @@ mod tests {
 
     /// Codes of `vectors` on the host and on each GPU, as bytes.
     fn check(vectors: &Vectors, metric: Metric, compression: Compression) {
-        let silent = Progress::silent();
         let quantizer = ScalarQuantizer::for_settling(vectors, metric, compression).unwrap();
+        check_with(&quantizer, vectors, metric);
+        check_with(&ScalarQuantizer::for_search(vectors, metric, compression).unwrap(), vectors, metric);
+    }
+
+    fn check_with(quantizer: &ScalarQuantizer, vectors: &Vectors, metric: Metric) {
+        let (silent, compression) = (Progress::silent(), quantizer.compression());
         for gpu in [Some(Gpu::emulated(4)), Gpu::cuda_for_tests()].into_iter().flatten() {
             for role in [Role::Base, Role::Queries, Role::Settled] {
                 let backwards: Vec<u32> = (0..vectors.len() as u32).rev().collect();
@@ -171,6 +176,8 @@ mod tests {
                 let pick = if is_base { Pick::of(vectors.len(), None) } else { Pick::Ids(&backwards) };
                 let on_host = quantizer.all((vectors, &pick), role, None, &silent).unwrap();
                 let there = quantizer.all((vectors, &pick), role, Some(&gpu), &silent).unwrap();
+                let not_held = quantizer.not_held(&there.codes).unwrap();
+                assert_eq!(not_held, quantizer.not_held(&on_host.codes).unwrap());
                 let device = there.codes.device().map(|device| device.to_string());
                 assert_eq!(device.as_deref(), Some(gpu.name()));
                 let has_rests = role == Role::Settled && compression == Compression::Int8;
@@ -184,6 +191,19 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_gpu_tells_the_rows_that_codes_do_not_hold() {
+        let plain = Synth::new(300, 32, 5).unwrap().base();
+        let component = |i: usize| if i % 1601 == 0 { -9999.0 } else { plain.row(i / 32)[i % 32] };
+        let dirty = Vectors::from_f32((0..300 * 32).map(component).collect(), 32).unwrap();
+        for compression in [Compression::F16, Compression::Int8] {
+            check(&dirty, Metric::L2, compression);
+            let quantizer = ScalarQuantizer::for_search(&dirty, Metric::L2, compression).unwrap();
+            let codes = quantizer.queries(&dirty, None, &Progress::silent()).unwrap();
+            assert_eq!(quantizer.not_held(&codes).unwrap(), [0, 50, 100, 150, 200, 250]);
         }
     }
 

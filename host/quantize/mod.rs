@@ -2,6 +2,7 @@
 //! dimensions, the number of the nearest of the chunk's 256 centres.
 
 mod codebook;
+mod fit;
 pub(crate) mod gpu;
 mod rotation;
 mod scalar;
@@ -11,7 +12,7 @@ use tagore_device::random::{Draws, Stage};
 
 use codebook::{Codebook, ROUNDS};
 pub use scalar::Compression;
-pub(crate) use scalar::{Codes, ScalarQuantizer};
+pub(crate) use scalar::{Codes, ScalarQuantizer, Use};
 
 use crate::vectors::Vectors;
 use crate::{Progress, Result};

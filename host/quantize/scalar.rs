@@ -3,13 +3,20 @@
 //! ```text
 //! x is rotated first, if codes are bytes
 //! code of x   = round((x - mean) * scale), component by component, cut at the ends of the type
-//! inner product: without the mean; the code of a query = round(x * scale of this query)
+//! inner product: the code of a query = round(x * scale of this query)
 //! rest of x   = what its code in bytes lacks, in another byte
 //! ```
 //!
 //! All components share one scale, so distances of codes are those of the vectors times a constant,
 //! but for rounding. The rotation keeps distances, and gives all components about the same
-//! variance, so that none wastes levels of a byte.
+//! variance, so that none wastes levels of a byte. Less the mean, products of a query with rows
+//! change by the same number for all rows; builds, whose queries are rows, compare products of
+//! the rows as they are.
+//!
+//! [`fit`](super::fit) chooses mean and scale, so that outliers do not make the others equal. A
+//! row that is cut looks nearer to others than it is, never farther. So searches for rows that
+//! codes hold meet every neighbour, and those for other rows have to walk on the vectors
+//! ([`ScalarQuantizer::not_held`]).
 
 use std::fmt;
 
@@ -17,23 +24,14 @@ use half::f16;
 use rayon::prelude::*;
 use tagore_device::vectors::code::Code;
 
+use super::fit::{self, Fitted, LEAST_RECALL, MOST_CUT};
 use super::rotation::Rotation;
 use crate::gpu::Gpu;
 use crate::memory::zeros;
 use crate::vectors::gpu::Pick;
+use crate::vectors::norms::squares;
 use crate::vectors::{Component, Element, Vectors, with_matrix};
 use crate::{ElementType, Error, Metric, Progress, Result};
-
-/// The share of a sample's components, in order of magnitude, that codes hold without being cut.
-const HELD: f64 = 0.9999;
-
-/// As [`HELD`], for codes in bytes that have rests: [`least_noise`] chooses one. Where some rows
-/// have neighbours far nearer than others have, smaller levels keep the order of near neighbours,
-/// and rests tell how far cut components reach (docs/measurements.md).
-const HELD_IF_SETTLED: [f64; 6] = [HELD, 0.999, 0.998, 0.995, 0.99, 0.98];
-
-/// One row of a sample in this many is compared with all others for [`least_noise`].
-const COMPARED: usize = 4;
 
 /// How vectors are compressed for searches ([`Searcher::compressed`](crate::Searcher::compressed)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,14 +114,37 @@ pub(crate) struct Codes {
     pub rests: Option<Vectors>,
 }
 
+/// The use of codes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Searches for other vectors, on codes of rows.
+    Search,
+    /// Builds: searches for rows.
+    Build,
+    /// Builds on codes [with rests](ScalarQuantizer::with_rests).
+    Settled,
+}
+
 /// Turns vectors into codes.
 pub(crate) struct ScalarQuantizer {
-    compression: Compression,
-    metric: Metric,
-    rotation: Option<Rotation>,
-    mean: Vec<f32>,
+    pub(super) compression: Compression,
+    /// The metric of codes.
+    pub(super) metric: Metric,
+    pub(super) rotation: Option<Rotation>,
+    /// What is taken off each component before the rotation, where f32 would lose the rows' spread
+    /// beside it; else empty.
+    pub(super) offset: Vec<f32>,
+    /// What is taken off each component.
+    pub(super) mean: Vec<f32>,
+    /// What is taken off each component of vectors that stay as they are: zeros.
+    pub(super) none: Vec<f32>,
     /// Largest distance of a component from its mean that is held.
-    range: f32,
+    pub(super) range: f32,
+    /// Largest sum of squares of a code that counts as held.
+    pub(super) largest: f64,
+    pub(super) recall: f64,
+    /// The share of a sample's rows that codes do not hold.
+    pub(super) cut: f64,
 }
 
 impl ScalarQuantizer {
@@ -131,57 +152,74 @@ impl ScalarQuantizer {
     ///
     /// # Errors
     /// If the vectors are no larger than their codes, or lie on a device that fails.
-    pub(crate) fn fit(base: &Vectors, metric: Metric, compression: Compression) -> Result<Self> {
-        Self::holding(&[HELD], base, metric, compression)
+    pub(crate) fn for_search(base: &Vectors, metric: Metric, compression: Compression) -> Result<Self> {
+        Self::fitted(Use::Search, base, metric, compression)
     }
 
-    /// As [`fit`](Self::fit), for codes [with rests](Self::with_rests).
+    /// A quantizer for builds.
     ///
     /// # Errors
-    /// As [`fit`](Self::fit).
-    pub(crate) fn for_settling(base: &Vectors, metric: Metric, compression: Compression) -> Result<Self> {
-        // Cut components would hide the largest products.
-        let is_cut = compression == Compression::Int8 && metric != Metric::InnerProduct;
-        Self::holding(if is_cut { &HELD_IF_SETTLED } else { &[HELD] }, base, metric, compression)
+    /// As [`for_search`](Self::for_search).
+    pub(crate) fn for_build(base: &Vectors, metric: Metric, compression: Compression) -> Result<Self> {
+        Self::fitted(Use::Build, base, metric, compression)
     }
 
-    /// A quantizer that holds one of `shares`.
-    fn holding(shares: &[f64], base: &Vectors, metric: Metric, compression: Compression) -> Result<Self> {
+    /// As [`for_build`](Self::for_build), for codes [with rests](Self::with_rests).
+    ///
+    /// # Errors
+    /// As [`for_search`](Self::for_search).
+    pub(crate) fn for_settling(base: &Vectors, metric: Metric, compression: Compression) -> Result<Self> {
+        Self::fitted(Use::Settled, base, metric, compression)
+    }
+
+    fn fitted(of: Use, base: &Vectors, metric: Metric, compression: Compression) -> Result<Self> {
         let element = base.element_type();
         if element.size() <= compression.bytes() {
             let found = format_args!("{compression} for a base of {element}");
             return Err(Error::argument("vectors", found, "full: codes would not be smaller"));
         }
-        let (sample, rows) = base.spread()?;
-        let dim = base.dim();
-        let rotation = (compression == Compression::Int8).then(|| Rotation::new(dim));
-        let rotated = |row: usize| {
-            let mut row: Vec<_> = sample.row(row).iter().map(|&x| [x]).collect();
-            rotation.iter().for_each(|rotation| rotation.apply(&mut row));
-            row.into_flattened()
-        };
-        let rows: Vec<Vec<f32>> = rows.into_par_iter().map(rotated).collect();
-        let mut sums = vec![0f64; dim];
-        for row in &rows {
-            sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
+        let Fitted { quantizer, .. } = fit::best(of, base, Self::metric_of(metric), compression)?;
+        Ok(quantizer)
+    }
+
+    /// What codes lose, if that is too much for their use.
+    pub(crate) fn warning(&self, of: Use) -> Option<String> {
+        let (compression, recall, cut) = (self.compression, self.recall, 100.0 * self.cut);
+        if recall < LEAST_RECALL {
+            return Some(format!(
+                "codes in {compression} rank {recall:.2} of a sample's nearest rows among the nearest: use the \
+                 full vectors"
+            ));
         }
-        // Products of centred rows are in another order than those of the rows.
-        let count = if metric == Metric::InnerProduct { f64::INFINITY } else { rows.len().max(1) as f64 };
-        let mean: Vec<f32> = sums.iter().map(|sum| (sum / count) as f32).collect();
-        let deviations = rows.iter().flat_map(|row| row.iter().zip(&mean).map(|(x, mean)| (x - mean).abs()));
-        let mut deviations: Vec<f32> = deviations.collect();
-        let mut holding = |share: f64| match (deviations.len() as f64 * share) as usize {
-            held if held < deviations.len() => *deviations.select_nth_unstable_by(held, f32::total_cmp).1,
-            _ => 0.0,
-        };
-        let ranges: Vec<f32> = shares.iter().map(|&share| holding(share)).collect();
-        let range = match ranges[..] {
-            [range] => range,
-            _ => least_noise(&rows, &mean, &ranges),
-        };
-        // Equal rows have equal codes at any scale.
-        let range = if range > 0.0 { range } else { 1.0 };
-        Ok(Self { compression, metric: Self::metric_of(metric), rotation, mean, range })
+        (of != Use::Search && self.cut > MOST_CUT).then(|| {
+            format!(
+                "codes in {compression} hold the common rows, and not the {cut:.1} % far from them, which \
+                 searches may miss: use the full vectors"
+            )
+        })
+    }
+
+    /// The share of the ten nearest rows among the nearest by codes that a search reranks, over a
+    /// sample of the rows; rows that codes do not hold count as found in searches.
+    pub(crate) fn recall(&self) -> f64 {
+        self.recall
+    }
+
+    /// The numbers of those of `codes` whose vectors codes do not hold, ascending.
+    ///
+    /// # Errors
+    /// If the codes lie on a device that fails.
+    pub(crate) fn not_held(&self, codes: &Vectors) -> Result<Vec<u32>> {
+        if self.largest == f64::INFINITY {
+            return Ok(Vec::new());
+        }
+        let squares = (0..).zip(squares(codes)?);
+        Ok(squares.filter(|&(_, square)| !self.holds(square)).map(|(number, _)| number).collect())
+    }
+
+    /// Whether codes hold the vector of a code with this sum of squares.
+    pub(crate) fn holds(&self, square: f64) -> bool {
+        square <= self.largest
     }
 
     /// The metric under which codes are compared: squared L2 distances order unit vectors as cosine
@@ -249,7 +287,9 @@ impl ScalarQuantizer {
         gpu: Option<&Gpu>,
         progress: &Progress,
     ) -> Result<Codes> {
-        if let Some(gpu) = gpu.filter(|_| pick.len() >= FEW) {
+        // Kernels take off the mean alone.
+        let has_offset = self.is_centred(role) && !self.offset.is_empty();
+        if let Some(gpu) = gpu.filter(|_| pick.len() >= FEW && !has_offset) {
             return self.all_on(gpu, (vectors, pick), role, progress);
         }
         vectors.on_host()?;
@@ -299,6 +339,11 @@ impl ScalarQuantizer {
     /// the values that codes round.
     fn code<T: Code, const N: usize>(&self, vectors: &mut [[f32; N]], role: Role, codes: &mut [T]) {
         let dim = vectors.len();
+        if self.is_centred(role) {
+            for (component, offset) in vectors.iter_mut().zip(&self.offset) {
+                component.iter_mut().for_each(|x| *x -= offset);
+            }
+        }
         self.rotation.iter().for_each(|rotation| rotation.apply(vectors));
         let mut scale = [self.scale::<T>(role); N];
         if scale == [0.0; N] {
@@ -308,7 +353,7 @@ impl ScalarQuantizer {
             }
             scale = largest.map(|largest| if largest > 0.0 { T::LARGEST / largest } else { 0.0 });
         }
-        for (component, mean) in vectors.iter_mut().zip(&self.mean) {
+        for (component, mean) in vectors.iter_mut().zip(self.mean(role)) {
             component.iter_mut().zip(scale).for_each(|(x, scale)| *x = (*x - mean) * scale);
         }
         for (place, codes) in codes.chunks_exact_mut(dim).enumerate() {
@@ -323,9 +368,15 @@ impl ScalarQuantizer {
         if of_each { 0.0 } else { T::LARGEST / self.range }
     }
 
-    /// What is taken off each component.
-    pub(super) fn mean(&self) -> &[f32] {
-        &self.mean
+    /// Whether the mean is taken off vectors of this role. A query without it has the same order of
+    /// products.
+    fn is_centred(&self, role: Role) -> bool {
+        role != Role::Queries || self.metric != Metric::InnerProduct
+    }
+
+    /// What is taken off each component after the rotation.
+    pub(super) fn mean(&self, role: Role) -> &[f32] {
+        if self.is_centred(role) { &self.mean } else { &self.none }
     }
 
     /// The factors of the rotation's transforms, one transform after another, and the components of
@@ -338,29 +389,6 @@ impl ScalarQuantizer {
     pub(crate) fn code_query<T: Code>(&self, query: &mut [[f32; 1]], code: &mut [T]) {
         self.code(query, Role::Queries, code);
     }
-}
-
-/// The one of `ranges` with the least noise of codes in bytes of `rows`: over a part of the rows,
-/// the mean share of rounding and cutting in the squared distance of the nearest other row.
-fn least_noise(rows: &[Vec<f32>], mean: &[f32], ranges: &[f32]) -> f32 {
-    let compared: Vec<usize> = (0..rows.len()).step_by(COMPARED).collect();
-    let noises = compared.into_par_iter().map(|number| {
-        let others = rows.iter().enumerate().filter(|&(other, _)| other != number);
-        let nearest = others.map(|(_, other)| f32::squared_l2(&rows[number], other)).fold(f32::MAX, f32::min);
-        let noise = |&range: &f32| {
-            let level = range / i8::LARGEST;
-            let cut = |(x, mean): (&f32, &f32)| f64::from(((x - mean).abs() - range).max(0.0)).powi(2);
-            let cut: f64 = rows[number].iter().zip(mean).map(cut).sum();
-            let noise = cut + mean.len() as f64 * f64::from(level * level) / 12.0;
-            noise / (noise + f64::from(nearest)).max(f64::MIN_POSITIVE)
-        };
-        ranges.iter().map(noise).collect::<Vec<f64>>()
-    });
-    let noises: Vec<Vec<f64>> = noises.collect();
-    let sum = |place: usize| noises.iter().map(|noises| noises[place]).sum::<f64>();
-    let sums: Vec<f64> = (0..ranges.len()).map(sum).collect();
-    let least = (0..ranges.len()).min_by(|&a, &b| sums[a].total_cmp(&sums[b]));
-    least.map_or(0.0, |place| ranges[place])
 }
 
 /// Writes the rests of `codes`, of vectors whose values are given component by component.

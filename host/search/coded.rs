@@ -6,7 +6,7 @@ use half::f16;
 use tagore_device::key::{self, Key};
 
 use crate::gpu::Gpu;
-use crate::quantize::{Compression, ScalarQuantizer};
+use crate::quantize::{Compression, ScalarQuantizer, Use};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::{Query, Space};
 use crate::vectors::{Matrix, TypedRows};
@@ -34,13 +34,21 @@ impl Coded {
     /// # Errors
     /// If the vectors are no larger than their codes, or lie on a device that fails.
     pub(super) fn new(space: &Space<'_>, compression: Compression) -> Result<Self> {
-        let quantizer = ScalarQuantizer::fit(space.vectors(), space.metric(), compression)?;
+        let quantizer = ScalarQuantizer::for_search(space.vectors(), space.metric(), compression)?;
+        if let Some(warning) = quantizer.warning(Use::Search) {
+            tracing::warn!("{warning}");
+        }
         Ok(Self { quantizer, space: OnceLock::new(), making: Mutex::default() })
     }
 
     /// The metric of codes.
     pub(super) fn metric(&self) -> Metric {
         self.quantizer.metric()
+    }
+
+    /// Turns vectors into codes.
+    pub(super) fn quantizer(&self) -> &ScalarQuantizer {
+        &self.quantizer
     }
 
     /// The codes of the rows of `space`, made anew, on `gpu` if given.
@@ -86,24 +94,36 @@ impl Coded {
         Ok(Queries::owned(self.quantizer.queries(queries.vectors(), Some(gpu), progress)?))
     }
 
-    /// The code of one query.
-    pub(super) fn query<'b>(&self, query: Query<'_>, buffer: &'b mut CodeBuffer) -> Query<'b> {
+    /// The numbers of the queries, whose codes are given, that codes do not hold. Searches for them
+    /// walk on the vectors.
+    ///
+    /// # Errors
+    /// If the device of the codes fails.
+    pub(super) fn not_held(&self, codes: &Queries<'_>) -> Result<Vec<u32>> {
+        self.quantizer.not_held(codes.vectors())
+    }
+
+    /// The code of one query; none if codes do not hold it.
+    pub(super) fn query<'b>(&self, query: Query<'_>, buffer: &'b mut CodeBuffer) -> Option<Query<'b>> {
         let CodeBuffer { wide, f16, i8 } = buffer;
         query.widen(wide);
         let dim = wide.len();
-        let rows = match self.quantizer.compression() {
+        let (rows, square) = match self.quantizer.compression() {
             Compression::F16 => {
                 f16.resize(dim, f16::ZERO);
                 self.quantizer.code_query(wide, f16);
-                TypedRows::F16(Matrix::new(f16, dim, dim))
+                // In the order of the kernel.
+                let square: f64 = f16.iter().map(|&x| f64::from(x).powi(2)).sum();
+                (TypedRows::F16(Matrix::new(f16, dim, dim)), square)
             }
             Compression::Int8 => {
                 i8.resize(dim, 0);
                 self.quantizer.code_query(wide, i8);
-                TypedRows::I8(Matrix::new(i8, dim, dim))
+                let square: i32 = i8.iter().map(|&x| i32::from(x) * i32::from(x)).sum();
+                (TypedRows::I8(Matrix::new(i8, dim, dim)), f64::from(square))
             }
         };
-        Query::first_of(rows, false)
+        self.quantizer.holds(square).then(|| Query::first_of(rows, false))
     }
 }
 

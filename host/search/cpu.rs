@@ -31,7 +31,7 @@ impl Graph for Index {
 #[derive(Clone, Copy)]
 pub(super) struct Walk<'a> {
     pub breadth: Breadth,
-    /// The codes that take the place of the vectors, if any.
+    /// The codes that take the place of the vectors, if any; not for queries that they do not hold.
     pub on_codes: Option<OnCodes<'a>>,
 }
 
@@ -78,8 +78,8 @@ impl Prepared<'_> {
         Ok(Found { keys, short, computed: computed.into_inner(), ..Found::default() })
     }
 
-    /// Searches for the queries that a GPU `found` to go on in dense spots.
-    pub(super) fn walk_spots(
+    /// Searches for the queries that a GPU has left to the CPU, and replaces what it found.
+    pub(super) fn walk_left(
         &self,
         queries: &Queries<'_>,
         answer: &Answer<'_>,
@@ -87,20 +87,24 @@ impl Prepared<'_> {
         (found, progress): (&mut Found, &Progress),
     ) -> Result<()> {
         let k = answer.k();
-        let search = |&query: &u32| {
+        let search = |&number: &u32| {
             progress.check()?;
             let mut scratch = self.pool.take();
             let before = scratch.computed();
-            let is_complete = self.walk(queries.query(query as usize), answer, walk, &mut scratch);
-            Ok((query, is_complete, scratch.rows.clone(), scratch.computed() - before))
+            let is_complete = self.walk(queries.query(number as usize), answer, walk, &mut scratch);
+            Ok((number, is_complete, scratch.rows.clone(), scratch.computed() - before))
         };
-        let answers: Vec<_> = found.at_spots.par_iter().map(search).collect::<Result<_>>()?;
-        for (query, is_complete, rows, computed) in answers {
-            fill(&mut found.keys[query as usize * k..][..k], &rows);
-            found.short.extend((!is_complete).then_some(query));
+        let left = std::mem::take(&mut found.left);
+        let answers: Vec<_> = left.par_iter().map(search).collect::<Result<_>>()?;
+        for (number, is_complete, rows, computed) in answers {
+            fill(&mut found.keys[number as usize * k..][..k], &rows);
             found.computed += computed;
+            match (found.short.binary_search(&number), is_complete) {
+                (Ok(place), true) => drop(found.short.remove(place)),
+                (Err(place), false) => found.short.insert(place, number),
+                _ => {}
+            }
         }
-        found.short.sort_unstable();
         Ok(())
     }
 
@@ -116,12 +120,12 @@ impl Prepared<'_> {
         let Scratch { search, code, reranked, rows, .. } = scratch;
         let limits = BeamLimits { stop, ..BeamLimits::all_of(kept) };
         let (start, index) = (self.index.start(), &*self.index);
-        let Some(OnCodes { coded, codes, reranked: count }) = on_codes else {
+        let code = on_codes.and_then(|on_codes| Some((on_codes, on_codes.coded.query(query, code)?)));
+        let Some((OnCodes { codes, reranked: count, .. }, code)) = code else {
             search.run(&self.space, index, BeamTask { query, start, limits }, |_: Key| ());
             return answer.take(search.found(), kept, rows);
         };
-        let task = BeamTask { query: coded.query(query, code), start, limits };
-        search.run(codes, index, task, |_: Key| ());
+        search.run(codes, index, BeamTask { query: code, start, limits }, |_: Key| ());
         let exact = reranked.rerank(&self.space, query, search.found().take(count));
         answer.take(exact.iter().copied(), count, rows)
     }

@@ -18,7 +18,7 @@ use crate::gpu::{Gpus, SharedTimes};
 use crate::held::Held;
 use crate::index::Index;
 use crate::memory::{collected, filled};
-use crate::quantize::Compression;
+use crate::quantize::{Compression, ScalarQuantizer};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
 use crate::vectors::{Access, DeviceResults};
@@ -61,8 +61,9 @@ pub(super) struct Found {
     pub keys: Vec<Key>,
     /// Queries whose beams hold too few passing rows, ascending.
     pub short: Vec<u32>,
-    /// Queries that a GPU leaves to the CPU, which goes on in dense spots, ascending.
-    pub at_spots: Vec<u32>,
+    /// Queries that a GPU leaves to the CPU, ascending: their searches go on in dense spots, or codes do
+    /// not hold them.
+    pub left: Vec<u32>,
     /// Distances computed.
     pub computed: u64,
     pub times: SharedTimes,
@@ -122,6 +123,11 @@ impl<'a> Engine<'a> {
             self.on_gpus = Some(Arc::new(OnGpus::new(gpus, space, index, self.coded.as_ref())?));
         }
         Ok(self)
+    }
+
+    /// What makes the codes that searches walk on, if any.
+    pub(super) fn quantizer(&self) -> Option<&ScalarQuantizer> {
+        self.coded.as_ref().map(|coded| coded.quantizer())
     }
 
     fn gpus(&self) -> Option<&Gpus> {
@@ -243,7 +249,7 @@ impl<'a> Engine<'a> {
             let on_gpu = on_gpus.first();
             let begin = |queries: &Queries<'_>| {
                 let stage = progress.stage("search", queries.len() as u64);
-                on_gpu.search(space, queries, limits, KeysTo::Device(results), &stage).map(drop)
+                on_gpu.search(space, queries, limits, KeysTo::Device(results), &stage)
             };
             let early = if on_gpu.takes_early() { space.early_queries(queries) } else { None };
             if let Some(early) = early {
@@ -258,7 +264,10 @@ impl<'a> Engine<'a> {
                 }
             }
             let begun = begin(&space.queries(queries, progress)?);
-            return on_gpu.synchronize().and(begun);
+            on_gpu.synchronize()?;
+            if begun?.not_held.is_empty() {
+                return Ok(());
+            }
         }
         let queries = space.queries(queries, progress)?;
         results.write_keys(&self.find(&queries, search, progress)?.keys)
@@ -280,11 +289,14 @@ impl<'a> Engine<'a> {
             }
             (Way::Walk(beam), Some((on_gpus, limits))) => {
                 let mut found = on_gpus.search(space, queries, (&answer, limits), progress)?;
-                if !found.at_spots.is_empty() {
+                if !found.left.is_empty() {
                     space.vectors().on_host()?;
                     queries.vectors().on_host()?;
-                    let walk = self.walk(&search, beam, Some(progress))?;
-                    self.prepared.walk_spots(queries, &answer, walk, (&mut found, progress))?;
+                    let walk = match index.spots() {
+                        Some(_) => self.walk(&search, beam, Some(progress))?,
+                        None => Walk { breadth: limits.breadth, on_codes: None },
+                    };
+                    self.prepared.walk_left(queries, &answer, walk, (&mut found, progress))?;
                 }
                 found
             }
@@ -363,8 +375,9 @@ impl<'a> Engine<'a> {
                 return Ok(self.run(&queries, search, &silent)?.neighbors(0).collect());
             }
             let (mut keys, stage) = (vec![key::NONE; search.k], silent.stage("search", 1));
-            on_gpus.first().search(space, &queries, limits, KeysTo::One(&mut keys), &stage)?;
-            if self.wants_all(&search) && keys.last() == Some(&key::NONE) {
+            let work = on_gpus.first().search(space, &queries, limits, KeysTo::One(&mut keys), &stage)?;
+            let is_short = self.wants_all(&search) && keys.last() == Some(&key::NONE);
+            if is_short || !work.not_held.is_empty() {
                 return Ok(self.run(&queries, search, &silent)?.neighbors(0).collect());
             }
             return Ok(keys.into_iter().take_while(|&key| key != key::NONE).map(Neighbor::of).collect());

@@ -1,8 +1,11 @@
 //! Opens the devices of a search, and compiles their kernels, while index and base are checked.
 
+use cuda_std::launch::Kernel;
+
 use super::breadth::Breadth;
 use super::gpu::{kernels, rerank_kernel};
 use crate::index::Start;
+use crate::vectors::gpu::NormKernels;
 use crate::vectors::shape::{device_type, own_type, with_device_type};
 use crate::{Compression, DataShape, Device, Index, Preparation, Vectors, quantize};
 
@@ -33,5 +36,8 @@ pub fn prepare_search(
     let mut kernels = with_device_type!(element, T => kernels::<T>(&kept, has_layers));
     kernels.extend(compression.map(|compression| quantize::gpu::kernel(own, compression)));
     kernels.extend(compression.map(|_| rerank_kernel(own)));
+    if compression.is_some() {
+        kernels.push(with_device_type!(element, T => <T as NormKernels>::Squares::NAME));
+    }
     Preparation::begin(devices, kernels, move |device| device.gpu_for_graph(nodes))
 }

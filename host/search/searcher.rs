@@ -8,7 +8,7 @@ use super::engine::Engine;
 use super::{Neighbor, ResidentIndex, Search, SearchResult};
 use crate::held::Held;
 use crate::index::Index;
-use crate::quantize::Compression;
+use crate::quantize::{Compression, ScalarQuantizer, Use};
 use crate::{Device, DeviceResults, Error, Progress, Result, Vectors};
 
 /// Most nodes that a search on a GPU expands per step.
@@ -99,6 +99,20 @@ impl Searcher {
     /// If the codes would not be smaller than the vectors, or the device lacks memory.
     pub fn compressed(self, compression: Compression) -> Result<Self> {
         Ok(Self { engine: self.engine.compressed(compression)? })
+    }
+
+    /// The recall of [codes](Self::compressed), measured on a sample of the rows; none without codes.
+    /// It is the share of the ten nearest rows that are among those that a search reranks by
+    /// default. Queries that codes do not hold, far from most rows, are searched for on the vectors,
+    /// and count as found.
+    pub fn code_recall(&self) -> Option<f64> {
+        self.engine.quantizer().map(ScalarQuantizer::recall)
+    }
+
+    /// A warning, in one line, if the [recall of the codes](Self::code_recall) is so low that searches
+    /// on the vectors find more.
+    pub fn code_warning(&self) -> Option<String> {
+        self.engine.quantizer().and_then(|quantizer| quantizer.warning(Use::Search))
     }
 
     /// Sets how many nodes of its beam a search on [codes](Self::compressed) compares by the

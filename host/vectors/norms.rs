@@ -54,6 +54,17 @@ pub(super) fn lift(base: &Vectors, largest: f64, progress: &Progress) -> Result<
     Ok(lifts)
 }
 
+/// The squared norm of each row: the same bits on all backends.
+///
+/// # Errors
+/// If the rows lie on a device that fails.
+pub(crate) fn squares(vectors: &Vectors) -> Result<Vec<f64>> {
+    match vectors.lent() {
+        Some(lent) => lent.squares(),
+        None => Ok((0..vectors.len()).into_par_iter().map(|row| square(vectors, row)).collect()),
+    }
+}
+
 /// The squared norm of a row.
 fn square(base: &Vectors, row: usize) -> f64 {
     with_matrix!(base.rows(), m => m.components(row).map(|x| f64::from(x).powi(2)).sum())

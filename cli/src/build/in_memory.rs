@@ -17,6 +17,7 @@ use crate::laps::Laps;
 use crate::options::{Built, Seconds, say_kernels};
 use crate::output::Output;
 use crate::timeline;
+use crate::walked::say_codes;
 
 /// The index of a build, with the measurements taken while it was built.
 struct Done {
@@ -50,6 +51,7 @@ impl Args {
         }
         say_prune(&index, &stats.prune, output);
         say_repeated(stats.repeated, output);
+        say_codes(stats.code_warning.as_deref(), output);
         let seconds = Seconds { read, write: 0.0, total: 0.0 };
         let resident = stats.resident.take();
         let mut done = Done { index, stats, seconds };

@@ -155,6 +155,8 @@ pub(in crate::search) type Take<'a> = &'a mut (dyn FnMut(usize, &[Key]) + 'a);
 pub(in crate::search) struct Work {
     /// Distances computed.
     pub computed: u64,
+    /// Queries that codes do not hold, ascending.
+    pub not_held: Vec<u32>,
     pub kernels: Vec<KernelTime>,
 }
 
@@ -284,7 +286,7 @@ impl Task<'_> {
             self.stage.advance(count as u64)?;
         }
         let measured = measurement.map(Measurement::end).transpose()?.unwrap_or_default();
-        Ok(Work { computed, kernels: measured.kernels })
+        Ok(Work { computed, kernels: measured.kernels, ..Work::default() })
     }
 
     /// Searches the layers, then the index.

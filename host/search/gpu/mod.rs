@@ -317,11 +317,12 @@ impl OnGpu {
             let asked = Asked { count: codes.len(), nodes: None, zero: &[] };
             let reranking = Some(&Reranking { rows, space, queries });
             let task = Task { on_gpu: self, dim, metric: coded.metric(), asked, limits, stage, reranking };
-            return match (&self.base, AnyOrigin::own(&self.gpu, codes.vectors())?) {
+            let work = match (&self.base, AnyOrigin::own(&self.gpu, codes.vectors())?) {
                 (AnyBase::F16(base), AnyOrigin::F16(rows)) => task.run(base, &rows, to),
                 (AnyBase::I8(base), AnyOrigin::I8(rows)) => task.run(base, &rows, to),
                 _ => unreachable!("base and queries have codes of one type"),
-            };
+            }?;
+            return Ok(Work { not_held: coded.not_held(&codes)?, ..work });
         }
         let asked = Asked { count: queries.len(), nodes: None, zero: queries.zero() };
         let task = Task { on_gpu: self, dim, metric, asked, limits, stage, reranking: None };

@@ -20,13 +20,13 @@ use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
 use crate::{Progress, Result};
 
-/// Why the beam of a query does not tell its answer.
-#[derive(Clone, Copy)]
-enum Left {
-    /// Too few of its rows pass the filter.
-    Short,
+/// Queries whose beams do not tell their answers, ascending.
+#[derive(Default)]
+struct Unanswered {
+    /// Too few rows of the beam pass the filter.
+    short: Vec<u32>,
     /// The search goes on in a dense spot.
-    AtSpot,
+    at_spots: Vec<u32>,
 }
 
 /// An index and its base on each of one or more GPUs.
@@ -105,19 +105,17 @@ impl OnGpus {
         }
         let search = |(copy, range, keys): (&OnGpu, Range<usize>, &mut [Key])| {
             let part = queries.part(range.clone())?;
-            let (left, work) = copy.search_part(space, &part, (answer, limits), keys, &stage)?;
-            let left = left.into_iter().map(move |(query, why)| (query + range.start as u32, why));
-            Ok((left, work))
+            let (unanswered, work) = copy.search_part(space, &part, (answer, limits), keys, &stage)?;
+            Ok((range.start as u32, unanswered, work))
         };
         let found = self.gpus.run_stage(&stage, parts, search)?;
         let mut all = Found { keys, ..Found::default() };
-        for (left, work) in found {
-            for (query, why) in left {
-                match why {
-                    Left::Short => all.short.push(query),
-                    Left::AtSpot => all.at_spots.push(query),
-                }
-            }
+        for (first, Unanswered { short, at_spots }, work) in found {
+            all.short.extend(short.into_iter().map(|query| first + query));
+            let mut left = [at_spots, work.not_held].concat();
+            left.sort_unstable();
+            left.dedup();
+            all.left.extend(left.into_iter().map(|query| first + query));
             all.computed += work.computed;
             all.times.add(work.kernels);
         }
@@ -135,7 +133,7 @@ impl OnGpu {
         (answer, limits): (&Answer<'_>, BatchLimits),
         keys: &mut [Key],
         stage: &StageProgress<'_>,
-    ) -> Result<(Vec<(u32, Left)>, Work)> {
+    ) -> Result<(Unanswered, Work)> {
         let (k, width) = (answer.k(), limits.k);
         if !answer.takes_beam() {
             let work = self.search(space, queries, limits, KeysTo::Host(keys), stage)?;
@@ -145,23 +143,26 @@ impl OnGpu {
                     fill(slots, rows);
                 });
             }
-            return Ok((Vec::new(), work));
+            return Ok((Unanswered::default(), work));
         }
-        let mut left: Vec<(u32, Left)> = Vec::new();
+        let mut unanswered = Unanswered::default();
         let mut take = |first: usize, beams: &[Key]| {
             let slots = keys[first * k..].par_chunks_exact_mut(k).zip(beams.par_chunks_exact(width));
-            let why = slots.map_init(Vec::new, |rows, (slots, beam)| {
+            let take = |rows: &mut Vec<Key>, (slots, beam): (&mut [Key], &[Key])| {
                 if answer.meets_spot(beam) {
-                    return Some(Left::AtSpot);
+                    return (false, true);
                 }
                 let is_complete = answer.take(beam.iter().copied(), width, rows);
                 fill(slots, rows);
-                (!is_complete).then_some(Left::Short)
-            });
-            let why: Vec<Option<Left>> = why.collect();
-            left.extend((first as u32..).zip(why).filter_map(|(query, why)| Some((query, why?))));
+                (!is_complete, false)
+            };
+            let outcomes: Vec<(bool, bool)> = slots.map_init(Vec::new, take).collect();
+            for (query, (is_short, is_at_spot)) in (first as u32..).zip(outcomes) {
+                unanswered.short.extend(is_short.then_some(query));
+                unanswered.at_spots.extend(is_at_spot.then_some(query));
+            }
         };
         let work = self.search(space, queries, limits, KeysTo::Batches(&mut take), stage)?;
-        Ok((left, work))
+        Ok((unanswered, work))
     }
 }

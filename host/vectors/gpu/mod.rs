@@ -17,9 +17,7 @@ use tagore_device::block::exact;
 
 pub(crate) use base::{Base, DeviceBase, with_base};
 pub(crate) use element::{ByChunks, OnDevice, kernels_of_types, stage_kernels, tile_kernels};
-pub(crate) use lent::Lent;
-#[cfg(test)]
-pub(crate) use lent::NormKernels;
+pub(crate) use lent::{Lent, NormKernels};
 pub use memory::DeviceMemory;
 pub(crate) use origin::{AnyOrigin, Origin, narrowed, with_origin};
 pub(crate) use places::{Order, spare_bytes};

@@ -1,0 +1,363 @@
+//! The mean and the scale of codes, and what searches on the codes find.
+//!
+//! ```text
+//! sample = random rows; under inner product also those of the largest norms
+//! center = the median of each component
+//! for shares of the rows, all of them first:
+//!     fit mean and scale to that share of the sample, the rows nearest to the center
+//!     recall = the nearest rows of sampled rows that are among the nearest by codes
+//!     stop at a good recall
+//! keep the fit of the best recall
+//! ```
+//!
+//! Without outliers the first fit is good. A sentinel (-9999) in one component is in all
+//! components behind the rotation, and a scale that holds it leaves the other rows a few levels.
+//! Rows of large norms are the answers under inner product, so one fit there cuts none of them.
+
+use rayon::prelude::*;
+use tagore_device::cluster::drawn;
+use tagore_device::random::{Draws, Stage};
+use tagore_device::vectors::code::Code;
+
+use super::rotation::Rotation;
+use super::scalar::{Compression, ScalarQuantizer, Use};
+use crate::vectors::norms::squares;
+use crate::vectors::queries::Queries;
+use crate::vectors::space::{Query, Space};
+use crate::vectors::{Element, Vectors, with_matrix};
+use crate::{Metric, Progress, Result};
+
+/// Rows of the sample.
+const SAMPLED: usize = 8192;
+
+/// Rows of the sample that means and scales are fitted to.
+const FITTED: usize = 1024;
+
+/// Rows of the sample that are searched for.
+const SEARCHED: usize = 256;
+
+/// Neighbours of a search that the recall is for, and nodes that it reranks.
+const K: (usize, usize) = (10, 32);
+
+/// Rows of the largest norms in a sample.
+const LARGEST: usize = 1024;
+
+/// Rows of the largest norms that one fit holds.
+const HELD_WHOLE: usize = 64;
+
+/// Shares of the rows that are tried.
+const SHARES: [f64; 6] = [1.0, 0.995, 0.98, 0.9, 0.75, 0.5];
+
+/// No other share is tried at this recall.
+const GOOD_RECALL: f64 = 0.99;
+
+/// A smaller share of the rows has to gain so much recall.
+const GAIN: f64 = 0.005;
+
+/// Below this recall, codes may lose more than 0.01 of the rows that searches on the vectors find.
+pub(super) const LEAST_RECALL: f64 = 0.98;
+
+/// Above this share of rows that codes do not hold, a build on codes may not find these rows.
+pub(super) const MOST_CUT: f64 = 0.001;
+
+/// The share of the components, in order of magnitude, that codes hold without being cut.
+const HELD: f64 = 0.9999;
+
+/// As [`HELD`], for codes in bytes that have rests: [`least_noise`] chooses one. Where some rows
+/// have neighbours far nearer than others have, smaller levels keep the order of near neighbours,
+/// and rests tell how far cut components reach (docs/measurements.md).
+const HELD_IF_SETTLED: [f64; 6] = [HELD, 0.999, 0.998, 0.995, 0.99, 0.98];
+
+/// One fitted row in this many is compared with all others for [`least_noise`].
+const COMPARED: usize = 4;
+
+/// Times the rows' spread beyond which f32 rotates the center of the rows too roughly.
+const FAR: f64 = 1024.0;
+
+/// One component in this many may be cut in the code of a row that codes hold.
+const CUT: usize = 16;
+
+/// A quantizer and what its codes find.
+pub(super) struct Fitted {
+    pub quantizer: ScalarQuantizer,
+    /// The recall of rows that codes hold, of all rows searched for.
+    held: f64,
+}
+
+/// The quantizer of the best recall for codes of `base`, compared by `metric`.
+///
+/// # Errors
+/// If the vectors lie on a device that fails.
+pub(super) fn best(of: Use, base: &Vectors, metric: Metric, compression: Compression) -> Result<Fitted> {
+    let sample = Sample::of(base, metric)?;
+    let centered = sample.centered(of, compression);
+    let whole = (metric == Metric::InnerProduct).then_some((1.0, 1.0));
+    let others = whole.into_iter().chain(SHARES[1..].iter().map(|&share| (share, HELD)));
+    let mut best = sample.measured(of, centered.fitted(&sample, SHARES[0], HELD))?;
+    for (share, held) in others {
+        if best.held >= GOOD_RECALL {
+            break;
+        }
+        let fitted = sample.measured(of, centered.fitted(&sample, share, held))?;
+        if fitted.held > best.held + GAIN {
+            best = fitted;
+        }
+    }
+    Ok(best)
+}
+
+/// Some rows of a base.
+struct Sample {
+    rows: Vectors,
+    /// The first rows, which are random; behind them those of the largest norms, largest first.
+    random: usize,
+    metric: Metric,
+    /// The rows that are searched for, and the distance of the last neighbour wanted of each.
+    searched: Vec<(u32, f32)>,
+    /// Distances of each of these to all rows.
+    exact: Vec<Vec<f32>>,
+    /// Neighbours wanted.
+    wanted: usize,
+    /// Nodes reranked.
+    reranked: usize,
+}
+
+impl Sample {
+    fn of(base: &Vectors, metric: Metric) -> Result<Self> {
+        let (n, count) = (base.len(), base.len().min(SAMPLED));
+        let id = |i| drawn(Draws::new(0, Stage::Verify, 1, i as u64), i as u32, count as u32, n as u32);
+        let mut ids: Vec<u32> = (0..count).map(id).collect();
+        if metric == Metric::InnerProduct && count < n {
+            let mut norms: Vec<(f64, u32)> = squares(base)?.into_iter().zip(0..).collect();
+            let last = LARGEST.min(n - 1);
+            norms.select_nth_unstable_by(last, |a, b| b.0.total_cmp(&a.0));
+            norms.truncate(last);
+            norms.sort_by(|a, b| b.0.total_cmp(&a.0));
+            // Random ids ascend.
+            let largest: Vec<u32> = norms.iter().map(|&(_, id)| id).collect();
+            let others = largest.into_iter().filter(|id| ids.binary_search(id).is_err());
+            ids.extend(others.collect::<Vec<_>>());
+        }
+        let rows = base.select(&ids)?;
+        let space = Space::owned(rows, metric, &Progress::silent())?;
+        // The row of rank i in the sample is the one of rank i n / count in the base.
+        let rank = |rank: usize| (rank * count).div_ceil(n.max(1));
+        let wanted = rank(K.0).min(count.saturating_sub(1));
+        let reranked = rank(K.1).max(wanted + 2);
+        let ids: Vec<u32> = spread(count, SEARCHED).map(|row| row as u32).collect();
+        let exact = distances(&space, ids.par_iter().map(|&row| (row, space.query(row))));
+        let last = |(&row, exact): (&u32, &Vec<f32>)| {
+            let mut exact: Vec<f32> = without(exact, row).map(|(_, distance)| distance).collect();
+            let last =
+                wanted.checked_sub(1).map(|last| *exact.select_nth_unstable_by(last, f32::total_cmp).1);
+            (row, last.unwrap_or(f32::NEG_INFINITY))
+        };
+        let searched = ids.iter().zip(&exact).map(last).collect();
+        let rows = space.vectors().clone();
+        Ok(Self { rows, random: count, metric, searched, exact, wanted, reranked })
+    }
+
+    /// The rows that codes are fitted to, in order of their distance from the center and rotated.
+    fn centered(&self, of: Use, compression: Compression) -> Centered {
+        let dim = self.rows.dim();
+        let row = |row: usize| self.rows.row(row).into_owned();
+        let mut rows: Vec<Vec<f32>> = spread(self.random, FITTED).map(row).collect();
+        let mut largest: Vec<Vec<f32>> = (self.random..self.rows.len()).take(HELD_WHOLE).map(row).collect();
+        let median = |component: usize| {
+            let mut values: Vec<f32> = rows.iter().map(|row| row[component]).collect();
+            let half = values.len() / 2;
+            values.get(half).is_some().then(|| *values.select_nth_unstable_by(half, f32::total_cmp).1)
+        };
+        let center: Vec<f32> = (0..dim).into_par_iter().map(|i| median(i).unwrap_or(0.0)).collect();
+        let squares = |row: &[f32], center: &[f32]| {
+            row.iter().zip(center).map(|(x, c)| (f64::from(*x) - f64::from(*c)).powi(2)).sum::<f64>()
+        };
+        let mut order: Vec<(f64, usize)> = rows.iter().map(|row| squares(row, &center)).zip(0..).collect();
+        order.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let spread = order.get(order.len() / 2).map_or(0.0, |middle| middle.0);
+        let is_rotated = compression == Compression::Int8;
+        let is_far = squares(&center, &vec![0.0; dim]) > FAR * FAR * spread;
+        // Products of two rows, neither of which is less an offset, are in another order.
+        let is_moved = of == Use::Search || self.metric != Metric::InnerProduct;
+        let offset = if is_rotated && is_moved && is_far { center } else { Vec::new() };
+        let rotation = is_rotated.then(|| Rotation::new(dim));
+        rows.par_iter_mut().chain(&mut largest).for_each(|row| {
+            row.iter_mut().zip(&offset).for_each(|(x, offset)| *x -= offset);
+            let mut single: Vec<[f32; 1]> = row.iter().map(|&x| [x]).collect();
+            rotation.iter().for_each(|rotation| rotation.apply(&mut single));
+            row.iter_mut().zip(single).for_each(|(x, [rotated])| *x = rotated);
+        });
+        let rows = order.into_iter().map(|(_, number)| std::mem::take(&mut rows[number])).collect();
+        Centered { of, compression, offset, is_moved, rows, largest }
+    }
+
+    /// A quantizer with the recall of its codes, and the largest code of a row that it holds.
+    fn measured(&self, of: Use, mut quantizer: ScalarQuantizer) -> Result<Fitted> {
+        let silent = Progress::silent();
+        let codes = quantizer.base(&self.rows, None, None, &silent)?;
+        let is_cut: Vec<bool> = with_matrix!(codes.rows(), rows => {
+            let is_cut = |row| is_cut(rows.components(row), rows.dim, quantizer.compression());
+            (0..codes.len()).map(is_cut).collect()
+        });
+        let squares = squares(&codes)?;
+        let held = squares.iter().zip(&is_cut).filter(|pair| !pair.1).map(|pair| *pair.0);
+        let least = match quantizer.compression() {
+            Compression::F16 => F16_END * F16_END - 1.0,
+            // Half of the range, where a twentieth of normal components is cut.
+            Compression::Int8 => codes.dim() as f64 * f64::from(i8::LARGEST).powi(2) / 4.0,
+        };
+        let of_queries = of == Use::Search && self.metric == Metric::InnerProduct;
+        quantizer.largest = if of_queries { f64::INFINITY } else { held.fold(least, f64::max) };
+
+        let ids: Vec<u32> = self.searched.iter().map(|&(row, _)| row).collect();
+        let queries = of_queries.then(|| quantizer.queries(&self.rows.select(&ids)?, None, &silent));
+        let queries = queries.transpose()?.map(Queries::owned);
+        let space = Space::owned(codes, self.metric, &silent)?;
+        let query = |(number, &row): (usize, &u32)| match &queries {
+            Some(queries) => (row, queries.query(number)),
+            None => (row, space.query(row)),
+        };
+        let by_codes = distances(&space, ids.par_iter().enumerate().map(query));
+        let hits = |((&(row, last), exact), by_codes): ((&(u32, f32), &Vec<f32>), &Vec<f32>)| {
+            let mut found: Vec<(usize, f32)> = without(by_codes, row).collect();
+            if found.len() > self.reranked {
+                found.select_nth_unstable_by(self.reranked, |a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
+                found.truncate(self.reranked);
+            }
+            found.iter().filter(|&&(row, _)| exact[row] <= last).count().min(self.wanted)
+        };
+        let hits: Vec<usize> = self.searched.par_iter().zip(&self.exact).zip(&by_codes).map(hits).collect();
+        let all = (hits.len() * self.wanted).max(1) as f64;
+        let is_held = |row: u32| quantizer.holds(squares[row as usize]);
+        let of_held = ids.iter().zip(&hits).filter(|pair| is_held(*pair.0)).map(|pair| *pair.1);
+        let held = of_held.sum::<usize>() as f64 / all;
+        let not_held = ids.iter().filter(|&&row| !is_held(row)).count();
+        let cut = squares.iter().filter(|&&square| !quantizer.holds(square)).count();
+        quantizer.cut = cut as f64 / squares.len().max(1) as f64;
+        quantizer.recall = match of {
+            // Searches for other rows walk on the vectors.
+            _ if self.wanted == 0 => 1.0,
+            Use::Search => held + (not_held * self.wanted) as f64 / all,
+            Use::Build | Use::Settled => hits.iter().sum::<usize>() as f64 / all,
+        };
+        Ok(Fitted { quantizer, held: if self.wanted == 0 { 1.0 } else { held } })
+    }
+}
+
+/// Rows of a sample that codes are fitted to.
+struct Centered {
+    of: Use,
+    compression: Compression,
+    offset: Vec<f32>,
+    /// Whether codes are of rows less their mean.
+    is_moved: bool,
+    rows: Vec<Vec<f32>>,
+    /// Rows of the largest norms.
+    largest: Vec<Vec<f32>>,
+}
+
+impl Centered {
+    /// The quantizer for a share of the rows, those nearest to the center, that holds a share of
+    /// their components.
+    fn fitted(&self, sample: &Sample, share: f64, held: f64) -> ScalarQuantizer {
+        let &Self { of, compression, is_moved, .. } = self;
+        let (dim, metric) = (sample.rows.dim(), sample.metric);
+        let rows = &self.rows[..(self.rows.len() as f64 * share).ceil() as usize];
+        let mut sums = vec![0f64; dim];
+        for row in rows {
+            sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
+        }
+        let count = if is_moved { rows.len().max(1) as f64 } else { f64::INFINITY };
+        let mean: Vec<f32> = sums.iter().map(|sum| (sum / count) as f32).collect();
+        let largest = if held < 1.0 { &[] } else { &self.largest[..] };
+        let pairs = rows.iter().chain(largest).flat_map(|row| row.iter().zip(&mean));
+        let mut deviations: Vec<f32> = pairs.map(|(x, mean)| (x - mean).abs()).collect();
+        let mut holding = |share: f64| match (deviations.len() as f64 * share) as usize {
+            _ if deviations.is_empty() => 0.0,
+            held => {
+                let held = held.min(deviations.len() - 1);
+                *deviations.select_nth_unstable_by(held, f32::total_cmp).1
+            }
+        };
+        // Cut components would hide the largest products.
+        let is_settled = of == Use::Settled && compression == Compression::Int8;
+        let range = if is_settled && metric != Metric::InnerProduct {
+            least_noise(rows, &mean, &HELD_IF_SETTLED.map(holding))
+        } else {
+            holding(held)
+        };
+        ScalarQuantizer {
+            compression,
+            metric,
+            rotation: (compression == Compression::Int8).then(|| Rotation::new(dim)),
+            offset: self.offset.clone(),
+            mean,
+            none: vec![0.0; dim],
+            // Equal rows have equal codes at any scale.
+            range: if range > 0.0 { range } else { 1.0 },
+            largest: f64::INFINITY,
+            recall: 1.0,
+            cut: 0.0,
+        }
+    }
+}
+
+/// The largest code in f16.
+const F16_END: f64 = 65504.0;
+
+/// Whether codes do not hold a row with this code: a component in f16 is cut, or several in bytes,
+/// where the rotation has spread what a row holds over all of them.
+fn is_cut(mut code: impl Iterator<Item = f32>, dim: usize, compression: Compression) -> bool {
+    match compression {
+        Compression::F16 => code.any(|x| f64::from(x.abs()) >= F16_END),
+        Compression::Int8 => code.filter(|x| x.abs() >= i8::LARGEST).count() * CUT > dim,
+    }
+}
+
+/// At most `count` of `rows` rows, evenly spread.
+fn spread(rows: usize, count: usize) -> impl Iterator<Item = usize> {
+    let count = count.min(rows);
+    (0..count).map(move |i| i * rows / count)
+}
+
+/// The distances of some queries, each with the row that it is, to all rows of a space.
+fn distances<'q>(
+    space: &Space<'_>,
+    queries: impl IndexedParallelIterator<Item = (u32, Query<'q>)>,
+) -> Vec<Vec<f32>> {
+    let all: Vec<u32> = (0..space.len() as u32).collect();
+    let of = |(_, query)| {
+        let mut distances = Vec::new();
+        space.list_distances(query, &all, &mut distances);
+        distances
+    };
+    queries.map(of).collect()
+}
+
+/// The rows of some distances but `row`, with the distances.
+fn without(distances: &[f32], row: u32) -> impl Iterator<Item = (usize, f32)> {
+    distances.iter().copied().enumerate().filter(move |pair| pair.0 != row as usize)
+}
+
+/// The one of `ranges` with the least noise of codes in bytes of `rows`: over a part of the rows,
+/// the mean share of rounding and cutting in the squared distance of the nearest other row.
+fn least_noise(rows: &[Vec<f32>], mean: &[f32], ranges: &[f32]) -> f32 {
+    let compared: Vec<usize> = (0..rows.len()).step_by(COMPARED).collect();
+    let noises = compared.into_par_iter().map(|number| {
+        let others = rows.iter().enumerate().filter(|&(other, _)| other != number);
+        let nearest = others.map(|(_, other)| f32::squared_l2(&rows[number], other)).fold(f32::MAX, f32::min);
+        let noise = |&range: &f32| {
+            let level = range / i8::LARGEST;
+            let cut = |(x, mean): (&f32, &f32)| f64::from(((x - mean).abs() - range).max(0.0)).powi(2);
+            let cut: f64 = rows[number].iter().zip(mean).map(cut).sum();
+            let noise = cut + mean.len() as f64 * f64::from(level * level) / 12.0;
+            noise / (noise + f64::from(nearest)).max(f64::MIN_POSITIVE)
+        };
+        ranges.iter().map(noise).collect::<Vec<f64>>()
+    });
+    let noises: Vec<Vec<f64>> = noises.collect();
+    let sum = |place: usize| noises.iter().map(|noises| noises[place]).sum::<f64>();
+    let sums: Vec<f64> = (0..ranges.len()).map(sum).collect();
+    let least = (0..ranges.len()).min_by(|&a, &b| sums[a].total_cmp(&sums[b]));
+    least.map_or(0.0, |place| ranges[place])
+}
