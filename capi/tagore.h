@@ -559,6 +559,11 @@ typedef struct {
 #define TAGORE_ERROR_CANCELLED 9
 
 /**
+ * The system refused memory of the host, or address space for it.
+ */
+#define TAGORE_ERROR_MEMORY 11
+
+/**
  * A defect of the library, with a message for a report of it.
  */
 #define TAGORE_ERROR_INTERNAL 10
@@ -637,7 +642,9 @@ uint32_t tagore_api_version(void);
 
 /**
  * Sets the threads of all work of the process, 0 for one per core. Must come before the first
- * work, and only once. Without it, the environment variable RAYON_NUM_THREADS sets them.
+ * work, and only once. Without it, the environment variable RAYON_NUM_THREADS sets them. More than
+ * four per core are as four per core: they only slow the work down. If the system refuses threads
+ * to the first work, it fails, and later work tries again.
  */
 tagore_status tagore_set_threads(size_t threads);
 
