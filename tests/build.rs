@@ -41,6 +41,8 @@ fn every_kind_keeps_its_invariants_on_hard_data() {
                     assert!(expected <= reached && reached <= 400, "{what}: {reached}");
                 }
                 if index.kind() == "cagra" {
+                    // Equal rows are one node.
+                    let degree = degree.min(index.len() - index.repeated().len() - 1);
                     let full = (0..400).all(|node| index.neighbors(node).len() == degree);
                     assert!(full, "{what}: a row is not full");
                 }
