@@ -28,7 +28,7 @@ use crate::vectors::{Element, Vectors, with_matrix};
 use crate::{Metric, Progress, Result};
 
 /// Rows of the sample.
-const SAMPLED: usize = 8192;
+const SAMPLED: usize = 4096;
 
 /// Rows of the sample that means and scales are fitted to.
 const FITTED: usize = 1024;
@@ -38,6 +38,9 @@ const SEARCHED: usize = 256;
 
 /// Neighbours of a search that the recall is for, and nodes that it reranks.
 const K: (usize, usize) = (10, 32);
+
+/// Neighbours that rests of codes order.
+const SETTLED: usize = 128;
 
 /// Rows of the largest norms in a sample.
 const LARGEST: usize = 1024;
@@ -54,11 +57,11 @@ const GOOD_RECALL: f64 = 0.99;
 /// A smaller share of the rows has to gain so much recall.
 const GAIN: f64 = 0.005;
 
+/// Worth of a search that has to walk on the vectors, as recall of one on codes.
+const ON_VECTORS: f64 = 0.95;
+
 /// Below this recall, codes may lose more than 0.01 of the rows that searches on the vectors find.
 pub(super) const LEAST_RECALL: f64 = 0.98;
-
-/// Above this share of rows that codes do not hold, a build on codes may not find these rows.
-pub(super) const MOST_CUT: f64 = 0.001;
 
 /// The share of the components, in order of magnitude, that codes hold without being cut.
 const HELD: f64 = 0.9999;
@@ -80,8 +83,8 @@ const CUT: usize = 16;
 /// A quantizer and what its codes find.
 pub(super) struct Fitted {
     pub quantizer: ScalarQuantizer,
-    /// The recall of rows that codes hold, of all rows searched for.
-    held: f64,
+    /// The recall, with a cost of rows that codes do not hold.
+    score: f64,
 }
 
 /// The quantizer of the best recall for codes of `base`, compared by `metric`.
@@ -90,16 +93,16 @@ pub(super) struct Fitted {
 /// If the vectors lie on a device that fails.
 pub(super) fn best(of: Use, base: &Vectors, metric: Metric, compression: Compression) -> Result<Fitted> {
     let sample = Sample::of(base, metric)?;
-    let centered = sample.centered(of, compression);
+    let centered = sample.centered(of, compression)?;
     let whole = (metric == Metric::InnerProduct).then_some((1.0, 1.0));
     let others = whole.into_iter().chain(SHARES[1..].iter().map(|&share| (share, HELD)));
     let mut best = sample.measured(of, centered.fitted(&sample, SHARES[0], HELD))?;
     for (share, held) in others {
-        if best.held >= GOOD_RECALL {
+        if best.score >= GOOD_RECALL {
             break;
         }
         let fitted = sample.measured(of, centered.fitted(&sample, share, held))?;
-        if fitted.held > best.held + GAIN {
+        if fitted.score > best.score + GAIN {
             best = fitted;
         }
     }
@@ -109,74 +112,77 @@ pub(super) fn best(of: Use, base: &Vectors, metric: Metric, compression: Compres
 /// Some rows of a base.
 struct Sample {
     rows: Vectors,
-    /// The first rows, which are random; behind them those of the largest norms, largest first.
+    /// The first rows, which are random.
     random: usize,
     metric: Metric,
-    /// The rows that are searched for, and the distance of the last neighbour wanted of each.
-    searched: Vec<(u32, f32)>,
-    /// Distances of each of these to all rows.
-    exact: Vec<Vec<f32>>,
+    /// Rows of the base that each row stands for.
+    weights: Vec<f64>,
+    searched: Vec<Searched>,
+}
+
+/// A row that is searched for.
+struct Searched {
+    row: u32,
+    /// Distances to all rows of the sample.
+    exact: Vec<f32>,
     /// Neighbours wanted.
     wanted: usize,
-    /// Nodes reranked.
-    reranked: usize,
+    /// The distance of the last of these.
+    last: f32,
 }
 
 impl Sample {
     fn of(base: &Vectors, metric: Metric) -> Result<Self> {
         let (n, count) = (base.len(), base.len().min(SAMPLED));
         let id = |i| drawn(Draws::new(0, Stage::Verify, 1, i as u64), i as u32, count as u32, n as u32);
-        let mut ids: Vec<u32> = (0..count).map(id).collect();
+        let (mut ids, mut largest): (Vec<u32>, Vec<u32>) = ((0..count).map(id).collect(), Vec::new());
         if metric == Metric::InnerProduct && count < n {
             let mut norms: Vec<(f64, u32)> = squares(base)?.into_iter().zip(0..).collect();
             let last = LARGEST.min(n - 1);
             norms.select_nth_unstable_by(last, |a, b| b.0.total_cmp(&a.0));
-            norms.truncate(last);
-            norms.sort_by(|a, b| b.0.total_cmp(&a.0));
+            largest = norms[..last].iter().map(|&(_, id)| id).collect();
+            largest.sort_unstable();
             // Random ids ascend.
-            let largest: Vec<u32> = norms.iter().map(|&(_, id)| id).collect();
-            let others = largest.into_iter().filter(|id| ids.binary_search(id).is_err());
+            let others = largest.iter().copied().filter(|id| ids.binary_search(id).is_err());
             ids.extend(others.collect::<Vec<_>>());
         }
-        let rows = base.select(&ids)?;
-        let space = Space::owned(rows, metric, &Progress::silent())?;
-        // The row of rank i in the sample is the one of rank i n / count in the base.
-        let rank = |rank: usize| (rank * count).div_ceil(n.max(1));
-        let wanted = rank(K.0).min(count.saturating_sub(1));
-        let reranked = rank(K.1).max(wanted + 2);
-        let ids: Vec<u32> = spread(count, SEARCHED).map(|row| row as u32).collect();
-        let exact = distances(&space, ids.par_iter().map(|&row| (row, space.query(row))));
-        let last = |(&row, exact): (&u32, &Vec<f32>)| {
-            let mut exact: Vec<f32> = without(exact, row).map(|(_, distance)| distance).collect();
-            let last =
-                wanted.checked_sub(1).map(|last| *exact.select_nth_unstable_by(last, f32::total_cmp).1);
-            (row, last.unwrap_or(f32::NEG_INFINITY))
+        let weight = |id| if largest.binary_search(id).is_ok() { 1.0 } else { n as f64 / count as f64 };
+        let weights = ids.iter().map(weight).collect::<Vec<_>>();
+        let space = Space::owned(base.select(&ids)?, metric, &Progress::silent())?;
+        let search = |row: usize| {
+            let (row, exact) = (row as u32, distances(&space, space.query(row as u32)));
+            let nearest = nearest(&exact, row, &weights, K.0, 1);
+            let last = nearest.last().map_or(f32::NEG_INFINITY, |last| last.1);
+            Searched { row, exact, wanted: nearest.len(), last }
         };
-        let searched = ids.iter().zip(&exact).map(last).collect();
+        let searched: Vec<usize> = spread(count, SEARCHED).collect();
+        let searched = searched.into_par_iter().map(search).collect();
         let rows = space.vectors().clone();
-        Ok(Self { rows, random: count, metric, searched, exact, wanted, reranked })
+        Ok(Self { rows, random: count, metric, weights, searched })
     }
 
     /// The rows that codes are fitted to, in order of their distance from the center and rotated.
-    fn centered(&self, of: Use, compression: Compression) -> Centered {
+    fn centered(&self, of: Use, compression: Compression) -> Result<Centered> {
         let dim = self.rows.dim();
         let row = |row: usize| self.rows.row(row).into_owned();
         let mut rows: Vec<Vec<f32>> = spread(self.random, FITTED).map(row).collect();
-        let mut largest: Vec<Vec<f32>> = (self.random..self.rows.len()).take(HELD_WHOLE).map(row).collect();
+        let mut norms: Vec<(f64, usize)> = squares(&self.rows)?.into_iter().zip(0..).collect();
+        norms.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let mut largest: Vec<Vec<f32>> = norms.iter().take(HELD_WHOLE).map(|&(_, at)| row(at)).collect();
         let median = |component: usize| {
             let mut values: Vec<f32> = rows.iter().map(|row| row[component]).collect();
             let half = values.len() / 2;
             values.get(half).is_some().then(|| *values.select_nth_unstable_by(half, f32::total_cmp).1)
         };
         let center: Vec<f32> = (0..dim).into_par_iter().map(|i| median(i).unwrap_or(0.0)).collect();
-        let squares = |row: &[f32], center: &[f32]| {
+        let square = |row: &[f32], center: &[f32]| {
             row.iter().zip(center).map(|(x, c)| (f64::from(*x) - f64::from(*c)).powi(2)).sum::<f64>()
         };
-        let mut order: Vec<(f64, usize)> = rows.iter().map(|row| squares(row, &center)).zip(0..).collect();
+        let mut order: Vec<(f64, usize)> = rows.iter().map(|row| square(row, &center)).zip(0..).collect();
         order.sort_by(|a, b| a.0.total_cmp(&b.0));
         let spread = order.get(order.len() / 2).map_or(0.0, |middle| middle.0);
         let is_rotated = compression == Compression::Int8;
-        let is_far = squares(&center, &vec![0.0; dim]) > FAR * FAR * spread;
+        let is_far = square(&center, &vec![0.0; dim]) > FAR * FAR * spread;
         // Products of two rows, neither of which is less an offset, are in another order.
         let is_moved = of == Use::Search || self.metric != Metric::InnerProduct;
         let offset = if is_rotated && is_moved && is_far { center } else { Vec::new() };
@@ -188,7 +194,7 @@ impl Sample {
             row.iter_mut().zip(single).for_each(|(x, [rotated])| *x = rotated);
         });
         let rows = order.into_iter().map(|(_, number)| std::mem::take(&mut rows[number])).collect();
-        Centered { of, compression, offset, is_moved, rows, largest }
+        Ok(Centered { of, compression, offset, is_moved, rows, largest })
     }
 
     /// A quantizer with the recall of its codes, and the largest code of a row that it holds.
@@ -197,7 +203,7 @@ impl Sample {
         let codes = quantizer.base(&self.rows, None, None, &silent)?;
         let is_cut: Vec<bool> = with_matrix!(codes.rows(), rows => {
             let is_cut = |row| is_cut(rows.components(row), rows.dim, quantizer.compression());
-            (0..codes.len()).map(is_cut).collect()
+            (0..codes.len()).into_par_iter().map(is_cut).collect()
         });
         let squares = squares(&codes)?;
         let held = squares.iter().zip(&is_cut).filter(|pair| !pair.1).map(|pair| *pair.0);
@@ -209,38 +215,33 @@ impl Sample {
         let of_queries = of == Use::Search && self.metric == Metric::InnerProduct;
         quantizer.largest = if of_queries { f64::INFINITY } else { held.fold(least, f64::max) };
 
-        let ids: Vec<u32> = self.searched.iter().map(|&(row, _)| row).collect();
+        let ids: Vec<u32> = self.searched.iter().map(|searched| searched.row).collect();
         let queries = of_queries.then(|| quantizer.queries(&self.rows.select(&ids)?, None, &silent));
         let queries = queries.transpose()?.map(Queries::owned);
         let space = Space::owned(codes, self.metric, &silent)?;
-        let query = |(number, &row): (usize, &u32)| match &queries {
-            Some(queries) => (row, queries.query(number)),
-            None => (row, space.query(row)),
+        let reranked = if of == Use::Settled { SETTLED } else { K.1 };
+        let hits = |(number, searched): (usize, &Searched)| {
+            let &Searched { row, ref exact, wanted, last } = searched;
+            let query = queries.as_ref().map_or_else(|| space.query(row), |queries| queries.query(number));
+            let found = nearest(&distances(&space, query), row, &self.weights, reranked, wanted + 2);
+            let hits = found.iter().filter(|&&(row, _)| exact[row] <= last).count().min(wanted);
+            (quantizer.holds(squares[row as usize]), hits)
         };
-        let by_codes = distances(&space, ids.par_iter().enumerate().map(query));
-        let hits = |((&(row, last), exact), by_codes): ((&(u32, f32), &Vec<f32>), &Vec<f32>)| {
-            let mut found: Vec<(usize, f32)> = without(by_codes, row).collect();
-            if found.len() > self.reranked {
-                found.select_nth_unstable_by(self.reranked, |a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
-                found.truncate(self.reranked);
-            }
-            found.iter().filter(|&&(row, _)| exact[row] <= last).count().min(self.wanted)
+        let hits: Vec<(bool, usize)> = self.searched.par_iter().enumerate().map(hits).collect();
+        let (mut all, mut found, mut held, mut not_held) = (0, 0, 0, 0);
+        for (&(is_held, hits), searched) in hits.iter().zip(&self.searched) {
+            (all, found) = (all + searched.wanted, found + hits);
+            if is_held { held += hits } else { not_held += searched.wanted }
+        }
+        let share = |part: usize| part as f64 / all.max(1) as f64;
+        let (recall, score) = match of {
+            // Less than two rows.
+            _ if all == 0 => (1.0, 1.0),
+            Use::Search => (share(held + not_held), share(held) + ON_VECTORS * share(not_held)),
+            Use::Build | Use::Settled => (share(found), share(found)),
         };
-        let hits: Vec<usize> = self.searched.par_iter().zip(&self.exact).zip(&by_codes).map(hits).collect();
-        let all = (hits.len() * self.wanted).max(1) as f64;
-        let is_held = |row: u32| quantizer.holds(squares[row as usize]);
-        let of_held = ids.iter().zip(&hits).filter(|pair| is_held(*pair.0)).map(|pair| *pair.1);
-        let held = of_held.sum::<usize>() as f64 / all;
-        let not_held = ids.iter().filter(|&&row| !is_held(row)).count();
-        let cut = squares.iter().filter(|&&square| !quantizer.holds(square)).count();
-        quantizer.cut = cut as f64 / squares.len().max(1) as f64;
-        quantizer.recall = match of {
-            // Searches for other rows walk on the vectors.
-            _ if self.wanted == 0 => 1.0,
-            Use::Search => held + (not_held * self.wanted) as f64 / all,
-            Use::Build | Use::Settled => hits.iter().sum::<usize>() as f64 / all,
-        };
-        Ok(Fitted { quantizer, held: if self.wanted == 0 { 1.0 } else { held } })
+        quantizer.recall = recall;
+        Ok(Fitted { quantizer, score })
     }
 }
 
@@ -297,7 +298,7 @@ impl Centered {
             range: if range > 0.0 { range } else { 1.0 },
             largest: f64::INFINITY,
             recall: 1.0,
-            cut: 0.0,
+            share,
         }
     }
 }
@@ -320,23 +321,33 @@ fn spread(rows: usize, count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |i| i * rows / count)
 }
 
-/// The distances of some queries, each with the row that it is, to all rows of a space.
-fn distances<'q>(
-    space: &Space<'_>,
-    queries: impl IndexedParallelIterator<Item = (u32, Query<'q>)>,
-) -> Vec<Vec<f32>> {
-    let all: Vec<u32> = (0..space.len() as u32).collect();
-    let of = |(_, query)| {
-        let mut distances = Vec::new();
-        space.list_distances(query, &all, &mut distances);
-        distances
-    };
-    queries.map(of).collect()
+/// The distances of a query to all rows of a space.
+fn distances(space: &Space<'_>, query: Query<'_>) -> Vec<f32> {
+    let (all, mut distances) = ((0..space.len() as u32).collect::<Vec<_>>(), Vec::new());
+    space.list_distances(query, &all, &mut distances);
+    distances
 }
 
-/// The rows of some distances but `row`, with the distances.
-fn without(distances: &[f32], row: u32) -> impl Iterator<Item = (usize, f32)> {
-    distances.iter().copied().enumerate().filter(move |pair| pair.0 != row as usize)
+/// The rows at the smallest of `distances`, nearest first, without `row`: those that stand for
+/// `rank` rows of the base together, and at least `least`.
+fn nearest(distances: &[f32], row: u32, weights: &[f64], rank: usize, least: usize) -> Vec<(usize, f32)> {
+    let others = distances.iter().copied().enumerate().filter(|pair| pair.0 != row as usize);
+    let mut others: Vec<(usize, f32)> = others.collect();
+    let order = |a: &(usize, f32), b: &(usize, f32)| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0));
+    let most = rank.max(least);
+    if others.len() > most {
+        others.select_nth_unstable_by(most, order);
+        others.truncate(most);
+    }
+    others.sort_unstable_by(order);
+    let ends = others.iter().scan(0.0, |sum, &(row, _)| {
+        let before = *sum;
+        *sum += weights[row];
+        Some(before)
+    });
+    let count = ends.take_while(|&before| before < rank as f64).count();
+    others.truncate(count.max(least));
+    others
 }
 
 /// The one of `ranges` with the least noise of codes in bytes of `rows`: over a part of the rows,

@@ -24,7 +24,7 @@ use half::f16;
 use rayon::prelude::*;
 use tagore_device::vectors::code::Code;
 
-use super::fit::{self, Fitted, LEAST_RECALL, MOST_CUT};
+use super::fit::{self, Fitted, LEAST_RECALL};
 use super::rotation::Rotation;
 use crate::gpu::Gpu;
 use crate::memory::zeros;
@@ -143,8 +143,8 @@ pub(crate) struct ScalarQuantizer {
     /// Largest sum of squares of a code that counts as held.
     pub(super) largest: f64,
     pub(super) recall: f64,
-    /// The share of a sample's rows that codes do not hold.
-    pub(super) cut: f64,
+    /// The share of the rows that codes are fitted to.
+    pub(super) share: f64,
 }
 
 impl ScalarQuantizer {
@@ -184,17 +184,17 @@ impl ScalarQuantizer {
 
     /// What codes lose, if that is too much for their use.
     pub(crate) fn warning(&self, of: Use) -> Option<String> {
-        let (compression, recall, cut) = (self.compression, self.recall, 100.0 * self.cut);
+        let (compression, recall, share) = (self.compression, self.recall, 100.0 * self.share);
         if recall < LEAST_RECALL {
             return Some(format!(
                 "codes in {compression} rank {recall:.2} of a sample's nearest rows among the nearest: use the \
                  full vectors"
             ));
         }
-        (of != Use::Search && self.cut > MOST_CUT).then(|| {
+        (of != Use::Search && self.share < 1.0).then(|| {
             format!(
-                "codes in {compression} hold the common rows, and not the {cut:.1} % far from them, which \
-                 searches may miss: use the full vectors"
+                "codes in {compression} hold {share} % of the rows; searches may miss rows far from these: use \
+                 the full vectors"
             )
         })
     }
