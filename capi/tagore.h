@@ -268,6 +268,11 @@ typedef struct {
      * returns.
      */
     void *stream;
+    /**
+     * Null, or where tagore_search and tagore_search_one write the number of queries that found
+     * fewer than k rows; they do not count answers that stay on a device.
+     */
+    size_t *short_queries;
 } tagore_results;
 
 /**

@@ -512,6 +512,8 @@ struct results {
     std::size_t k = 0;
     std::vector<std::uint32_t> ids = {};
     std::vector<float> distances = {};
+    // Queries of a search that found fewer than k rows.
+    std::size_t short_queries = 0;
 
     results(std::size_t queries, std::size_t k) : k(k), ids(queries * k), distances(queries * k) {}
 
@@ -520,6 +522,7 @@ struct results {
         room.ids = ids.data();
         room.distances = distances.data();
         room.slots = ids.size();
+        room.short_queries = &short_queries;
         return room;
     }
 };

@@ -146,7 +146,9 @@ pub use parallel::{THREAD_STACK, max_threads, start_threads, thread_pool};
 pub use progress::{Progress, Update};
 pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, Overrides, PruneStats, Strategy};
 pub use quantize::Compression;
-pub use report::{BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, StageCost};
+pub use report::{
+    BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, SelfRecall, StageCost, Trapped,
+};
 #[cfg(feature = "plots")]
 pub use report::{Point, Series, recall_qps_plot, timeline_plot};
 pub use same_file::{check_no_input, is_same_file, real_path};

@@ -36,6 +36,32 @@ fn recall(base: &Vectors, at: usize, found: impl Fn(usize) -> Vec<f32>) -> f64 {
     hits.sum::<usize>() as f64 / (base.len() * at) as f64
 }
 
+/// Distances from `row` to all others that paths from the entry points lead to, ascending. The paths
+/// may cross the row's node, or not; a row with equals is always crossed.
+fn reached_without(index: &Index, base: &Vectors, (row, crosses): (usize, bool)) -> Vec<f32> {
+    let (repeated, row_id) = (index.repeated(), row as u32);
+    let is_alone = !repeated.contains(row_id) && repeated.copies_of(row_id).len() == 0;
+    let mut seen = vec![false; base.len()];
+    seen[row] = is_alone && !crosses;
+    let mut queue: Vec<u32> = index.entries().to_vec();
+    if is_alone && queue == [row_id] {
+        queue = index.neighbors(row).to_vec();
+    }
+    let mut found = Vec::new();
+    while let Some(node) = queue.pop() {
+        if !std::mem::replace(&mut seen[node as usize], true) {
+            queue.extend(index.neighbors(node as usize));
+            found.extend([node].into_iter().chain(repeated.copies_of(node)));
+        }
+    }
+    let others = found.into_iter().filter(|&other| other != row_id);
+    let distance =
+        |other: u32| reference::distance(Metric::L2, &base.row(row), &base.row(other as usize)) as f32;
+    let mut distances: Vec<f32> = others.map(distance).collect();
+    distances.sort_by(f32::total_cmp);
+    distances
+}
+
 fn check(what: &str, base: &Vectors, strategy: Strategy, graph: &KnnGraph) {
     let builder = Builder::new(strategy).device(Device::Cpu).sample(1000);
     let (index, stats) = builder.build_with_stats(base, Some(graph)).unwrap();
@@ -54,6 +80,15 @@ fn check(what: &str, base: &Vectors, strategy: Strategy, graph: &KnnGraph) {
     assert_eq!(report.unreachable, (n - reachable(&index)) as u64, "{what}");
     assert_eq!(report.reachable, reachable(&index) as f64 / n as f64, "{what}");
 
+    let mut edges_to = vec![0; n];
+    let is_node = |row: u32| !index.repeated().contains(row);
+    let nodes = (0..n as u32).filter(|&node| is_node(node));
+    nodes.clone().for_each(|node| {
+        index.neighbors(node as usize).iter().for_each(|&id| edges_to[id as usize] += 1);
+    });
+    let without = nodes.filter(|&node| edges_to[node as usize] == 0 && !index.entries().contains(&node));
+    assert_eq!(report.without_edges, without.count() as u64, "{what}");
+
     let knn = report.knn.unwrap();
     assert_eq!((knn.nodes, knn.k), (n, graph.k()));
     for (&at, &found) in &knn.recall {
@@ -65,12 +100,13 @@ fn check(what: &str, base: &Vectors, strategy: Strategy, graph: &KnnGraph) {
     let k = 10.min(n - 1);
     assert_eq!((search.queries, search.k, search.beam), (n, k, 100));
     for at in &search.beams {
-        let found = reference::search(Arc::clone(&index), base, base, (k + 1, at.beam)).unwrap();
-        let others = |row: usize| {
-            let pairs = found.ids(row).iter().zip(found.distances(row));
-            pairs.filter(|&(&id, _)| id as usize != row).map(|(_, &distance)| distance).collect()
-        };
-        assert_eq!(at.recall, recall(base, k, others), "{what}: recall at beam {}", at.beam);
+        // A beam of all rows finds all that the entry points lead to, and no more than if the row
+        // were there.
+        if at.beam >= n {
+            let reached = |crosses| recall(base, k, |row| reached_without(&index, base, (row, crosses)));
+            let bounds = reached(false)..=reached(true);
+            assert!(bounds.contains(&at.recall), "{what}: {} of {bounds:?} at {}", at.recall, at.beam);
+        }
         assert!(at.qps > 0.0 && at.qps.is_finite(), "{what}: {} queries per second", at.qps);
     }
     assert_eq!(search.beams.last().map(|last| (last.beam, last.recall)), Some((100, search.recall)));

@@ -224,7 +224,8 @@ mod tests {
         assert!(is_tight!(tagore_progress, context: Pointer) && is_tight!(tagore_update, fraction: f64));
         assert!(is_tight!(tagore_limits, reserved: i32) && is_tight!(tagore_row_sink, context: Pointer));
         assert!(
-            is_tight!(tagore_export_options, reserved: i32) && is_tight!(tagore_results, stream: Pointer)
+            is_tight!(tagore_export_options, reserved: i32)
+                && is_tight!(tagore_results, short_queries: Pointer)
         );
         assert!(is_tight!(tagore_searcher_options, rerank: usize));
         assert!(is_tight!(tagore_search_options, among: Pointer));

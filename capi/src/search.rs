@@ -1,14 +1,14 @@
 //! Searches: by index, and exact.
 
 use std::ffi::{c_char, c_void};
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::ptr;
 
 use tagore::{Compression, Device, DeviceMemory, DeviceResults, ExactSearch, Search, Searcher, Vectors};
 
 use crate::id_set::tagore_id_set;
 use crate::index::{metric_of, tagore_index, tagore_metric};
-use crate::pointers::{Context, handle, read, read_if, required, slots, structs, text_if, values};
+use crate::pointers::{Context, Struct, handle, read, read_if, required, slots, structs, text_if, values};
 use crate::progress::{tagore_progress, watched};
 use crate::status::{Failure, Result, call, free, make, tagore_status};
 use crate::vectors::{device_of, lent, tagore_matrix, tagore_memory, tagore_vectors};
@@ -97,9 +97,18 @@ pub struct tagore_results {
     /// the call waits for; null for the default stream. The answers are there when the call
     /// returns.
     pub stream: *mut c_void,
+    /// Null, or where tagore_search and tagore_search_one write the number of queries that found
+    /// fewer than k rows; they do not count answers that stay on a device.
+    pub short_queries: *mut usize,
 }
 
-structs!(tagore_searcher_options, tagore_search_options, tagore_exact_options, tagore_results);
+structs!(tagore_searcher_options, tagore_search_options, tagore_exact_options);
+
+// SAFETY: it begins with its size, and holds numbers and pointers.
+unsafe impl Struct for tagore_results {
+    const NAME: &str = "tagore_results";
+    const LEAST: usize = offset_of!(tagore_results, short_queries);
+}
 
 /// Where answers go.
 pub(crate) enum Room<'a> {
@@ -118,6 +127,7 @@ pub(crate) struct DeviceRoom {
 pub(crate) struct HostRoom<'a> {
     ids: &'a mut [MaybeUninit<u32>],
     distances: Option<&'a mut [MaybeUninit<f32>]>,
+    short_queries: &'a mut [MaybeUninit<usize>],
 }
 
 impl Room<'_> {
@@ -153,10 +163,16 @@ impl DeviceRoom {
 
 impl HostRoom<'_> {
     fn of(results: &tagore_results, needed: usize) -> Result<Self> {
-        let &tagore_results { ids, distances, .. } = results;
+        let &tagore_results { ids, distances, short_queries, .. } = results;
         let ids = slots(ids, needed, "ids")?;
         let distances = if distances.is_null() { None } else { Some(slots(distances, needed, "distances")?) };
-        Ok(Self { ids, distances })
+        let short_queries = slots(short_queries, usize::from(!short_queries.is_null()), "short_queries")?;
+        Ok(Self { ids, distances, short_queries })
+    }
+
+    /// Writes the number of queries that found too few rows, if it is wanted.
+    fn count(&mut self, short_queries: usize) {
+        self.short_queries.iter_mut().for_each(|slot| drop(slot.write(short_queries)));
     }
 
     /// Fills the slots of a query.
@@ -261,6 +277,7 @@ pub extern "C" fn tagore_search(
             let pairs = found.ids(query).iter().zip(found.distances(query));
             room.fill(query * options.k, options.k, pairs.map(|(&id, &distance)| (id, distance)));
         }
+        room.count(found.short());
         Ok(())
     })
 }
@@ -283,6 +300,7 @@ pub extern "C" fn tagore_search_one(
         };
         let found = searcher.search_one(query, options.search()?)?;
         room.fill(0, options.k, found.iter().map(|found| (found.id, found.distance)));
+        room.count(usize::from(found.len() < options.k));
         Ok(())
     })
 }

@@ -17,7 +17,7 @@ pub(crate) struct ReportOptions {
     /// File of the report as an HTML page with plots
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Fail if recall@10 at beam 100 is below X
+    /// Fail if recall@10 at beam 100 of rows left out of the search is below X
     #[arg(long, value_name = "X", value_parser = share)]
     min_recall: Option<f64>,
     /// Random nodes to measure recall on, as nodes of the k-NN graph and as queries
@@ -116,15 +116,26 @@ fn say(report: &Report, output: &Output) {
     if let Some(search) = &report.search {
         for at in &search.beams {
             output.say(format_args!(
-                "search    recall@{} {:.4} at beam {}, {} distances, {} QPS, {} queries",
+                "search    recall@{} {:.4} at beam {} over {} rows left out, {} distances, {} QPS",
                 search.k,
                 at.recall,
                 at.beam,
+                grouped(search.queries),
                 grouped(at.distances.round()),
-                grouped(at.qps.round()),
-                grouped(search.queries)
+                grouped(at.qps.round())
             ));
         }
+    }
+    if let Some(found) = &report.self_recall {
+        let kinds: Vec<String> =
+            found.kinds.iter().map(|(kind, share)| format!("{kind} {share:.4}")).collect();
+        output.say(format_args!(
+            "self      {:.4} of {} rows found by a search for the row itself at beam {} ({})",
+            found.recall,
+            grouped(found.queries),
+            found.beam,
+            kinds.join(", ")
+        ));
     }
     output.say(format_args!("degree    {:.2} on average, at most {}", report.mean_degree, report.max_degree));
     output.say(format_args!(

@@ -87,6 +87,8 @@ impl Args {
         let seconds = began.elapsed().as_secs_f64();
         let count = result.len() as f64;
         let distances = result.computed() as f64 / count.max(1.0);
+        let short = result.short();
+        let fewest = result.iter().map(Iterator::count).min().filter(|_| short > 0);
         let (device, device_seconds) = (searcher.runs_on().to_owned(), result.device_seconds());
         thread::scope(|scope| {
             // Nothing needs the device any more. To close it takes a while, as to write does.
@@ -111,10 +113,20 @@ impl Args {
                 self.output.display().to_string()
             }
         ));
+        if let Some(fewest) = fewest {
+            output.warn(format_args!(
+                "{} of {} queries found fewer than {} rows, {fewest} at least: no path of the index leads to more \
+                 (inspect says how many nodes are lost); groundtruth compares with every row",
+                grouped(short),
+                grouped(count),
+                self.k
+            ));
+        }
         output.event(&json!({
             "event": "search", "queries": count as u64, "k": self.k, "beam": beam,
             "device": device, "prepare": prepare, "seconds": seconds, "qps": count / seconds,
             "device_seconds": device_seconds, "device_qps": device_seconds.map(|seconds| count / seconds), "distances": distances,
+            "short": short,
         }));
         Ok(())
     }

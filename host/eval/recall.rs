@@ -266,6 +266,15 @@ impl KnnTruth {
         ks.iter().map(|&at| self.recall_at(at.min(most), sample.lists())).collect()
     }
 
+    /// The number of the `at` nearest neighbours of sampled node `place` in its list of distances,
+    /// nearest first.
+    pub(crate) fn hits_of(&self, place: usize, at: usize, list: &[f32]) -> usize {
+        match at {
+            0 => 0,
+            _ => hits(&list[..at.min(list.len())], key::distance(self.keys[place * self.k + at - 1])),
+        }
+    }
+
     /// The recall at `at` of one list of distances per node, nearest first.
     pub(crate) fn recall_at(&self, at: usize, lists: impl Iterator<Item = impl AsRef<[f32]>>) -> f64 {
         if at == 0 {

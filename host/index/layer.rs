@@ -167,6 +167,10 @@ impl Graph for Layer {
     fn neighbors(&self, node: u32) -> &[u32] {
         self.place(node).map_or(&[], |place| Self::neighbors(self, place))
     }
+
+    fn degree(&self) -> usize {
+        self.degree
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,11 @@ use super::{Layer, Spots};
 /// A graph to search.
 pub(crate) trait Graph: Sync {
     fn neighbors(&self, node: u32) -> &[u32];
+
+    /// Most neighbours of a node, if there is a limit.
+    fn degree(&self) -> usize {
+        usize::MAX
+    }
 }
 
 /// The start of searches of a graph.

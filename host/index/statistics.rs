@@ -1,6 +1,6 @@
 //! Statistics of a graph.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,9 @@ pub struct Statistics {
 
 /// Fewest nodes counted per thread.
 const AT_ONCE: usize = 4096;
+
+/// Edges to a node are counted up to this number.
+const COUNTED: u8 = 16;
 
 /// Longest row whose ids are compared with one another, many at a time; a longer one is sorted.
 const COMPARED: usize = 96;
@@ -103,6 +106,41 @@ impl Index {
             duplicate_edges,
             unreachable: unreachable.map_or_else(|| self.unreachable(progress), Ok)?,
         })
+    }
+
+    /// The number of edges to each node from others, counted up to [`COUNTED`].
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub(crate) fn edges_to(&self, progress: &Progress) -> Result<Vec<u8>> {
+        let counts: Vec<AtomicU8> = (0..self.len()).map(|_| AtomicU8::new(0)).collect();
+        let count = |node: usize| {
+            progress.check()?;
+            // The row of a repeated row is that of its first row.
+            if self.repeated().contains(node as u32) {
+                return Ok(());
+            }
+            let ids = self.neighbors(node).iter().map(|&id| id as usize).filter(|&id| id != node);
+            // An unknown id, in a damaged index, leads nowhere.
+            for edges in ids.filter_map(|id| counts.get(id)) {
+                // Most counts are full soon, and a load is cheaper than a write.
+                let _ = edges.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |edges| {
+                    (edges < COUNTED).then_some(edges + 1)
+                });
+            }
+            Ok(())
+        };
+        (0..self.len()).into_par_iter().with_min_len(AT_ONCE).try_for_each(count)?;
+        Ok(counts.into_iter().map(AtomicU8::into_inner).collect())
+    }
+
+    /// Counts the nodes without edges to them, entry points apart.
+    pub(crate) fn without_edges(&self, edges_to: &[u8]) -> u64 {
+        let mut is_entry = vec![false; self.len()];
+        self.first_nodes().iter().for_each(|&node| is_entry[node as usize] = true);
+        let is_node = |row: u32| !self.repeated().contains(row) && !self.is_left_out(row);
+        let without = (0..self.len()).filter(|&node| edges_to[node] == 0 && !is_entry[node]);
+        without.filter(|&node| is_node(node as u32)).count() as u64
     }
 
     /// Counts the nodes that no path from the entry points reaches. A repeated row is reached with

@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 
 use super::chart::{STYLE, escaped};
 use super::recall_qps::{self, Point, Series};
-use super::{
-    BeamQuality, BuildCost, LEAST_REACHABLE, LEAST_RECALL, Report, SearchQuality, StageCost, degrees,
-    timeline,
-};
+use super::warnings::{LEAST_REACHABLE, LEAST_RECALL, LEAST_SELF_RECALL};
+use super::{BeamQuality, BuildCost, Report, SearchQuality, SelfRecall, StageCost, degrees, timeline};
 use crate::Result;
 use crate::text::grouped;
 
@@ -67,14 +65,18 @@ fn figures(report: &Report) -> String {
             if note.is_empty() { note.to_owned() } else { format!("<span class=\"bad\">{note}</span>") };
         format!("<div><dt>{name}</dt><dd>{value}{note}</dd></div>\n")
     };
-    let recall = |name: &str, recall: f64| {
-        let note = if recall < LEAST_RECALL { format!("below {LEAST_RECALL}") } else { String::new() };
+    let recall_of = |name: &str, recall: f64, least: f64| {
+        let note = if recall < least { format!("below {least}") } else { String::new() };
         figure(name, &format!("{recall:.4}"), &note)
     };
+    let recall = |name: &str, found: f64| recall_of(name, found, LEAST_RECALL);
     let mut figures = String::new();
     if let Some(SearchQuality { k, beam, recall: found, qps, .. }) = &report.search {
         figures += &recall(&format!("recall@{k} at beam {beam}"), *found);
         figures += &figure(&format!("queries per second at beam {beam}"), &grouped(qps.round()), "");
+    }
+    if let Some(SelfRecall { recall: found, .. }) = &report.self_recall {
+        figures += &recall_of("rows found by a search for the row itself", *found, LEAST_SELF_RECALL);
     }
     if let Some(knn) = &report.knn {
         for (k, found) in &knn.recall {
@@ -110,7 +112,7 @@ fn searches(search: &SearchQuality, index: &str) -> Result<String> {
     let names = ["beam", &format!("recall@{k}"), "queries per second", "distances per query"];
     let head = row(names.map(|name| format!("<th class=\"n\">{name}</th>")));
     Ok(format!(
-        "<section><h2>{queries} searches on {}</h2>\n{plot}\n<div class=\"wide\"><table>\n{head}{rows}</table></div>\n\
+        "<section><h2>{queries} searches for rows left out, throughput on {}</h2>\n{plot}\n<div class=\"wide\"><table>\n{head}{rows}</table></div>\n\
          </section>\n",
         escaped(device)
     ))

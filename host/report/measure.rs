@@ -1,10 +1,16 @@
 //! Recall and throughput of an index, and recall of its k-NN graph, over a sample.
+//!
+//! Rows of the base as queries flatter an index, whose edges lead to each of them. So the searches
+//! that tell recall leave their row out: they neither enter it nor follow its edges. No kernel does
+//! that, so they run on the CPU. Throughput is that of searches on the device of the index, which
+//! run meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{BeamQuality, KnnQuality, SearchQuality};
+use super::self_recall::{self, SelfRecall, Spread};
+use super::{BeamQuality, KnnQuality, SearchQuality, Trapped};
 use crate::build::estimate::{self, SEARCHES};
 use crate::descent::{KnnSample, sampled};
 use crate::eval::KnnTruth;
@@ -12,16 +18,22 @@ use crate::held::Held;
 use crate::outofcore::Limits;
 use crate::search::Engine;
 use crate::search::exact::ExactSearch;
+use crate::vectors::queries::Queries;
 use crate::vectors::shape::device_type;
 use crate::vectors::space::Space;
-use crate::{DataShape, Device, Index, Progress, ResidentIndex, Result, Search, Vectors};
+use crate::{
+    DataShape, Device, Error, Index, Metric, Progress, ResidentIndex, Result, Search, SearchResult, Vectors,
+};
 
 /// Neighbours per query.
-const K: usize = 10;
+pub(super) const K: usize = 10;
 
 /// Beams; the report judges the index at the last.
 const BEAMS: [usize; 3] = [20, 50, BEAM];
-const BEAM: usize = 100;
+pub(super) const BEAM: usize = 100;
+
+/// The CPU, as an engine names it.
+const CPU: &str = "cpu";
 
 /// Settings of a report's measurements.
 #[derive(Clone, Debug)]
@@ -73,12 +85,7 @@ impl Measure {
     }
 
     /// The recall of `lists` and of searches, both from one exact search.
-    pub(super) fn quality(
-        &self,
-        index: &Index,
-        base: &Vectors,
-        lists: &KnnSample,
-    ) -> Result<(Option<KnnQuality>, Option<SearchQuality>)> {
+    pub(super) fn quality(&self, index: &Index, base: &Vectors, lists: &KnnSample) -> Result<Quality> {
         let [exactly, by_index] = self.progress.parts([index.len() as f64, SEARCHES]);
         let engine = Engine::new(Held::Borrowed(index), Held::Borrowed(base), &self.progress.unwatched())?;
         let bytes = self.device_bytes(index, base, engine.space())?;
@@ -101,9 +108,9 @@ impl Measure {
         let space = part.as_ref().unwrap_or(engine.space());
         let n = space.len();
         let has_lists = !lists.nodes().is_empty();
-        let nodes = if has_lists { lists.nodes().to_vec() } else { sampled(n, self.nodes, self.seed) };
-        if nodes.is_empty() {
-            return Ok((None, None));
+        let sample = if has_lists { lists.nodes().to_vec() } else { sampled(n, self.nodes, self.seed) };
+        if sample.is_empty() {
+            return Ok(Quality::default());
         }
         let k = K.min(n - 1);
         let deepest = k.max(lists.k());
@@ -114,18 +121,54 @@ impl Measure {
         if let (Some(there), None) = (engine.base_on(self.exact_on), &part) {
             exact = exact.there(Arc::clone(there));
         }
-        let truth = KnnTruth::of_nodes(space, nodes.clone(), deepest, &exact)?;
+        let nodes: Vec<u32> = match rows {
+            Some(rows) => sample.iter().map(|&node| rows[node as usize]).collect(),
+            None => sample.clone(),
+        };
+        let selected = base.select(&nodes)?;
+        let queries = engine.space().queries(&selected, &self.progress.unwatched())?;
+        let searches = Searches { engine: &engine, queries: &queries, nodes: &nodes, k };
+        let unwatched = self.progress.unwatched();
+        let truth = || KnnTruth::of_nodes(space, sample, deepest, &exact);
+        let (truth, on_host, timed) = if engine.runs_on() == CPU {
+            let truth = truth()?;
+            (truth, self.on_host(&searches, &by_index)?, None)
+        } else {
+            // The CPU works beside the device.
+            let mut on_host = Err(Error::Cancelled);
+            let on_device = rayon::in_place_scope(|scope| {
+                scope.spawn(|_| on_host = self.on_host(&searches, &unwatched));
+                Ok::<_, Error>((truth()?, searches.timed(&by_index)?))
+            });
+            let (truth, timed) = on_device?;
+            (truth, on_host?, Some(timed))
+        };
         let knn = has_lists.then(|| {
             let ks = [K.min(lists.k()), lists.k()];
             let recall: BTreeMap<_, _> = ks.into_iter().zip(truth.recall_of_sample(lists, &ks)).collect();
             KnnQuality { nodes: nodes.len(), k: lists.k(), recall }
         });
-        let nodes: Vec<u32> = match rows {
-            Some(rows) => nodes.iter().map(|&node| rows[node as usize]).collect(),
-            None => nodes,
-        };
-        let search = search(&engine, &base.select(&nodes)?, (&nodes, &truth), k, &by_index)?;
-        Ok((knn, Some(search)))
+        let OnHost { found, edges_to, spread } = on_host;
+        let search = searches.judge(&found, timed.as_deref(), &truth);
+        let common_direction = (index.metric() == Metric::InnerProduct).then_some(spread.common);
+        let sample = (&edges_to[..], &spread.far[..]);
+        let self_recall = self_recall::measure(&engine, sample, self.seed, &unwatched)?;
+        Ok(Quality {
+            knn,
+            search: Some(search),
+            self_recall: Some(self_recall),
+            common_direction,
+            edges_to: Some(edges_to),
+        })
+    }
+
+    /// The work of the CPU.
+    fn on_host(&self, searches: &Searches<'_, '_>, progress: &Progress) -> Result<OnHost> {
+        searches.engine.space().vectors().on_host()?;
+        let found = searches.without_rows(progress)?;
+        let edges_to = searches.engine.index().edges_to(progress)?;
+        let spread = Spread::of(searches.engine.space(), self.seed, progress)?;
+        Ok(OnHost { found, edges_to, spread })
     }
 
     /// Bytes of index and base on a device.
@@ -154,40 +197,107 @@ impl Measure {
     }
 }
 
-/// Searches for `nodes` at every beam.
-fn search(
-    engine: &Engine<'_>,
-    rows: &Vectors,
-    (nodes, truth): (&[u32], &KnnTruth),
+/// What searches of an index tell.
+#[derive(Default)]
+pub(super) struct Quality {
+    pub knn: Option<KnnQuality>,
+    pub search: Option<SearchQuality>,
+    pub self_recall: Option<SelfRecall>,
+    pub common_direction: Option<f64>,
+    /// Edges to each node, if they were counted ([`Index::edges_to`]).
+    pub edges_to: Option<Vec<u8>>,
+}
+
+/// Results of the CPU.
+struct OnHost {
+    /// Results and seconds at each beam.
+    found: Vec<(SearchResult, f64)>,
+    edges_to: Vec<u8>,
+    spread: Spread,
+}
+
+/// Searches for rows of the base at each beam.
+struct Searches<'a, 'e> {
+    engine: &'a Engine<'e>,
+    queries: &'a Queries<'a>,
+    /// The row of each query.
+    nodes: &'a [u32],
     k: usize,
-    progress: &Progress,
-) -> Result<SearchQuality> {
-    let queries = engine.space().queries(rows, &progress.unwatched())?;
-    let at = |(beam, progress): (usize, Progress)| {
-        // One more neighbour, for the query itself.
-        let began = Instant::now();
-        let found = engine.run(&queries, Search::new(k + 1).beam(beam), &progress)?;
-        let seconds = began.elapsed().as_secs_f64();
-        let count = nodes.len() as f64;
-        let others = nodes.iter().enumerate().map(|(query, &node)| {
-            let pairs = found.ids(query).iter().zip(found.distances(query));
-            let others = pairs.filter(|&(&id, _)| id != node).map(|(_, &distance)| distance);
-            others.collect::<Vec<f32>>()
-        });
-        let recall = truth.recall_at(k, others);
-        Ok(BeamQuality { beam, recall, qps: count / seconds, distances: found.computed() as f64 / count })
-    };
-    let parts = progress.parts(BEAMS.map(|beam| beam as f64));
-    let beams = BEAMS.into_iter().zip(parts).map(at).collect::<Result<Vec<_>>>()?;
-    let (recall, qps) = beams.last().map_or((1.0, 0.0), |judged| (judged.recall, judged.qps));
-    let device = engine.runs_on().to_owned();
-    Ok(SearchQuality { queries: nodes.len(), k, beam: BEAM, recall, qps, device, beams })
+}
+
+impl Searches<'_, '_> {
+    /// Searches on the CPU as if the row of each query were not in the base.
+    fn without_rows(&self, progress: &Progress) -> Result<Vec<(SearchResult, f64)>> {
+        let at = |(beam, progress): (usize, Progress)| {
+            let (search, began) = (Search::new(self.k).beam(beam), Instant::now());
+            let found = self.engine.run_without_rows((self.queries, self.nodes), search, &progress)?;
+            Ok((found, began.elapsed().as_secs_f64()))
+        };
+        let parts = progress.parts(BEAMS.map(|beam| beam as f64));
+        BEAMS.into_iter().zip(parts).map(at).collect()
+    }
+
+    /// Distances and seconds of plain searches on the device of the engine.
+    fn timed(&self, progress: &Progress) -> Result<Vec<(u64, f64)>> {
+        let at = |(beam, progress): (usize, Progress)| {
+            let began = Instant::now();
+            let found = self.engine.run(self.queries, Search::new(self.k).beam(beam), &progress)?;
+            Ok((found.computed(), began.elapsed().as_secs_f64()))
+        };
+        let parts = progress.parts(BEAMS.map(|beam| beam as f64));
+        BEAMS.into_iter().zip(parts).map(at).collect()
+    }
+
+    /// The quality of the results `found` on the CPU; `timed` tells the throughput of a device.
+    fn judge(
+        &self,
+        found: &[(SearchResult, f64)],
+        timed: Option<&[(u64, f64)]>,
+        truth: &KnnTruth,
+    ) -> SearchQuality {
+        let (k, count) = (self.k, self.nodes.len() as f64);
+        let others = |found: &SearchResult, query: usize| -> Vec<(u32, f32)> {
+            let pairs = found.ids(query).iter().copied().zip(found.distances(query).iter().copied());
+            pairs.filter(|&(id, _)| id != self.nodes[query]).take(k).collect()
+        };
+        let distances = |found: &SearchResult, query| -> Vec<f32> {
+            others(found, query).into_iter().map(|(_, distance)| distance).collect()
+        };
+        let at = |(place, (found, seconds)): (usize, &(SearchResult, f64))| {
+            let lists = (0..self.nodes.len()).map(|query| distances(found, query));
+            let recall = truth.recall_at(k, lists);
+            let own = || (found.computed(), *seconds);
+            let (computed, seconds) = timed.map_or_else(own, |timed| timed[place]);
+            BeamQuality {
+                beam: BEAMS[place],
+                recall,
+                qps: count / seconds,
+                distances: computed as f64 / count,
+            }
+        };
+        let beams: Vec<BeamQuality> = found.iter().enumerate().map(at).collect();
+        let (recall, qps) = beams.last().map_or((1.0, 0.0), |judged| (judged.recall, judged.qps));
+        let mut trapped = Trapped::default();
+        if let Some((found, _)) = found.last() {
+            for query in 0..self.nodes.len() {
+                let hits = truth.hits_of(query, k, &distances(found, query));
+                if 2 * hits < k {
+                    let ids: Vec<u32> = others(found, query).into_iter().map(|(id, _)| id).collect();
+                    trapped.add(self.engine.space(), self.nodes[query], &ids);
+                }
+            }
+        }
+        let device = self.engine.runs_on().to_owned();
+        SearchQuality { queries: self.nodes.len(), k, beam: BEAM, recall, qps, device, beams, trapped }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Builder, Report, Strategy, Synth};
+    use crate::index::{Graph, Layer};
+    use crate::search::bridge::Bridges;
+    use crate::{Builder, Neighbor, Report, Strategy, Synth};
 
     #[test]
     fn searches_leave_half_of_the_device_memory_to_exact_search() {
@@ -210,5 +320,71 @@ mod tests {
         let (on_gpu, on_cpu) = (recall(2 * bytes), recall(2 * bytes - 1));
         assert_eq!([on_gpu.device.as_str(), on_cpu.device.as_str()], ["emulated", "cpu"]);
         assert_eq!(on_gpu.recall, on_cpu.recall);
+    }
+
+    /// The row of `at` without `node`, with bridges in its place.
+    fn cut(space: &Space<'_>, (graph, growth): (&impl Graph, Option<f32>), at: u32, node: u32) -> Vec<u32> {
+        let row = graph.neighbors(at);
+        if at == node {
+            return Vec::new();
+        }
+        let mut bridges = Bridges::default();
+        let bridges = if row.contains(&node) { bridges.of(space, (graph, growth), (at, node)) } else { &[] };
+        row.iter().copied().filter(|&id| id != node).chain(bridges.iter().copied()).collect()
+    }
+
+    /// The index without `node`, in its layers too.
+    fn without(index: &Index, base: &Vectors, node: u32) -> Index {
+        let space = Space::new(base, index.metric(), &Progress::silent()).unwrap();
+        let growth = index.start().growth;
+        let rows: Vec<Vec<u32>> =
+            (0..index.len() as u32).map(|at| cut(&space, (index, growth), at, node)).collect();
+        let layers = index.layers().iter().map(|layer| {
+            let degree = layer.padded_rows().len() / layer.nodes().len();
+            let padded = layer.nodes().iter().flat_map(|&at| {
+                let mut row = cut(&space, (layer, growth), at, node);
+                row.resize(degree, u32::MAX);
+                row
+            });
+            Layer::new(layer.nodes().to_vec(), degree, padded.collect(), layer.beam())
+        });
+        let layers: Vec<Layer> = layers.collect();
+        let entries = match index.entries() {
+            // A search that would start at the node alone starts at its neighbours.
+            [only] if *only == node => match layers.last() {
+                Some(_) => Graph::neighbors(index.layers().last().unwrap(), node).to_vec(),
+                None => index.neighbors(node as usize).to_vec(),
+            },
+            entries => entries.iter().copied().filter(|&id| id != node).collect(),
+        };
+        let description = index.description().clone();
+        Index::from_rows(description, base, &rows, entries).unwrap().with_layers(layers, growth)
+    }
+
+    #[test]
+    fn a_search_without_a_row_is_one_of_the_graph_without_it() {
+        let base = Synth::new(400, 8, 1).unwrap().base();
+        let plain = Builder::new(Strategy::nsg()).knn(20).device(Device::Cpu).build(&base).unwrap();
+        assert!(plain.start().growth.is_some() && plain.layers().is_empty());
+        let nodes: Vec<u32> = (0..400).step_by(4).collect();
+        let next = |place: usize| [nodes[(place + 1) % nodes.len()], nodes[(place + 7) % nodes.len()]];
+        let edges = (0..nodes.len()).flat_map(next).collect();
+        let layered = plain.clone().with_layers(vec![Layer::new(nodes, 2, edges, 4)], plain.start().growth);
+        let silent = Progress::silent();
+        for index in [plain, layered] {
+            let engine = Engine::new(Held::Borrowed(&index), Held::Borrowed(&base), &silent).unwrap();
+            let rows: Vec<u32> = (0..400).step_by(7).chain(index.entries().iter().copied()).collect();
+            let selected = base.select(&rows).unwrap();
+            let queries = engine.space().queries(&selected, &silent).unwrap();
+            let search = Search::new(10).beam(20);
+            let found = engine.run_without_rows((&queries, &rows), search, &silent).unwrap();
+            for (query, &row) in rows.iter().enumerate() {
+                let other = without(&index, &base, row);
+                let other = Engine::new(Held::Borrowed(&other), Held::Borrowed(&base), &silent).unwrap();
+                let expected = other.run_one(&base.row(row as usize), search).unwrap();
+                let neighbors: Vec<Neighbor> = found.neighbors(query).take(10).collect();
+                assert_eq!(neighbors, expected, "row {row}, {} layers", index.layers().len());
+            }
+        }
     }
 }

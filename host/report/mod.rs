@@ -12,8 +12,10 @@ mod measure;
 mod recall_qps;
 #[cfg(feature = "plots")]
 mod scale;
+mod self_recall;
 #[cfg(feature = "plots")]
 mod timeline;
+mod warnings;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,19 +25,17 @@ use serde::Serialize;
 
 pub use cost::{BuildCost, StageCost};
 pub use measure::Measure;
+use measure::Quality;
 #[cfg(feature = "plots")]
 pub use recall_qps::{Point, Series, recall_qps_plot};
+pub use self_recall::SelfRecall;
 #[cfg(feature = "plots")]
 pub use timeline::timeline_plot;
 
 use crate::atomic_file::AtomicFile;
 use crate::descent::KnnSample;
-use crate::text::grouped;
-use crate::{ElementType, Error, Index, Metric, Result, Vectors, gpu};
-
-/// Thresholds of the warnings: share of reachable nodes, and recall.
-const LEAST_REACHABLE: f64 = 0.999;
-const LEAST_RECALL: f64 = 0.9;
+use crate::vectors::space::Space;
+use crate::{ElementType, Error, Index, Result, Vectors, gpu};
 
 /// Quality and build cost of an index. The JSON keys are those of `docs/report.md`.
 ///
@@ -91,10 +91,17 @@ pub struct Report {
     pub unreachable: u64,
     /// Share of reachable nodes, 0 to 1.
     pub reachable: f64,
+    /// Nodes without edges to them, entry points apart.
+    pub without_edges: u64,
     /// Quality of the k-NN graph under the index, if a sample of its lists was kept.
     pub knn: Option<KnnQuality>,
     /// Quality of searches, if the base was given.
     pub search: Option<SearchQuality>,
+    /// The share of a sample of rows that a search for the row finds, if the base was given.
+    pub self_recall: Option<SelfRecall>,
+    /// Inner product: the squared norm of the mean of the rows, as a share of their mean squared
+    /// norm. The more of it, the more alike are the products of a query.
+    pub common_direction: Option<f64>,
     /// Seconds spent on this report.
     pub seconds: f64,
     /// Cost of the build, for an index just built.
@@ -112,7 +119,8 @@ pub struct KnnQuality {
     pub recall: BTreeMap<usize, f64>,
 }
 
-/// Quality of searches. Queries are random rows of the base; a query is not its own neighbour.
+/// Quality of searches. Queries are random rows of the base, and the search of each leaves its row
+/// out: recall is that of new queries of the same data.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SearchQuality {
     /// Number of queries.
@@ -125,10 +133,48 @@ pub struct SearchQuality {
     pub recall: f64,
     /// Queries per second at that beam.
     pub qps: f64,
-    /// Device of the searches, such as `cpu` or `cuda:0`.
+    /// Device of `qps` and `distances`, such as `cpu` or `cuda:0`.
     pub device: String,
     /// Results of all beams.
     pub beams: Vec<BeamQuality>,
+    /// Searches at the last beam that ended in a wrong place.
+    pub trapped: Trapped,
+}
+
+/// Searches that find less than half of the neighbours, and whose results lie much nearer to each
+/// other than to the query.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Trapped {
+    /// Searches that end among equal rows.
+    pub equal: usize,
+    /// Searches that end in a dense spot of the base.
+    pub dense: usize,
+    /// A row of the first such place.
+    pub row: Option<u32>,
+}
+
+impl Trapped {
+    /// Squared distances of results to each other, as a share of those to the query: at most of a
+    /// dense spot, and of equal rows after rounding.
+    const DENSE: f32 = 4e-4;
+    const EQUAL: f32 = 1e-9;
+
+    /// Counts the search for row `query` of the base that found the rows `ids`.
+    fn add(&mut self, space: &Space<'_>, query: u32, ids: &[u32]) {
+        let (first, mut distances) = (ids.first().copied(), Vec::new());
+        let Some(row) = first.filter(|_| ids.len() > 1 && !ids.contains(&u32::MAX)) else { return };
+        space.rule_distances(row, ids, &mut distances);
+        let wide = distances.iter().copied().fold(0.0, f32::max);
+        space.rule_distances(query, &[row], &mut distances);
+        let [away] = distances[..] else { return };
+        let place = match wide {
+            _ if wide <= Self::EQUAL * away => &mut self.equal,
+            _ if wide <= Self::DENSE * away => &mut self.dense,
+            _ => return,
+        };
+        *place += 1;
+        self.row.get_or_insert(row);
+    }
 }
 
 /// Quality of searches at one beam.
@@ -161,9 +207,11 @@ impl Report {
         let mut counted = Err(Error::Cancelled);
         let judged = rayon::in_place_scope(|scope| {
             scope.spawn(|_| counted = index.statistics_beside(measure.unreachable, &measure.progress));
-            base.map_or(Ok((None, None)), |base| measure.quality(index, base, knn))
+            base.map_or(Ok(Quality::default()), |base| measure.quality(index, base, knn))
         });
-        let (statistics, (knn, search)) = (counted?, judged?);
+        let (statistics, quality) = (counted?, judged?);
+        let Quality { knn, search, self_recall, common_direction, edges_to } = quality;
+        let edges_to = edges_to.map_or_else(|| index.edges_to(&measure.progress), Ok)?;
         let (description, base) = (index.description(), index.fingerprint());
         let n = index.len();
         Ok(Self {
@@ -186,42 +234,14 @@ impl Report {
             duplicate_edges: statistics.duplicate_edges,
             unreachable: statistics.unreachable,
             reachable: (n as u64 - statistics.unreachable) as f64 / n as f64,
+            without_edges: index.without_edges(&edges_to),
             knn,
             search,
+            self_recall,
+            common_direction,
             seconds: began.elapsed().as_secs_f64(),
             build: None,
         })
-    }
-
-    /// Warnings, one sentence each: the fault, its effect and the remedy. They cover more than one
-    /// unreachable node in 1,000, and recall@10 below 0.9 at beam 100.
-    pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if self.reachable < LEAST_REACHABLE {
-            let effect = if self.metric == Metric::InnerProduct.name() {
-                "under inner product most of them are short, the answer to hardly any query; for directions \
-                 alone, build with cosine"
-            } else {
-                "no search finds them; build nsg, vamana or nssg instead, or raise the degree"
-            };
-            let (unreachable, n) = (grouped(self.unreachable), grouped(self.n));
-            warnings.push(format!("{unreachable} of {n} nodes cannot be reached: {effect}"));
-        }
-        if let Some(search) = self.search.as_ref().filter(|search| search.recall < LEAST_RECALL) {
-            let SearchQuality { k, beam, recall, .. } = search;
-            let has_poor_lists =
-                |knn: &KnnQuality| knn.recall.get(&knn.k).is_some_and(|&recall| recall < LEAST_RECALL);
-            let remedy = if self.knn.as_ref().is_some_and(has_poor_lists) {
-                "its k-NN graph is poor: run more iterations of descent, or raise knn"
-            } else {
-                "search with a wider beam, or raise the degree"
-            };
-            warnings.push(format!(
-                "searches at beam {beam} find {:.1} % of the {k} nearest: {remedy}",
-                100.0 * recall
-            ));
-        }
-        warnings
     }
 
     /// Writes the report as JSON.

@@ -4,6 +4,7 @@ use tagore_device::key::{self, Key, NONE};
 use tagore_device::search::beam::stop::Stop;
 
 use super::breadth::Breadth;
+use super::bridge::Bridges;
 use super::visited::Visited;
 use crate::index::{Graph, Layer, Spots, Start};
 use crate::vectors::space::{Query, Space};
@@ -19,6 +20,13 @@ pub(crate) struct BeamSearch {
     fresh: Vec<u32>,
     distances: Vec<f32>,
     computed: u64,
+    /// A node that the search leaves out, if any.
+    without: Option<u32>,
+    /// Whether bridges replace the edges to it.
+    is_bridged: bool,
+    bridges: Bridges,
+    /// The growth of the distances of the graph being searched, if it is known.
+    growth: Option<f32>,
 }
 
 #[derive(Clone, Copy)]
@@ -67,7 +75,8 @@ impl BeamSearch {
         mut on_visit: impl FnMut(Key),
     ) {
         let BeamTask { query, start, limits } = task;
-        self.visited.clear();
+        self.growth = start.growth;
+        self.forget();
         self.beam.clear();
         let mut layers = start.layers.iter().rev();
         if let Some(top) = layers.next() {
@@ -110,6 +119,21 @@ impl BeamSearch {
         }
     }
 
+    /// Sets the node that searches leave out, as if the graph were without it: it is neither found
+    /// nor expanded, and [bridges](super::bridge) may replace the edges to it. A search that would
+    /// start there alone starts at its neighbours.
+    pub(super) fn leave_out(&mut self, node: Option<u32>, is_bridged: bool) {
+        (self.without, self.is_bridged) = (node, is_bridged);
+    }
+
+    /// Empties the set of visited nodes, but for the node that is left out.
+    fn forget(&mut self) {
+        self.visited.clear();
+        if let Some(node) = self.without {
+            self.visited.insert(node);
+        }
+    }
+
     fn walk_layer(&mut self, space: &Space<'_>, layer: &Layer, query: Query<'_>) {
         let Breadth { kept: beam, stop, .. } = Breadth::of_layer(layer.beam(), space.metric());
         self.walk(space, layer, query, BeamLimits { stop, ..BeamLimits::all_of(beam) }, &mut |_| ());
@@ -117,7 +141,7 @@ impl BeamSearch {
 
     /// Starts the next layer's beam with the results of this one, up to `width` nodes.
     fn keep(&mut self, width: usize) {
-        self.visited.clear();
+        self.forget();
         self.beam.truncate(width);
         for slot in &mut self.beam {
             slot.expanded = false;
@@ -137,6 +161,9 @@ impl BeamSearch {
     ) {
         let norm = if limits.stop.takes_norm() { space.norm(query) } else { 0.0 };
         let stop = limits.stop.of_query(norm);
+        if let (true, Some(node)) = (self.beam.is_empty(), self.without) {
+            self.visit(space, query, graph.neighbors(node), limits.beam, on_visit);
+        }
         let mut cursor = 0;
         for _ in 0..limits.expansions {
             let Some(next) = self.beam[cursor..].iter().position(|slot| !slot.expanded) else {
@@ -148,8 +175,15 @@ impl BeamSearch {
                 break;
             }
             self.beam[current].expanded = true;
-            let neighbors = graph.neighbors(self.beam[current].key as u32);
-            let lowest = self.visit(space, query, neighbors, limits.beam, on_visit);
+            let node = self.beam[current].key as u32;
+            let neighbors = graph.neighbors(node);
+            let mut lowest = self.visit(space, query, neighbors, limits.beam, on_visit);
+            if let Some(gone) = self.without.filter(|gone| self.is_bridged && neighbors.contains(gone)) {
+                let mut bridges = std::mem::take(&mut self.bridges);
+                let ids = bridges.of(space, (graph, self.growth), (node, gone));
+                lowest = lowest.min(self.visit(space, query, ids, limits.beam, on_visit));
+                self.bridges = bridges;
+            }
             cursor = if lowest <= current { lowest } else { current + 1 };
         }
     }

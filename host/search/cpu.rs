@@ -25,12 +25,20 @@ impl Graph for Index {
     fn neighbors(&self, node: u32) -> &[u32] {
         Self::neighbors(self, node as usize)
     }
+
+    fn degree(&self) -> usize {
+        self.max_degree()
+    }
 }
 
 /// How searches walk.
 #[derive(Clone, Copy)]
 pub(super) struct Walk<'a> {
     pub breadth: Breadth,
+    /// The node that the search of each query leaves out, or `u32::MAX`; empty if none does.
+    pub without: &'a [u32],
+    /// Whether bridges replace the edges to it.
+    pub is_bridged: bool,
     /// The codes that take the place of the vectors, if any; not for queries that they do not hold.
     pub on_codes: Option<OnCodes<'a>>,
 }
@@ -66,9 +74,12 @@ impl Prepared<'_> {
             || self.pool.take(),
             |scratch, query, row| {
                 let before = scratch.computed();
+                let without = walk.without.get(query as usize).copied();
+                scratch.search.leave_out(without.filter(|&node| node != u32::MAX), walk.is_bridged);
                 if !self.walk(queries.query(query as usize), answer, walk, scratch) {
                     short.lock().unwrap_or_else(PoisonError::into_inner).push(query);
                 }
+                scratch.search.leave_out(None, false);
                 fill(row, &scratch.rows);
                 computed.fetch_add(scratch.computed() - before, Ordering::Relaxed);
             },
@@ -114,7 +125,7 @@ impl Prepared<'_> {
         &self,
         query: Query<'_>,
         answer: &Answer<'_>,
-        Walk { breadth: Breadth { kept, stop, .. }, on_codes }: Walk<'_>,
+        Walk { breadth: Breadth { kept, stop, .. }, on_codes, .. }: Walk<'_>,
         scratch: &mut Scratch,
     ) -> bool {
         let Scratch { search, code, reranked, rows, .. } = scratch;

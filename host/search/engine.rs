@@ -24,6 +24,9 @@ use crate::vectors::space::Space;
 use crate::vectors::{Access, DeviceResults};
 use crate::{Device, Error, IdSet, Progress, Result, Vectors};
 
+/// The kind whose edges lead both ways: an edge to a node is the node's own, and goes with it.
+const UNDIRECTED: &str = "dpg";
+
 /// Queries per batch on a GPU unless set.
 const BATCH: usize = 1 << 16;
 
@@ -148,7 +151,7 @@ impl<'a> Engine<'a> {
         self.gpus().and_then(|gpus| gpus.first().device_name())
     }
 
-    pub(super) fn index(&self) -> &Index {
+    pub(crate) fn index(&self) -> &Index {
         &self.prepared.index
     }
 
@@ -204,13 +207,17 @@ impl<'a> Engine<'a> {
     /// allocated.
     fn walk(&self, search: &Search<'_>, beam: usize, progress: Option<&Progress>) -> Result<Walk<'_>> {
         let breadth = self.breadth(search, beam);
-        let Some(coded) = &self.coded else { return Ok(Walk { breadth, on_codes: None }) };
+        let Some(coded) = &self.coded else {
+            return Ok(Walk { breadth, without: &[], is_bridged: false, on_codes: None });
+        };
         let codes = match progress {
             Some(progress) => coded.of(&self.prepared.space, progress),
             None => coded.of(&self.prepared.space, &Progress::silent()),
         }?;
         Ok(Walk {
             breadth,
+            without: &[],
+            is_bridged: false,
             on_codes: Some(OnCodes { coded, codes, reranked: search.reranked(breadth.kept, self.rerank) }),
         })
     }
@@ -224,6 +231,32 @@ impl<'a> Engine<'a> {
     ) -> Result<SearchResult> {
         let found = self.find(queries, search, progress)?;
         SearchResult::new(search.k, &found.keys, found.computed, found.times)
+    }
+
+    /// Searches on the CPU for queries that are `rows` of the base, as if the row of each were not
+    /// there. One more result than k may be the row itself, if equal rows are its node too.
+    pub(crate) fn run_without_rows(
+        &self,
+        (queries, rows): (&Queries<'_>, &[u32]),
+        search: Search<'_>,
+        progress: &Progress,
+    ) -> Result<SearchResult> {
+        let Prepared { index, base, space, .. } = &*self.prepared;
+        search.check(base)?;
+        space.vectors().on_host()?;
+        queries.vectors().on_host()?;
+        let repeated = index.repeated();
+        let is_alone = |row: u32| !repeated.contains(row) && repeated.copies_of(row).len() == 0;
+        let without: Vec<u32> = rows.iter().map(|&row| if is_alone(row) { row } else { u32::MAX }).collect();
+        let breadth = self.breadth(&search, search.narrow_beam().min(base.len()));
+        let k = (search.k + 1).min(base.len());
+        let mut one_more = search;
+        one_more.k = k;
+        let answer = Answer::new(&one_more, index);
+        let walk =
+            Walk { breadth, without: &without, is_bridged: index.kind() != UNDIRECTED, on_codes: None };
+        let found = self.prepared.walk_all(queries, &answer, walk, progress)?;
+        SearchResult::new(k, &found.keys, found.computed, found.times)
     }
 
     /// Searches for each of `queries`, and leaves the results on a device: on that of the search
@@ -294,7 +327,9 @@ impl<'a> Engine<'a> {
                     queries.vectors().on_host()?;
                     let walk = match index.spots() {
                         Some(_) => self.walk(&search, beam, Some(progress))?,
-                        None => Walk { breadth: limits.breadth, on_codes: None },
+                        None => {
+                            Walk { breadth: limits.breadth, without: &[], is_bridged: false, on_codes: None }
+                        }
                     };
                     self.prepared.walk_left(queries, &answer, walk, (&mut found, progress))?;
                 }
@@ -362,7 +397,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Searches for one query.
-    pub(super) fn run_one(&self, row: &[f32], search: Search<'_>) -> Result<Vec<Neighbor>> {
+    pub(crate) fn run_one(&self, row: &[f32], search: Search<'_>) -> Result<Vec<Neighbor>> {
         let Prepared { index, base, space, pool, advised } = &*self.prepared;
         search.check(base)?;
         let way = search.way(base.len());

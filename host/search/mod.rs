@@ -3,6 +3,7 @@
 mod answer;
 pub(crate) mod beam;
 pub(crate) mod breadth;
+pub(crate) mod bridge;
 mod coded;
 mod cpu;
 mod engine;

@@ -69,6 +69,12 @@ impl SearchResult {
         self.k
     }
 
+    /// The number of queries that found fewer than [`k`](Self::k) rows: by a radius, by a filter
+    /// that fewer rows pass, or because no path of the graph leads from their start to more.
+    pub fn short(&self) -> usize {
+        self.ids.chunks_exact(self.k).filter(|ids| ids.last() == Some(&u32::MAX)).count()
+    }
+
     /// The ids found for `query`.
     ///
     /// # Panics

@@ -1,6 +1,7 @@
 //! Rows of a data set that repeat earlier rows.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -247,6 +248,17 @@ impl Repeated {
     pub(crate) fn place_in_group(&self, row: u32) -> (usize, impl ExactSizeIterator<Item = u32> + '_) {
         let group = self.group(self.first_of(row));
         (group.partition_point(|pair| pair[1] <= row), group.iter().map(|pair| pair[1]))
+    }
+
+    /// Up to `count` rows of the largest groups, up to `of_each` of a group.
+    pub(crate) fn of_largest_groups(&self, count: usize, of_each: usize) -> Vec<u32> {
+        let mut groups: Vec<&[[u32; 2]]> = self.groups.chunk_by(|a, b| a[0] == b[0]).collect();
+        groups.sort_by_key(|group| Reverse(group.len()));
+        let rows = groups.into_iter().flat_map(|group| {
+            let rows = group.iter().map(|pair| pair[1]).rev();
+            rows.take(of_each.saturating_sub(1)).chain([group[0][0]])
+        });
+        rows.take(count).collect()
     }
 
     fn group(&self, first: u32) -> &[[u32; 2]] {

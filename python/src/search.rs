@@ -169,15 +169,15 @@ fn search_there(
     })
 }
 
-/// Searches for each row of `q`: ids and distances, own ids in the same order, and the number of
-/// distances computed.
+/// Searches for each row of `q`: ids and distances, own ids in the same order, the number of
+/// distances computed, and that of queries that found fewer than k rows.
 #[pyfunction]
 pub(crate) fn search<'py>(
     index: &Bound<'_, Index>,
     q: &Bound<'py, PyAny>,
     k: usize,
     options: &Bound<'py, PyDict>,
-) -> PyResult<(Pair<'py>, Own<'py>, u64)> {
+) -> PyResult<(Pair<'py>, Own<'py>, u64, usize)> {
     let (py, options, index) = (q.py(), Options(options), index.get());
     let queries = array::vectors(q, "q")?;
     let settings = Settings::of(index, k, options)?;
@@ -190,10 +190,10 @@ pub(crate) fn search<'py>(
     } else {
         call.run(py, work)
     }?;
-    let computed = found.computed();
+    let (computed, short) = (found.computed(), found.short());
     let (ids, distances) = found.into_parts();
     let own = named(index, py, &ids);
-    Ok((array::pair(py, k, ids, distances)?, own, computed))
+    Ok((array::pair(py, k, ids, distances)?, own, computed, short))
 }
 
 /// Searches for one query of f32, on the calling thread: ids and distances, without empty slots.

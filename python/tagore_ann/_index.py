@@ -47,9 +47,11 @@ class Found(tuple[Array, npt.NDArray[np.float32]]):
     Attributes:
         computed: distances computed for all queries together; None for a single query and for
             results on a device.
+        short: queries that found fewer than k rows; None for results on a device.
     """
 
     computed: int | None
+    short: int | None
 
     @property
     def ids(self) -> Array:
@@ -62,10 +64,11 @@ class Found(tuple[Array, npt.NDArray[np.float32]]):
         return self[1]
 
 
-def _found(ids: Array, distances: npt.NDArray[np.float32], computed: int | None) -> Found:
-    """A pair with its count."""
+def _found(ids: Array, distances: npt.NDArray[np.float32], computed: int | None, short: int | None) -> Found:
+    """A pair with its counts."""
     found = Found((ids, distances))
     found.computed = computed
+    found.short = short
     return found
 
 
@@ -303,16 +306,18 @@ class Index:
                 with reporting(progress) as callback:
                     left = _tagore.search_on_device(self._native, array, k, options | given(progress=callback))
             ids, distances = left
-            return _found(ids, distances, None)
+            return _found(ids, distances, None, None)
         if isinstance(array, np.ndarray) and array.ndim == 1:
             if array.dtype not in (np.float32, np.float16, np.uint8, np.int8):
                 raise refused("q", f"values of {array.dtype}", "float32, float16, uint8 or int8")
             one = np.ascontiguousarray(array, dtype=np.float32)
             ids, distances, own = _tagore.search_one(self._native, one, k, options)
-            return _found(self._named(ids, own), distances, None)
+            return _found(self._named(ids, own), distances, None, int(len(ids) < k))
         with reporting(progress) as callback:
-            (ids, distances), own, computed = _tagore.search(self._native, array, k, options | given(progress=callback))
-        return _found(self._named(ids, own), distances, computed)
+            (ids, distances), own, computed, short = _tagore.search(
+                self._native, array, k, options | given(progress=callback)
+            )
+        return _found(self._named(ids, own), distances, computed, short)
 
     def _named(self, rows: npt.NDArray[np.uint32], own: npt.NDArray[np.uint64] | None) -> Array:
         if own is None:
