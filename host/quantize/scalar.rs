@@ -187,7 +187,7 @@ impl ScalarQuantizer {
         let (compression, recall, share) = (self.compression, self.recall, 100.0 * self.share);
         if recall < LEAST_RECALL {
             return Some(format!(
-                "codes in {compression} rank {recall:.2} of a sample's nearest rows among the nearest: use the \
+                "codes in {compression} rank {recall:.3} of a sample's nearest rows among the nearest: use the \
                  full vectors"
             ));
         }
