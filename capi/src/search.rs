@@ -172,7 +172,7 @@ impl HostRoom<'_> {
 
     /// Writes the number of queries that found too few rows, if it is wanted.
     fn count(&mut self, short_queries: usize) {
-        self.short_queries.iter_mut().for_each(|slot| drop(slot.write(short_queries)));
+        self.short_queries.iter_mut().for_each(|slot| _ = slot.write(short_queries));
     }
 
     /// Fills the slots of a query.

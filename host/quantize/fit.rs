@@ -111,7 +111,7 @@ pub(super) fn best(of: Use, base: &Vectors, metric: Metric, compression: Compres
 
 /// Some rows of a base.
 struct Sample {
-    rows: Vectors,
+    space: Space<'static>,
     /// The first rows, which are random.
     random: usize,
     metric: Metric,
@@ -123,8 +123,6 @@ struct Sample {
 /// A row that is searched for.
 struct Searched {
     row: u32,
-    /// Distances to all rows of the sample.
-    exact: Vec<f32>,
     /// Neighbours wanted.
     wanted: usize,
     /// The distance of the last of these.
@@ -132,6 +130,10 @@ struct Searched {
 }
 
 impl Sample {
+    fn rows(&self) -> &Vectors {
+        self.space.vectors()
+    }
+
     fn of(base: &Vectors, metric: Metric) -> Result<Self> {
         let (n, count) = (base.len(), base.len().min(SAMPLED));
         let id = |i| drawn(Draws::new(0, Stage::Verify, 1, i as u64), i as u32, count as u32, n as u32);
@@ -150,23 +152,22 @@ impl Sample {
         let weights = ids.iter().map(weight).collect::<Vec<_>>();
         let space = Space::owned(base.select(&ids)?, metric, &Progress::silent())?;
         let search = |row: usize| {
-            let (row, exact) = (row as u32, distances(&space, space.query(row as u32)));
-            let nearest = nearest(&exact, row, &weights, K.0, 1);
+            let row = row as u32;
+            let nearest = nearest(&distances(&space, space.query(row)), row, &weights, K.0, 1);
             let last = nearest.last().map_or(f32::NEG_INFINITY, |last| last.1);
-            Searched { row, exact, wanted: nearest.len(), last }
+            Searched { row, wanted: nearest.len(), last }
         };
         let searched: Vec<usize> = spread(count, SEARCHED).collect();
         let searched = searched.into_par_iter().map(search).collect();
-        let rows = space.vectors().clone();
-        Ok(Self { rows, random: count, metric, weights, searched })
+        Ok(Self { space, random: count, metric, weights, searched })
     }
 
     /// The rows that codes are fitted to, in order of their distance from the center and rotated.
     fn centered(&self, of: Use, compression: Compression) -> Result<Centered> {
-        let dim = self.rows.dim();
-        let row = |row: usize| self.rows.row(row).into_owned();
+        let dim = self.rows().dim();
+        let row = |row: usize| self.rows().row(row).into_owned();
         let mut rows: Vec<Vec<f32>> = spread(self.random, FITTED).map(row).collect();
-        let mut norms: Vec<(f64, usize)> = squares(&self.rows)?.into_iter().zip(0..).collect();
+        let mut norms: Vec<(f64, usize)> = squares(self.rows())?.into_iter().zip(0..).collect();
         norms.sort_by(|a, b| b.0.total_cmp(&a.0));
         let mut largest: Vec<Vec<f32>> = norms.iter().take(HELD_WHOLE).map(|&(_, at)| row(at)).collect();
         let median = |component: usize| {
@@ -200,7 +201,7 @@ impl Sample {
     /// A quantizer with the recall of its codes, and the largest code of a row that it holds.
     fn measured(&self, of: Use, mut quantizer: ScalarQuantizer) -> Result<Fitted> {
         let silent = Progress::silent();
-        let codes = quantizer.base(&self.rows, None, None, &silent)?;
+        let codes = quantizer.base(self.rows(), None, None, &silent)?;
         let is_cut: Vec<bool> = with_matrix!(codes.rows(), rows => {
             let is_cut = |row| is_cut(rows.components(row), rows.dim, quantizer.compression());
             (0..codes.len()).into_par_iter().map(is_cut).collect()
@@ -216,15 +217,18 @@ impl Sample {
         quantizer.largest = if of_queries { f64::INFINITY } else { held.fold(least, f64::max) };
 
         let ids: Vec<u32> = self.searched.iter().map(|searched| searched.row).collect();
-        let queries = of_queries.then(|| quantizer.queries(&self.rows.select(&ids)?, None, &silent));
+        let queries = of_queries.then(|| quantizer.queries(&self.rows().select(&ids)?, None, &silent));
         let queries = queries.transpose()?.map(Queries::owned);
         let space = Space::owned(codes, self.metric, &silent)?;
         let reranked = if of == Use::Settled { SETTLED } else { K.1 };
         let hits = |(number, searched): (usize, &Searched)| {
-            let &Searched { row, ref exact, wanted, last } = searched;
+            let &Searched { row, wanted, last } = searched;
             let query = queries.as_ref().map_or_else(|| space.query(row), |queries| queries.query(number));
             let found = nearest(&distances(&space, query), row, &self.weights, reranked, wanted + 2);
-            let hits = found.iter().filter(|&&(row, _)| exact[row] <= last).count().min(wanted);
+            let (ids, mut exact): (Vec<u32>, _) =
+                (found.iter().map(|found| found.0 as u32).collect(), Vec::new());
+            self.space.list_distances(self.space.query(row), &ids, &mut exact);
+            let hits = exact.iter().filter(|&&exact| exact <= last).count().min(wanted);
             (quantizer.holds(squares[row as usize]), hits)
         };
         let hits: Vec<(bool, usize)> = self.searched.par_iter().enumerate().map(hits).collect();
@@ -262,7 +266,7 @@ impl Centered {
     /// their components.
     fn fitted(&self, sample: &Sample, share: f64, held: f64) -> ScalarQuantizer {
         let &Self { of, compression, is_moved, .. } = self;
-        let (dim, metric) = (sample.rows.dim(), sample.metric);
+        let (dim, metric) = (sample.rows().dim(), sample.metric);
         let rows = &self.rows[..(self.rows.len() as f64 * share).ceil() as usize];
         let mut sums = vec![0f64; dim];
         for row in rows {

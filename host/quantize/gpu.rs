@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn a_gpu_tells_the_rows_that_codes_do_not_hold() {
         let plain = Synth::new(300, 32, 5).unwrap().base();
-        let component = |i: usize| if i % 1601 == 0 { -9999.0 } else { plain.row(i / 32)[i % 32] };
+        let component = |i: usize| if i.is_multiple_of(1601) { -9999.0 } else { plain.row(i / 32)[i % 32] };
         let dirty = Vectors::from_f32((0..300 * 32).map(component).collect(), 32).unwrap();
         check(&dirty, Metric::L2, Compression::F16);
         check(&dirty, Metric::L2, Compression::Int8);

@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn rows_of_large_groups_are_in_the_sample() {
         let plain = Synth::new(600, 8, 1).unwrap().base();
-        let from = |row: usize| if row % 3 == 0 { row % 6 } else { row };
+        let from = |row: usize| if row.is_multiple_of(3) { row % 6 } else { row };
         let values = (0..600).flat_map(|row| plain.row(from(row)).into_owned()).collect();
         let base = Vectors::from_f32(values, 8).unwrap();
         let index = built(&base);

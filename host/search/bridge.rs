@@ -103,7 +103,7 @@ mod tests {
         // Node 1 goes. Of its neighbours 4 is nearest to node 0; 4 occludes 5, and edge 2 occludes
         // 3; 6 lies on the other side.
         let rows = [[0.0, 0.0], [1.0, 0.0], [0.0, 2.0], [0.2, 2.4], [2.0, 0.0], [3.0, 0.0], [0.0, -4.0]];
-        let base = Vectors::from_rows(&rows).unwrap();
+        let base = Vectors::from_rows(rows).unwrap();
         let edges = vec![vec![1, 2], vec![0, 2, 3, 4, 5, 6], vec![], vec![], vec![], vec![], vec![]];
         let mut bridges = Bridges::default();
         for metric in [Metric::L2, Metric::InnerProduct] {

@@ -190,7 +190,7 @@ impl Repeated {
         drop(hashes);
         let runs_of_rows: Vec<&[Hashed]> = runs(&short).chain(runs(&long)).collect();
         let pairs = runs_of_rows.par_iter().try_fold(Vec::new, |mut pairs, run| {
-            pairs.extend(pairs_of(run, &bytes, progress)?);
+            pairs.extend(pairs_of(run, bytes, progress)?);
             Ok::<_, Error>(pairs)
         });
         let pairs = pairs.try_reduce(Vec::new, |mut pairs, more| {

@@ -210,7 +210,7 @@ fn check_folder(folder: &Path) -> io::Result<()> {
     let (path, real) = (std::path::absolute(folder)?, fs::canonicalize(folder)?);
     for above in path.ancestors().skip(1).chain(real.ancestors().skip(1)) {
         let found = fs::metadata(above)?;
-        let is_closed = found.mode() & 0o022 == 0 || found.mode() & libc::S_ISVTX as u32 != 0;
+        let is_closed = found.mode() & 0o022 == 0 || found.mode() & libc::S_ISVTX != 0;
         if !is_closed || ![user, 0].contains(&found.uid()) {
             return Err(refused("a folder above it belongs to another user, or others can write to it"));
         }
