@@ -22,7 +22,7 @@ class MissingFileError(FileError, FileNotFoundError):
 
 
 class OutOfMemoryError(Error, MemoryError):
-    """Memory of the device or of the host that is not there. The text names what would fit, or helps."""
+    """Memory of the device or of the host that is not there. The text names what would help."""
 
 
 class DeviceError(Error, RuntimeError):
