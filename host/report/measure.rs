@@ -366,10 +366,14 @@ mod tests {
         let base = Synth::new(400, 8, 1).unwrap().base();
         let plain = Builder::new(Strategy::nsg()).knn(20).device(Device::Cpu).build(&base).unwrap();
         assert!(plain.start().growth.is_some() && plain.layers().is_empty());
-        let nodes: Vec<u32> = (0..400).step_by(4).collect();
+        // Searches begin in the layer.
+        let mut nodes: Vec<u32> = (0..400).step_by(4).chain(plain.entries().iter().copied()).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
         let next = |place: usize| [nodes[(place + 1) % nodes.len()], nodes[(place + 7) % nodes.len()]];
         let edges = (0..nodes.len()).flat_map(next).collect();
-        let layered = plain.clone().with_layers(vec![Layer::new(nodes, 2, edges, 4)], plain.start().growth);
+        let layered =
+            plain.clone().with_layers(vec![Layer::new(nodes.clone(), 2, edges, 4)], plain.start().growth);
         let silent = Progress::silent();
         for index in [plain, layered] {
             let engine = Engine::new(Held::Borrowed(&index), Held::Borrowed(&base), &silent).unwrap();

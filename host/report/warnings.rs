@@ -147,7 +147,8 @@ fn wide_enough(search: &SearchQuality) -> Option<u32> {
     }
     let factor = libm::pow(missed(last.recall) / (1.0 - LEAST_RECALL), 1.0 / power);
     let beam = last.beam as f64 * factor;
-    (beam <= WIDEST).then(|| (beam / 10.0).ceil() as u32 * 10)
+    // Rounding errors add no ten.
+    (beam <= WIDEST).then(|| (beam / 10.0 - 1e-6).ceil() as u32 * 10)
 }
 
 #[cfg(test)]

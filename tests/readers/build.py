@@ -8,7 +8,7 @@ import faiss
 import hnswlib
 import numpy as np
 
-from search import READERS, faiss_search, read_bin, recall_of
+from search import K, faiss_search, hnswlib_search, read_bin, recall_of
 
 BEAM = 50
 
@@ -28,20 +28,11 @@ def main():
     index.add(base)
     faiss.write_index(index, str(folder / "theirs.faiss-hnsw"))
 
-    index = faiss.IndexIDMap(faiss.IndexHNSWFlat(base.shape[1], 16))
-    index.add_with_ids(base[order], order)
-    faiss.write_index(index, str(folder / "theirs.faiss-ids"))
-
-    index = faiss.IndexHNSWCagra(base.shape[1], 16)
-    index.add(base)
-    faiss.write_index(index, str(folder / "theirs.faiss-cagra"))
-
     index = faiss.IndexNSGFlat(base.shape[1], 32)
     index.add(base)
     faiss.write_index(index, str(folder / "theirs.faiss-nsg"))
 
-    searches = {name: search for name, _, search in READERS} | {"faiss-ids": faiss_search, "faiss-cagra": faiss_search}
-    for name, search in searches.items():
+    for name, search in [("hnswlib", hnswlib_search), ("faiss-hnsw", faiss_search), ("faiss-nsg", faiss_search)]:
         path = folder / f"theirs.{name}"
         (found,) = search(path, "l2", queries, [BEAM])
         line = {"beam": BEAM, "recall": recall_of(found, folder / "l2.gt")}

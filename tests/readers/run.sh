@@ -22,17 +22,6 @@ eval_beams() {
   "$tagore" eval --index "$work/$1.tagore" --base "$work/base.fbin" --queries "$work/query.fbin" \
     --groundtruth "$work/$2.gt" --beams $3 --device cpu --json
 }
-# Rows of 50 equal ones: what a search without groups needs.
-repeated="$data --kind repeated --copies 50"
-"$tagore" synth -o "$work/repeated.fbin" $repeated
-"$tagore" synth -o "$work/repeated-query.fbin" $repeated --queries 1000
-"$tagore" groundtruth --base "$work/repeated.fbin" --queries "$work/repeated-query.fbin" -k 10 -o "$work/repeated.gt"
-for kind in nsg vamana cagra; do
-  "$tagore" build -i "$work/repeated.fbin" -o "$work/repeated.tagore" --index $kind --device cpu
-  for format in hnswlib faiss-nsg faiss-hnsw; do
-    "$tagore" convert "$work/repeated.tagore" "$work/repeated-$kind.$format" --base "$work/repeated.fbin"
-  done
-done
 for metric in l2 ip cosine; do
   "$tagore" groundtruth --base "$work/base.fbin" --queries "$work/query.fbin" --metric $metric -k 10 -o "$work/$metric.gt"
   "$tagore" build -i "$work/base.fbin" -o "$work/$metric.tagore" --index nsg --knn 48 --metric $metric --device cpu
@@ -45,9 +34,8 @@ convert cagra cagra.npy
 convert cagra cagra.csr
 
 "$venv/bin/python" tests/readers/build.py "$work"
-for format in hnswlib faiss-nsg faiss-hnsw faiss-ids faiss-cagra; do
-  case $format in faiss-ids | faiss-cagra) from=faiss-hnsw ;; *) from=$format ;; esac
-  "$tagore" convert "$work/theirs.$format" "$work/read.tagore" --base "$work/base.fbin" --from $from
+for format in hnswlib faiss-nsg faiss-hnsw; do
+  "$tagore" convert "$work/theirs.$format" "$work/read.tagore" --base "$work/base.fbin"
   eval_beams read l2 50 > "$work/read.$format.jsonl"
 done
 
