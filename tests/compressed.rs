@@ -286,20 +286,6 @@ fn queries_that_codes_do_not_hold_are_searched_for_on_the_vectors() {
 }
 
 #[test]
-fn builds_on_codes_warn_of_rows_that_codes_do_not_hold() {
-    for (name, [base, _]) in dirty() {
-        let builder = Builder::new(Strategy::cagra().degree(16)).knn(32).device(Device::Cpu);
-        let builder = builder.compressed(Compression::Int8);
-        let (_, stats) = builder.build_with_stats(&base, None).unwrap();
-        match name {
-            "clean" | "an offset" => assert_eq!(stats.code_warning, None, "{name}"),
-            "large rows" | "a dense ball" => assert!(stats.code_warning.is_some(), "{name}"),
-            _ => {}
-        }
-    }
-}
-
-#[test]
 fn codes_that_save_nothing_and_unknown_types_are_refused() {
     let bytes = Vectors::from_u8((0..200 * 8).map(|i| (i % 251) as u8).collect(), 8).unwrap();
     let error = searcher(bytes, Metric::L2).compressed(Compression::Int8).unwrap_err().to_string();
