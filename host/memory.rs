@@ -52,7 +52,7 @@ pub(crate) fn refused(bytes: u64) -> Error {
     Error::HostMemory { required: bytes }
 }
 
-/// Checks that `bytes` more, and [`ROOM`] for small allocations, could be allocated now. The library
+/// Checks that `bytes` more, and 16 MiB for small allocations, could be allocated now. The library
 /// calls it where work begins, with the peak of its plan.
 ///
 /// # Errors
