@@ -20,8 +20,8 @@ const BLOCK: usize = 1024;
 /// Bytes that one thread copies or converts sooner than the threads of a pool wake up.
 pub(crate) const FEW_BYTES: usize = 1 << 16;
 
-/// Bytes of the stack of a thread. Threads get it whatever `RUST_MIN_STACK` and `ulimit -s` are, which
-/// may be too small for any work.
+/// Bytes of the stack of a thread. Threads get it whatever `RUST_MIN_STACK` and `ulimit -s` are,
+/// which may be too small for any work.
 pub const THREAD_STACK: usize = 2 << 20;
 
 /// Threads that share a core at most.
@@ -32,8 +32,8 @@ pub fn max_threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from) * THREADS_PER_CORE
 }
 
-/// A pool of `threads` threads, at most [`max_threads`]. Without a number, `RAYON_NUM_THREADS` sets it,
-/// or else there is a thread per core.
+/// A pool of `threads` threads, at most [`max_threads`]. Without a number, `RAYON_NUM_THREADS` sets
+/// it, or else there is a thread per core.
 ///
 /// # Errors
 /// If the system refuses the threads.
@@ -41,11 +41,11 @@ pub fn thread_pool(threads: Option<usize>) -> Result<ThreadPool> {
     pool_builder(allowed(threads)?).build().map_err(no_thread)
 }
 
-/// Starts rayon's global pool, which runs all work outside other pools, as [`thread_pool`] makes pools.
-/// Only the first call does anything.
+/// Starts rayon's global pool, which runs all work outside other pools, as [`thread_pool`] makes
+/// pools. Only the first call does anything.
 ///
-/// Rayon itself tries only once, when work begins, and panics if the system refuses a thread. Here a
-/// refusal is an error, and the next call tries again.
+/// Rayon itself tries only once, when work begins, and panics if the system refuses a thread. Here
+/// a refusal is an error, and the next call tries again.
 ///
 /// # Errors
 /// If the system refuses the threads, or if `threads` are given and the pool runs already.

@@ -372,8 +372,8 @@ fn faiss_indexes_of_cagra_are_read() {
     }
 }
 
-/// The nearest nodes by hnswlib's search of one layer: no node farther than a full list of the `ef` nearest
-/// is kept.
+/// The nearest nodes by hnswlib's search of one layer: no node farther than a full list of the `ef`
+/// nearest is kept.
 fn search_as_hnswlib(index: &Index, distance: impl Fn(u32) -> f32, ef: usize) -> Vec<(f32, u32)> {
     let entry = index.entries()[0];
     let (mut seen, mut near, mut open) = (vec![false; index.len()], Vec::new(), Vec::new());

@@ -36,8 +36,8 @@ fn recall(base: &Vectors, at: usize, found: impl Fn(usize) -> Vec<f32>) -> f64 {
     hits.sum::<usize>() as f64 / (base.len() * at) as f64
 }
 
-/// Distances from `row` to all others that paths from the entry points lead to, ascending. The paths
-/// may cross the row's node, or not; a row with equals is always crossed.
+/// Distances from `row` to all others that paths from the entry points lead to, ascending. The
+/// paths may cross the row's node, or not; a row with equals is always crossed.
 fn reached_without(index: &Index, base: &Vectors, (row, crosses): (usize, bool)) -> Vec<f32> {
     let (repeated, row_id) = (index.repeated(), row as u32);
     let is_alone = !repeated.contains(row_id) && repeated.copies_of(row_id).len() == 0;

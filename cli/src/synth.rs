@@ -28,8 +28,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Distribution: mixture (of correlated Gaussians), clusters (separate Gaussians), uniform,
-    /// repeated (uniform rows, several times each), lognormal (norms) or dirty (a mixture in which some
-    /// rows have a fault)
+    /// repeated (uniform rows, several times each), lognormal (norms) or dirty (a mixture in which
+    /// some rows have a fault)
     #[arg(long, default_value = "mixture")]
     kind: SynthKind,
     /// Gaussians of kind clusters, 1 to N [default: 100, or N if less]
@@ -38,8 +38,8 @@ pub(crate) struct Args {
     /// Rows per distinct row of kind repeated, 1 to N [default: 10, or N if less]
     #[arg(long, value_name = "R")]
     copies: Option<usize>,
-    /// Fault of kind dirty: zero, equal, signed-zero, multiples, near, ball, lone, sentinel, tails, offset
-    /// or grid, such as near:1e-6 [default: zero]
+    /// Fault of kind dirty: zero, equal, signed-zero, multiples, near, ball, lone, sentinel, tails,
+    /// offset or grid, such as near:1e-6 [default: zero]
     #[arg(long, value_name = "FAULT[:VALUE]")]
     fault: Option<Fault>,
     /// Share of rows with the fault, of kind dirty [default: 0.01]
@@ -48,8 +48,8 @@ pub(crate) struct Args {
     /// Write Q queries of this data set (the rows after the first N) instead of the data set
     #[arg(long, value_name = "Q")]
     queries: Option<usize>,
-    /// Queries: rows (of the same distribution, without faults), sums (of two rows of the data set, plus
-    /// noise) or dirty (rows of the data set with the fault)
+    /// Queries: rows (of the same distribution, without faults), sums (of two rows of the data set,
+    /// plus noise) or dirty (rows of the data set with the fault)
     #[arg(long, default_value = "rows", requires = "queries", value_name = "KIND")]
     query_kind: QueryKind,
     /// Format of OUT [default: by its extension]

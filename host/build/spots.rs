@@ -99,7 +99,8 @@ impl Octaves {
         None
     }
 
-    /// The least octave of lone rows; none if there are none, or so many that they are no exceptions.
+    /// The least octave of lone rows; none if there are none, or so many that they are no
+    /// exceptions.
     fn lone(&self) -> Option<usize> {
         let rows: usize = self.0.iter().sum();
         let mut below = 0;
@@ -114,8 +115,8 @@ impl Octaves {
 }
 
 impl Spots {
-    /// The spots of rows whose lists end below the `bound`. `last` is the last distance of each list,
-    /// and `near` returns the first [`JOINED`] neighbours of rows.
+    /// The spots of rows whose lists end below the `bound`. `last` is the last distance of each
+    /// list, and `near` returns the first [`JOINED`] neighbours of rows.
     fn find((last, bound): (&[f32], f32), near: impl Fn(&[u32]) -> Result<Vec<u32>>) -> Result<Option<Self>> {
         let n = last.len() as u32;
         let dense: Vec<u32> = (0..n).filter(|&row| last[row as usize] < bound).collect();

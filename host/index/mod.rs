@@ -37,8 +37,8 @@ use crate::parallel::for_each_block;
 use crate::vectors::{Access, Repeated, spread_rows};
 use crate::{Error, IdSet, Metric, Progress, Result, Vectors};
 
-/// Most rows of a dense spot that a search compares with its query one by one. So few take no longer
-/// than a walk, which may miss rows whose distances are hardly more than rounding errors.
+/// Most rows of a dense spot that a search compares with its query one by one. So few take no
+/// longer than a walk, which may miss rows whose distances are hardly more than rounding errors.
 const SCANNED_SPOT: usize = 1024;
 
 /// The largest degree.
@@ -265,7 +265,8 @@ impl Index {
                 let slots = &mut neighbors[row as usize * stride..][..stride];
                 slots.iter_mut().zip(near).for_each(|(slot, &near)| *slot = rows[near as usize]);
             }
-            // The representative has its edges of the part outside. A spot may have spots of its own.
+            // The representative has its edges of the part outside. A spot may have spots of its
+            // own.
             let random = random_entries(rows.len(), part.description.seed);
             let first: Vec<u32> = if rows.len() <= SCANNED_SPOT {
                 (0..rows.len() as u32).collect()
@@ -282,7 +283,8 @@ impl Index {
             }
         }
         let spots = Spots::new(&spots.into_iter().collect::<Vec<_>>());
-        // The growth is that of the rows outside: searches inside a larger part expand all of a beam.
+        // The growth is that of the rows outside: searches inside a larger part expand all of a
+        // beam.
         let growth = index.growth.filter(|_| most_inside <= rows_outside);
         Ok(Self { spots, growth, ..index })
     }

@@ -156,7 +156,8 @@ impl Near<'_> {
 /// edge from the nearest node that it finds, and returns the number of these edges. Few edges lead
 /// to such a node, and those from nodes that a search for it may not expand.
 ///
-/// All nodes reached from `first` stay reached. Rows that are on a device alone are left as they are.
+/// All nodes reached from `first` stay reached. Rows that are on a device alone are left as they
+/// are.
 pub(crate) fn find_lone(
     space: &Space<'_>,
     rows: &mut GraphRows,

@@ -64,8 +64,8 @@ pub(super) struct Found {
     pub keys: Vec<Key>,
     /// Queries whose beams hold too few passing rows, ascending.
     pub short: Vec<u32>,
-    /// Queries that a GPU leaves to the CPU, ascending: their searches go on in dense spots, or codes do
-    /// not hold them.
+    /// Queries that a GPU leaves to the CPU, ascending: their searches go on in dense spots, or
+    /// codes do not hold them.
     pub left: Vec<u32>,
     /// Distances computed.
     pub computed: u64,

@@ -101,16 +101,16 @@ impl Searcher {
         Ok(Self { engine: self.engine.compressed(compression)? })
     }
 
-    /// The recall of [codes](Self::compressed), measured on a sample of the rows; none without codes.
-    /// It is the share of the ten nearest rows that are among those that a search reranks by
-    /// default. Queries that codes do not hold, far from most rows, are searched for on the vectors,
-    /// and count as found.
+    /// The recall of [codes](Self::compressed), measured on a sample of the rows; none without
+    /// codes. It is the share of the ten nearest rows that are among those that a search reranks by
+    /// default. Queries that codes do not hold, far from most rows, are searched for on the
+    /// vectors, and count as found.
     pub fn code_recall(&self) -> Option<f64> {
         self.engine.quantizer().map(ScalarQuantizer::recall)
     }
 
-    /// A warning, in one line, if the [recall of the codes](Self::code_recall) is so low that searches
-    /// on the vectors find more.
+    /// A warning, in one line, if the [recall of the codes](Self::code_recall) is so low that
+    /// searches on the vectors find more.
     pub fn code_warning(&self) -> Option<String> {
         self.engine.quantizer().and_then(|quantizer| quantizer.warning(Use::Search))
     }

@@ -46,8 +46,8 @@ pub(crate) struct IdMatrix {
     pub ids: Vec<u32>,
 }
 
-/// Reads a file of ids in `format`: ivecs, ibin or npy of any integer type. Signed ids of 32 bits are
-/// reinterpreted; −1 of any type is `u32::MAX`, none.
+/// Reads a file of ids in `format`: ivecs, ibin or npy of any integer type. Signed ids of 32 bits
+/// are reinterpreted; −1 of any type is `u32::MAX`, none.
 ///
 /// # Errors
 /// If the file cannot be read, its size contradicts its header, memory is short, or the work is

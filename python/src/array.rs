@@ -32,8 +32,9 @@ impl<T> AsRef<[T]> for Values<T> {
     }
 }
 
-/// Weak references to `array` and to the arrays that it is a view of. NumPy moves no memory of an array
-/// that has one. `resize(refcheck=False)` ignores all else: references, views and exported buffers.
+/// Weak references to `array` and to the arrays that it is a view of. NumPy moves no memory of an
+/// array that has one. `resize(refcheck=False)` ignores all else: references, views and exported
+/// buffers.
 fn pins(array: &Bound<'_, PyAny>) -> PyResult<Vec<Py<PyAny>>> {
     let (mut pins, mut next) = (Vec::new(), Some(array.clone()));
     while let Some(array) = next {

@@ -53,8 +53,8 @@ pub(crate) fn forked() {
 }
 
 impl Process {
-    /// Runs `work` on a pool of `threads` threads, or on that of all cores. If the system refuses the
-    /// threads, the next call tries again.
+    /// Runs `work` on a pool of `threads` threads, or on that of all cores. If the system refuses
+    /// the threads, the next call tries again.
     pub(crate) fn install<T: Send>(
         &self,
         threads: Option<usize>,

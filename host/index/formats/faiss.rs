@@ -1,5 +1,6 @@
 //! FAISS's `IndexNSGFlat` and `IndexHNSWFlat`: a header, the graph, then an `IndexFlat` of the
-//! vectors. Read too: `IndexHNSWCagra`, and any of them in an `IndexIDMap`, whose ids are at the end.
+//! vectors. Read too: `IndexHNSWCagra`, and any of them in an `IndexIDMap`, whose ids are at the
+//! end.
 
 use std::path::Path;
 
@@ -213,8 +214,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Compares the vectors at the end of the file with the base. The ids of an ID map are the rows of
-    /// the base, if they are 0 to n - 1; other ids are left out, and the rows are those of the file.
+    /// Compares the vectors at the end of the file with the base. The ids of an ID map are the rows
+    /// of the base, if they are 0 to n - 1; other ids are left out, and the rows are those of the
+    /// file.
     fn end(mut self, mut graph: Graph) -> Result<Graph> {
         self.header(&[if self.source.metric == Metric::L2 { FLAT_L2 } else { FLAT_IP }])?;
         let (n, dim) = (self.source.base.len(), self.vectors.dim() as u64);

@@ -10,7 +10,8 @@ const MAX_AROUND: usize = 1 << 14;
 /// Links of a row to others of its group: a group is a binary tree.
 const ARITY: usize = 2;
 
-/// The nodes around each group of equal rows and each dense spot, as many as its rows have room for.
+/// The nodes around each group of equal rows and each dense spot, as many as its rows have room
+/// for.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     /// First rows of groups, then representatives of spots; each part ascends.
@@ -89,11 +90,11 @@ impl Groups {
 
     /// The neighbours of a row of a group.
     ///
-    /// The rows of a group form a binary tree rooted at the first row (a chain if the largest degree
-    /// is 1), and share the nodes around the group: each row links to the next of them, from the
-    /// nearest on, as far as the largest degree allows. A search whose beam is full of equal rows
-    /// expands no row farther than they, and so depends on their neighbours alone. All neighbours of
-    /// the first row are among them, so reach is the same.
+    /// The rows of a group form a binary tree rooted at the first row (a chain if the largest
+    /// degree is 1), and share the nodes around the group: each row links to the next of them, from
+    /// the nearest on, as far as the largest degree allows. A search whose beam is full of equal
+    /// rows expands no row farther than they, and so depends on their neighbours alone. All
+    /// neighbours of the first row are among them, so reach is the same.
     fn group_row(&self, index: &Index, node: u32) -> Option<Vec<u32>> {
         let repeated = index.repeated();
         let group = self.firsts[..self.groups].binary_search(&repeated.first_of(node)).ok()?;
@@ -109,8 +110,8 @@ impl Groups {
         Some(row)
     }
 
-    /// The neighbours of a row of a dense spot: those of a tree of its rows, its own, and its share of
-    /// the nodes around the spot.
+    /// The neighbours of a row of a dense spot: those of a tree of its rows, its own, and its share
+    /// of the nodes around the spot.
     fn spot_row(&self, index: &Index, node: u32) -> Option<Vec<u32>> {
         let &(spot, place) = self.places.get(&node)?;
         let (rows, around) = (&self.spots[spot], self.around(self.groups + spot));
@@ -141,8 +142,8 @@ fn leading_out(index: &Index) -> usize {
     index.max_degree() / 4
 }
 
-/// At least `most` nodes in breadth-first order from `first`, without those `seen`; fewer if no more
-/// can be reached.
+/// At least `most` nodes in breadth-first order from `first`, without those `seen`; fewer if no
+/// more can be reached.
 fn found_from(index: &Index, first: &[u32], most: usize, seen: &mut HashSet<u32>) -> Vec<u32> {
     let mut found: Vec<u32> = first.iter().copied().filter(|&id| seen.insert(id)).collect();
     let mut next = 0;

@@ -105,8 +105,9 @@ impl Index {
     /// Defaults replace properties that the format lacks (see [`IndexFormat`]): the format's name
     /// as the kind, seed 0, the largest degree found, and 32 random entry points. Repeated ids in a
     /// row, which FAISS's NSG writes, and edges from a node to itself are dropped; the parameter
-    /// `edges-left-out` counts them. Ids of FAISS's `IndexIDMap` are rows if they are 0 to n - 1 in any
-    /// order; others are left out and counted by `ids-left-out`, and rows are those of the file.
+    /// `edges-left-out` counts them. Ids of FAISS's `IndexIDMap` are rows if they are 0 to n - 1 in
+    /// any order; others are left out and counted by `ids-left-out`, and rows are those of the
+    /// file.
     ///
     /// # Errors
     /// If a file cannot be read or is malformed, the graph does not belong to `base`, the file

@@ -196,8 +196,8 @@ impl TaskWorker {
     ///
     /// Each process begins at another place of a stage. It takes tasks that no other process
     /// seems to run, and waits for those of others; those of a stopped process it takes after some
-    /// seconds. Two processes may run the same task, which does no harm. Damaged and missing objects
-    /// are made again.
+    /// seconds. Two processes may run the same task, which does no harm. Damaged and missing
+    /// objects are made again.
     ///
     /// # Errors
     /// As [`run`](Self::run); or if objects are damaged again and again.

@@ -81,8 +81,8 @@ impl OnGpus {
         self.copies.swap_remove(0)
     }
 
-    /// Searches for each of `queries`; each GPU takes a range of them. If the answer takes the beam,
-    /// `limits.k` is the beam.
+    /// Searches for each of `queries`; each GPU takes a range of them. If the answer takes the
+    /// beam, `limits.k` is the beam.
     ///
     /// # Errors
     /// If a device lacks memory or fails, a limit exceeds that of a device, or the work is

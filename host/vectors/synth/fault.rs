@@ -10,8 +10,8 @@ use crate::{Error, Result};
 /// Rows of one group of [`Fault::Near`]: more than the lists of a graph hold.
 pub(super) const GROUP: u64 = 100;
 
-/// What is wrong with the dirty rows of [`SynthKind::Dirty`]. Lengths are in standard deviations of a
-/// component of the clean data.
+/// What is wrong with the dirty rows of [`SynthKind::Dirty`]. Lengths are in standard deviations of
+/// a component of the clean data.
 ///
 /// As text: a name, and for most of them a value, such as `near:1e-6`; without it, its default.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -112,8 +112,8 @@ pub enum QueryKind {
     /// Sums of two random rows of the data set, plus normal noise with a tenth of the sum's root
     /// mean square: out-of-distribution queries.
     Sums,
-    /// Rows of the data set that have the fault of [`Dirty`](SynthKind::Dirty) data; any rows of other
-    /// data.
+    /// Rows of the data set that have the fault of [`Dirty`](SynthKind::Dirty) data; any rows of
+    /// other data.
     Dirty,
 }
 

@@ -73,8 +73,8 @@ impl Synth {
     /// A data set of `n` rows of `dim` components of any kind.
     ///
     /// # Errors
-    /// If `dim` is not in 1..=4096, `n` is 0 or above [`MAX_ROWS`], or a parameter of `kind` is out of
-    /// its range.
+    /// If `dim` is not in 1..=4096, `n` is 0 or above [`MAX_ROWS`], or a parameter of `kind` is out
+    /// of its range.
     pub fn of_kind(kind: SynthKind, n: usize, dim: usize, seed: u64) -> Result<Self> {
         check_dim(dim, ElementType::F32)?;
         if !(1..=MAX_ROWS).contains(&n) {
