@@ -229,7 +229,7 @@ impl Searches<'_, '_> {
     /// Searches on the CPU as if the row of each query were not in the base.
     fn without_rows(&self, progress: &Progress) -> Result<Vec<(SearchResult, f64)>> {
         let at = |(beam, progress): (usize, Progress)| {
-            let (search, began) = (Search::new(self.k).beam(beam), Instant::now());
+            let (search, began) = (Search::new(self.k.max(1)).beam(beam), Instant::now());
             let found = self.engine.run_without_rows((self.queries, self.nodes), search, &progress)?;
             Ok((found, began.elapsed().as_secs_f64()))
         };
@@ -241,7 +241,7 @@ impl Searches<'_, '_> {
     fn timed(&self, progress: &Progress) -> Result<Vec<(u64, f64)>> {
         let at = |(beam, progress): (usize, Progress)| {
             let began = Instant::now();
-            let found = self.engine.run(self.queries, Search::new(self.k).beam(beam), &progress)?;
+            let found = self.engine.run(self.queries, Search::new(self.k.max(1)).beam(beam), &progress)?;
             Ok((found.computed(), began.elapsed().as_secs_f64()))
         };
         let parts = progress.parts(BEAMS.map(|beam| beam as f64));
