@@ -106,8 +106,8 @@ impl<'a> Export<'a> {
         if let Some(base) = self.base {
             self.index.check_base(base)?;
         }
-        if self.format != IndexFormat::Tagore && self.groups.get().is_none() {
-            let _ = self.groups.set(Groups::of(self.index, &self.progress)?);
+        if self.format != IndexFormat::Tagore {
+            self.find_groups()?;
         }
         match self.format {
             IndexFormat::Tagore => self.index.write(path, &self.progress),
@@ -123,6 +123,14 @@ impl<'a> Export<'a> {
             IndexFormat::Npy => arrays::write_npy(self, path),
             IndexFormat::Csr => arrays::write_csr(self, path),
         }
+    }
+
+    /// Finds the groups of equal rows and the dense spots, whose rows [`row`](Self::row) links.
+    pub(super) fn find_groups(&self) -> Result<()> {
+        if self.groups.get().is_none() {
+            let _ = self.groups.set(Groups::of(self.index, &self.progress)?);
+        }
+        Ok(())
     }
 
     /// The neighbours of `node` in a file of another system.

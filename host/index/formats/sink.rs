@@ -34,6 +34,7 @@ impl Index {
         self.verify(progress)?;
         sink.entries(self.entries()).map_err(|error| Error::store("sink", 0, error))?;
         let export = self.export(IndexFormat::Csr).progress(progress.clone());
+        export.find_groups()?;
         export.for_each_node(|node| {
             let taken = sink.row(node as u32, &export.row(node));
             taken.map_err(|error| Error::store("sink", node, error))
