@@ -27,19 +27,19 @@ const GAP: usize = 7;
 /// A lone row has a list this many octaves longer than the median.
 const LONE: usize = 5;
 
-/// Most lone rows. More are the tail of a distribution, which the graph has to bear.
+/// Maximum number of lone rows. More are the tail of a distribution, and are left to the graph.
 const MAX_LONE: usize = 4096;
 
-/// Fewest rows outside of all spots. Fewer lone rows make no spot of the others.
+/// Minimum number of rows outside all spots: a few lone rows do not make a spot of all others.
 const MIN_OUTSIDE: usize = 64;
 
-/// Fewest rows of a spot; fewer are rows like others.
+/// Minimum number of rows of a spot. Smaller groups stay outside.
 const MIN_ROWS: usize = 32;
 
 /// Neighbours of a row that are in its spot.
 const JOINED: usize = 8;
 
-/// Most spots. Among more, layers lead searches from one to another, as between clusters.
+/// Maximum number of spots. With more, layers lead searches between them, as between clusters.
 const MAX_SPOTS: usize = 1024;
 
 /// Nodes whose lists come from a device at a time.
@@ -99,8 +99,7 @@ impl Octaves {
         None
     }
 
-    /// The least octave of lone rows; none if there are none, or so many that they are no
-    /// exceptions.
+    /// The first octave of lone rows; none without lone rows, or with more than [`MAX_LONE`].
     fn lone(&self) -> Option<usize> {
         let rows: usize = self.0.iter().sum();
         let mut below = 0;

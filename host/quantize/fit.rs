@@ -184,7 +184,7 @@ impl Sample {
         let spread = order.get(order.len() / 2).map_or(0.0, |middle| middle.0);
         let is_rotated = compression == Compression::Int8;
         let is_far = square(&center, &vec![0.0; dim]) > FAR * FAR * spread;
-        // Products of two rows, neither of which is less an offset, are in another order.
+        // A build compares rows with rows: without the offset, their products have another order.
         let is_moved = of == Use::Search || self.metric != Metric::InnerProduct;
         let offset = if is_rotated && is_moved && is_far { center } else { Vec::new() };
         let rotation = is_rotated.then(|| Rotation::new(dim));
@@ -332,8 +332,8 @@ fn distances(space: &Space<'_>, query: Query<'_>) -> Vec<f32> {
     distances
 }
 
-/// The rows at the smallest of `distances`, nearest first, without `row`: those that stand for
-/// `rank` rows of the base together, and at least `least`.
+/// The nearest rows by `distances`, nearest first, without `row`. Their weights add up to `rank`
+/// rows of the base, and there are at least `least`.
 fn nearest(distances: &[f32], row: u32, weights: &[f64], rank: usize, least: usize) -> Vec<(usize, f32)> {
     let others = distances.iter().copied().enumerate().filter(|pair| pair.0 != row as usize);
     let mut others: Vec<(usize, f32)> = others.collect();

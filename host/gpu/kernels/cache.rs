@@ -206,7 +206,7 @@ fn check_folder(folder: &Path) -> io::Result<()> {
     if found.uid() != user || found.mode() & 0o022 != 0 {
         return Err(refused("the folder belongs to another user, or others can write to it"));
     }
-    // The folders of the path itself, and those that its links lead to.
+    // All folders above it: along the path as given, and along the path with its links resolved.
     let (path, real) = (std::path::absolute(folder)?, fs::canonicalize(folder)?);
     for above in path.ancestors().skip(1).chain(real.ancestors().skip(1)) {
         let found = fs::metadata(above)?;

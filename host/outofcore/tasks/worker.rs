@@ -299,8 +299,8 @@ impl TaskWorker {
         Ok(Some(missing.iter().find(is_free).copied()))
     }
 
-    /// Makes the object of the task `lost` again, and first those that it needs. Counts how often
-    /// each was lost.
+    /// Makes the object of the task `lost` again, after the missing objects that it needs. Counts
+    /// the losses of each.
     fn make_again(&self, lost: TaskId, losses: &mut BTreeMap<TaskId, usize>) -> Result<()> {
         let mut left = vec![];
         let mut lose = |task: TaskId, left: &mut Vec<TaskId>| {
