@@ -29,3 +29,4 @@ mod source;
 mod storage;
 mod synth;
 mod truth;
+mod truth_files;

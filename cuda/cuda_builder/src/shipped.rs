@@ -31,7 +31,8 @@ pub struct Shipped {
 /// The source of PTX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The checked-in file if it and its sources are unchanged; or else a compiler, if one is found.
+    /// The checked-in file if it and its sources are unchanged; or else a compiler, if there is
+    /// one.
     Auto,
     /// The checked-in file.
     CheckedIn,

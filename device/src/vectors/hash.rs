@@ -2,8 +2,8 @@
 //!
 //! # Algorithm
 //!
-//! For each row, one warp: add up a mix of each value with its place. Rows of equal values have equal
-//! hashes, whatever the signs of their zeros; rows with equal hashes are compared on the host.
+//! For each row, one warp: add up a mix of each value with its place. Rows of equal values have
+//! equal hashes, whatever the signs of their zeros; rows with equal hashes are compared on the host.
 //!
 //! # Buffers
 //!

@@ -6,6 +6,7 @@ mod checksums;
 mod fault;
 mod folder;
 mod log;
+mod manifest;
 mod medium;
 mod repeated;
 mod work;
@@ -17,11 +18,12 @@ pub(crate) use self::fault::{Attempt, Damage, Fault};
 #[cfg(test)]
 pub(crate) use self::folder::Folder;
 pub(crate) use self::log::{Log, Piece, Reader};
+pub use self::manifest::unfinished;
+pub(crate) use self::manifest::{INPUT, Manifest, input};
 pub(crate) use self::medium::{Medium, Saving};
 pub(crate) use self::repeated::{RepeatedFile, RepeatedPieces};
+pub(crate) use self::work::WorkFolder;
 use self::work::save;
-pub use self::work::unfinished;
-pub(crate) use self::work::{INPUT, Manifest, WorkFolder, input};
 
 /// Two clusters. Of a waiting list: the cluster of the list, and the cluster built later.
 pub(crate) type Pair = (u32, u32);

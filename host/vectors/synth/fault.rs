@@ -1,14 +1,18 @@
 //! Faults of rows in dirty data.
 
+use std::f64::consts::TAU;
 use std::fmt;
 use std::str::FromStr;
 
 use super::kind::SynthKind;
-use super::rows::{shift, stride};
+use super::rows::{Generator, Scratch, add, deviation, gaussians, scale, shift, stride, uses};
 use crate::{Error, Result};
 
 /// Rows of one group of [`Fault::Near`]: more than the lists of a graph hold.
-pub(super) const GROUP: u64 = 100;
+const GROUP: u64 = 100;
+
+/// Largest factor of heavy tails: f32 holds the distances of such rows.
+const MAX_FACTOR: f64 = 1e12;
 
 /// What is wrong with the dirty rows of [`SynthKind::Dirty`]. Lengths are in standard deviations of
 /// a component of the clean data.
@@ -189,6 +193,67 @@ impl Faults {
     /// The next row with the fault, from row `first` on.
     pub(super) fn next(&self, first: u64) -> u64 {
         (first..self.n).chain(0..first).find(|&row| self.place(row).is_some()).unwrap_or(first)
+    }
+}
+
+impl Generator {
+    /// Generates row `index` of a mixture with the fault; `place` is its place among such rows.
+    pub(super) fn faulty(
+        &self,
+        index: u64,
+        (fault, place): (Fault, u64),
+        table: (usize, &[f32], &[f32]),
+        row: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
+        let draws = self.draws(uses::FAULT, index);
+        let deviation = deviation(self.dim);
+        // Models have the last row numbers, far from those of queries.
+        let model = match fault {
+            Fault::Near { .. } => u64::MAX - place / GROUP,
+            Fault::Equal | Fault::Multiples => u64::MAX,
+            _ => index,
+        };
+        self.mixture(model, table, row, scratch);
+        let noise = &mut scratch.noise;
+        match fault {
+            Fault::Zero => row.fill(0.0),
+            Fault::Equal => {}
+            Fault::SignedZero => {
+                (0..).zip(row).for_each(|(draw, x)| *x = if draws.bits(draw) & 1 == 0 { 0.0 } else { -0.0 });
+            }
+            Fault::Multiples => scale(row, libm::exp2(8.0 * draws.unit(0) - 4.0)),
+            Fault::Near { noise: sigma } => {
+                gaussians(&draws, noise);
+                add(row, noise, sigma * deviation);
+            }
+            Fault::Ball { scale: factor } => {
+                scale(row, factor);
+                let mut centre = std::mem::take(&mut scratch.centre);
+                self.mixture(u64::MAX, table, &mut centre, scratch);
+                add(row, &centre, 1.0);
+                scratch.centre = centre;
+            }
+            Fault::Lone { distance } => {
+                gaussians(&draws, row);
+                scale(row, distance * deviation);
+            }
+            Fault::Sentinel { value } => row[draws.below(0, self.dim as u64) as usize] = value as f32,
+            Fault::Tails { degrees } => {
+                // Bailey 1994, Polar generation of random variates with the t-distribution.
+                let [u, v] = [0, 1].map(|draw| draws.unit(draw));
+                let radius = libm::sqrt(degrees * (libm::pow(u, -2.0 / degrees) - 1.0));
+                scale(row, (radius * libm::cos(TAU * v)).abs().min(MAX_FACTOR));
+            }
+            Fault::Offset { length } => {
+                gaussians(&self.draws(uses::FAULT_OFFSET, 0), noise);
+                add(row, noise, length * deviation);
+            }
+            Fault::Grid { step } => {
+                let step = step * deviation;
+                row.iter_mut().for_each(|x| *x = ((f64::from(*x) / step).round() * step) as f32);
+            }
+        }
     }
 }
 

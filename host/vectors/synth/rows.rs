@@ -4,7 +4,7 @@ use std::f64::consts::TAU;
 
 use tagore_device::random::{Draws, Stage};
 
-use super::fault::{Fault, Faults, GROUP};
+use super::fault::Faults;
 use super::kind::{QueryKind, SynthKind};
 
 /// Rank of a mixture, in any dimension.
@@ -19,31 +19,28 @@ const SIGMA: f32 = 0.2;
 /// Deviation of the logarithm of a norm.
 const LOG_SIGMA: f64 = 0.4;
 
-/// Largest factor of heavy tails: f32 holds the distances of such rows.
-const MAX_FACTOR: f64 = 1e12;
-
 /// Deviation of a sum's noise, relative to the root mean square of the sum.
 const SUM_NOISE: f64 = 0.1;
 
 /// The `iteration` argument of [`Draws::new`] by use. The numbers are part of every data set.
-mod uses {
-    pub(super) const MIXING: u32 = 0;
-    pub(super) const CENTRE: u32 = 1;
-    pub(super) const CHOICE: u32 = 2;
-    pub(super) const OFFSET: u32 = 3;
-    pub(super) const NOISE: u32 = 4;
-    pub(super) const CLUSTER_CENTRE: u32 = 5;
-    pub(super) const CLUSTER_CHOICE: u32 = 6;
-    pub(super) const CLUSTER_OFFSET: u32 = 7;
-    pub(super) const UNIFORM: u32 = 8;
-    pub(super) const DIRECTION: u32 = 9;
-    pub(super) const NORM: u32 = 10;
-    pub(super) const SUMMANDS: u32 = 11;
-    pub(super) const SUM_NOISE: u32 = 12;
-    pub(super) const FAULT: u32 = 13;
-    pub(super) const FAULT_SHIFT: u32 = 14;
-    pub(super) const FAULT_OFFSET: u32 = 15;
-    pub(super) const FAULT_QUERY: u32 = 16;
+pub(super) mod uses {
+    pub const MIXING: u32 = 0;
+    pub const CENTRE: u32 = 1;
+    pub const CHOICE: u32 = 2;
+    pub const OFFSET: u32 = 3;
+    pub const NOISE: u32 = 4;
+    pub const CLUSTER_CENTRE: u32 = 5;
+    pub const CLUSTER_CHOICE: u32 = 6;
+    pub const CLUSTER_OFFSET: u32 = 7;
+    pub const UNIFORM: u32 = 8;
+    pub const DIRECTION: u32 = 9;
+    pub const NORM: u32 = 10;
+    pub const SUMMANDS: u32 = 11;
+    pub const SUM_NOISE: u32 = 12;
+    pub const FAULT: u32 = 13;
+    pub const FAULT_SHIFT: u32 = 14;
+    pub const FAULT_OFFSET: u32 = 15;
+    pub const FAULT_QUERY: u32 = 16;
 }
 
 /// Generates rows from the arguments and tables of a data set.
@@ -79,9 +76,9 @@ pub(super) enum Table {
 /// Buffers for generating one row.
 pub(super) struct Scratch {
     z: Vec<f32>,
-    noise: Vec<f32>,
+    pub noise: Vec<f32>,
     sum: Vec<f32>,
-    centre: Vec<f32>,
+    pub centre: Vec<f32>,
 }
 
 impl Table {
@@ -129,7 +126,7 @@ impl Generator {
         }
     }
 
-    fn draws(&self, iteration: u32, index: u64) -> Draws {
+    pub(super) fn draws(&self, iteration: u32, index: u64) -> Draws {
         Draws::new(self.seed, Stage::Synth, iteration, index)
     }
 
@@ -155,67 +152,8 @@ impl Generator {
         }
     }
 
-    /// Generates row `index` of a mixture with the fault; `place` is its place among such rows.
-    fn faulty(
-        &self,
-        index: u64,
-        (fault, place): (Fault, u64),
-        table: (usize, &[f32], &[f32]),
-        row: &mut [f32],
-        scratch: &mut Scratch,
-    ) {
-        let draws = self.draws(uses::FAULT, index);
-        let deviation = deviation(self.dim);
-        // Models have the last row numbers, far from those of queries.
-        let model = match fault {
-            Fault::Near { .. } => u64::MAX - place / GROUP,
-            Fault::Equal | Fault::Multiples => u64::MAX,
-            _ => index,
-        };
-        self.mixture(model, table, row, scratch);
-        let noise = &mut scratch.noise;
-        match fault {
-            Fault::Zero => row.fill(0.0),
-            Fault::Equal => {}
-            Fault::SignedZero => {
-                (0..).zip(row).for_each(|(draw, x)| *x = if draws.bits(draw) & 1 == 0 { 0.0 } else { -0.0 });
-            }
-            Fault::Multiples => scale(row, libm::exp2(8.0 * draws.unit(0) - 4.0)),
-            Fault::Near { noise: sigma } => {
-                gaussians(&draws, noise);
-                add(row, noise, sigma * deviation);
-            }
-            Fault::Ball { scale: factor } => {
-                scale(row, factor);
-                let mut centre = std::mem::take(&mut scratch.centre);
-                self.mixture(u64::MAX, table, &mut centre, scratch);
-                add(row, &centre, 1.0);
-                scratch.centre = centre;
-            }
-            Fault::Lone { distance } => {
-                gaussians(&draws, row);
-                scale(row, distance * deviation);
-            }
-            Fault::Sentinel { value } => row[draws.below(0, self.dim as u64) as usize] = value as f32,
-            Fault::Tails { degrees } => {
-                // Bailey 1994, Polar generation of random variates with the t-distribution.
-                let [u, v] = [0, 1].map(|draw| draws.unit(draw));
-                let radius = libm::sqrt(degrees * (libm::pow(u, -2.0 / degrees) - 1.0));
-                scale(row, (radius * libm::cos(TAU * v)).abs().min(MAX_FACTOR));
-            }
-            Fault::Offset { length } => {
-                gaussians(&self.draws(uses::FAULT_OFFSET, 0), noise);
-                add(row, noise, length * deviation);
-            }
-            Fault::Grid { step } => {
-                let step = step * deviation;
-                row.iter_mut().for_each(|x| *x = ((f64::from(*x) / step).round() * step) as f32);
-            }
-        }
-    }
-
     /// Generates row `index` of a mixture.
-    fn mixture(
+    pub(super) fn mixture(
         &self,
         index: u64,
         (rank, mixing, centres): (usize, &[f32], &[f32]),
@@ -300,12 +238,12 @@ pub(super) fn deviation(dim: usize) -> f64 {
 }
 
 /// Multiplies all components.
-fn scale(row: &mut [f32], factor: f64) {
+pub(super) fn scale(row: &mut [f32], factor: f64) {
     row.iter_mut().for_each(|x| *x = (f64::from(*x) * factor) as f32);
 }
 
 /// Adds a multiple of another row.
-fn add(row: &mut [f32], other: &[f32], factor: f64) {
+pub(super) fn add(row: &mut [f32], other: &[f32], factor: f64) {
     row.iter_mut().zip(other).for_each(|(x, y)| *x = (f64::from(*x) + factor * f64::from(*y)) as f32);
 }
 
@@ -336,7 +274,7 @@ fn sum_of_squares(row: &[f32]) -> f64 {
 
 /// Fills `values` with standard normal draws (Box and Muller 1958). The functions come from a pure
 /// Rust library, since the last bits of the system's differ between machines.
-fn gaussians(draws: &Draws, values: &mut [f32]) {
+pub(super) fn gaussians(draws: &Draws, values: &mut [f32]) {
     for (pair, values) in (0u64..).zip(values.chunks_mut(2)) {
         let radius = libm::sqrt(-2.0 * libm::log(draws.unit(2 * pair)));
         let (sin, cos) = libm::sincos(TAU * draws.unit(2 * pair + 1));
