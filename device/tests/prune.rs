@@ -160,6 +160,10 @@ impl<T: Value> Base<T> {
                         accepted.push(c);
                     }
                 }
+                let dropped: Vec<Key> =
+                    candidates.iter().copied().filter(|c| !accepted.contains(c)).collect();
+                let missing = 16.min(most / 2).saturating_sub(accepted.len());
+                accepted.extend(dropped.iter().take(missing));
             }
             Form::Score => {
                 while accepted.len() < most.min(candidates.len()) {

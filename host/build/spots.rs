@@ -6,6 +6,8 @@
 //! end there. So the rows outside, with one row of each spot, are an index of their own, and so are
 //! the rows of each spot ([`Spots`](crate::index::Spots)).
 
+use std::time::Instant;
+
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
@@ -15,7 +17,7 @@ use super::{BuildStats, Builder};
 use crate::descent::KnnGraph;
 use crate::vectors::gpu::Pick;
 use crate::vectors::space::Space;
-use crate::{Metric, Result, Vectors};
+use crate::{Device, Index, Metric, Result, Vectors};
 
 /// Octaves of the distances of f32.
 const OCTAVES_OF_F32: usize = 256;
@@ -41,6 +43,9 @@ const JOINED: usize = 8;
 
 /// Maximum number of spots. With more, layers lead searches between them, as between clusters.
 const MAX_SPOTS: usize = 1024;
+
+/// Maximum number of rows of a spot that the CPU builds, many spots at a time, whatever the device.
+const FEW_ROWS: usize = 1024;
 
 /// Nodes whose lists come from a device at a time.
 const AT_A_TIME: usize = 1 << 16;
@@ -207,14 +212,21 @@ impl Builder {
             builder.build_any(&base.only(rows)?, None)
         };
         let Built { index, stats: mut pruned } = part(self, outside)?;
+        let began = Instant::now();
         let inner = self.clone().layers(false);
+        // A device takes longer to begin than the CPU takes for so few rows.
+        let on_host = |rows: &[u32]| rows.len() <= FEW_ROWS && base.is_readable();
+        let on_cpu = inner.clone().device(Device::Cpu);
+        let few = spots.par_iter().filter(|rows| on_host(rows));
+        let few: Vec<Index> = few.map(|rows| Ok(part(&on_cpu, rows)?.index)).collect::<Result<_>>()?;
+        let mut few = few.into_iter();
         let mut inside = Vec::with_capacity(count);
         for rows in spots {
-            let Built { index, stats } = part(&inner, rows)?;
-            pruned.prune.seconds += stats.descent.seconds + stats.prune.seconds;
+            let built = if on_host(rows) { few.next() } else { None };
+            let index = built.map_or_else(|| Ok(part(&inner, rows)?.index), Ok)?;
             inside.push((rows.clone(), index));
         }
-        pruned.prune.seconds += pruned.descent.seconds;
+        pruned.prune.seconds += pruned.descent.seconds + began.elapsed().as_secs_f64();
         let index = index.joined(base, outside, inside)?;
         Ok(Built { index, stats: BuildStats { prune: pruned.prune, ..stats } })
     }

@@ -1,6 +1,7 @@
 //! Filter: chooses neighbours among the candidates (paper section 5.1).
 
 use tagore_device::key::{self, Key};
+use tagore_device::prune::filter::filled;
 use tagore_device::prune::rule::{Form, Rule, survives};
 
 use super::strategy::Strategy;
@@ -96,6 +97,9 @@ impl<'a> Pruner<'a> {
                 }
             });
         }
+        if rule.form() == Form::Keep {
+            fill(accepted, candidates, most);
+        }
     }
 
     /// CAGRA: the candidates with the fewest detours, nearer ones first among equals. A detour of B
@@ -132,6 +136,18 @@ impl<'a> Pruner<'a> {
         detours.sort_unstable();
         accepted.clear();
         accepted.extend(detours.iter().take(most).map(|&(_, place)| candidates[place as usize]));
+    }
+}
+
+/// Fills a row of at most `most` up with the nearest of the `candidates` that a rule dropped, if it
+/// `accepted` few ([`filled`]).
+fn fill(accepted: &mut Vec<Key>, candidates: &[Key], most: usize) {
+    let few = accepted.len();
+    let missing = (filled(most as u32) as usize).saturating_sub(few);
+    if missing > 0 {
+        let dropped = |key: &Key| !accepted[..few].contains(key);
+        let nearest: Vec<Key> = candidates.iter().copied().filter(dropped).take(missing).collect();
+        accepted.extend(nearest);
     }
 }
 
@@ -189,6 +205,9 @@ mod tests {
                 accepted.push(c);
             }
         }
+        let dropped: Vec<Key> = candidates.iter().copied().filter(|c| !accepted.contains(c)).collect();
+        let missing = most.div_euclid(2).min(16).saturating_sub(accepted.len());
+        accepted.extend(dropped.iter().take(missing));
         accepted
     }
 

@@ -9,6 +9,9 @@ use tagore::{
 use super::devices;
 use crate::reference::{separated, uniform};
 
+/// Nodes of reports.
+const NODES: usize = 20;
+
 /// Builds an index of `base` that stays on each device; checks searches and a report there against
 /// those of the CPU. Returns the number of nodes that the build attached.
 fn check(case: &str, base: &Vectors, builder: &Builder) -> u64 {
@@ -16,13 +19,14 @@ fn check(case: &str, base: &Vectors, builder: &Builder) -> u64 {
     let mut attached = 0;
     for device in devices() {
         let case = format!("{case}, {device}");
-        let builder = builder.clone().device(device).sample(50).keep_on_device(true);
+        let builder = builder.clone().device(device).sample(NODES).keep_on_device(true);
         let (index, mut stats) = builder.build_with_stats(base, None).unwrap();
         let there = stats.resident.take().unwrap();
         assert_eq!(there.device(), device.to_string(), "{case}");
         attached += stats.prune.attached;
 
         let measure = Measure {
+            nodes: NODES,
             resident: Some(there.clone()),
             exact_on: device,
             search_on: device,
@@ -34,7 +38,12 @@ fn check(case: &str, base: &Vectors, builder: &Builder) -> u64 {
         let copied = Report::of(&index, Some(base), &stats.sample, &copied).unwrap();
         assert_eq!(copied.knn, found.knn, "{case}");
         assert_eq!(copied.search.unwrap().recall, found.search.as_ref().unwrap().recall, "{case}");
-        let expected = Report::of(&index, Some(base), &stats.sample, &Measure::default().on(Device::Cpu));
+        let expected = Report::of(
+            &index,
+            Some(base),
+            &stats.sample,
+            &Measure { nodes: NODES, ..Measure::default() }.on(Device::Cpu),
+        );
         let expected = expected.unwrap();
         assert_eq!(found.knn, expected.knn, "{case}");
         let (found, expected) = (found.search.unwrap(), expected.search.unwrap());

@@ -14,7 +14,13 @@
 //!             Score: score(c) += rule.score(d_pc, d_pa, d_ac)
 //!         the warp's next = its nearest candidate left     (Keep)
 //!                         = its smallest score left        (Score)
+//!     append the nearest dropped candidates until the row has `filled(most)` keys
 //! ```
+//!
+//! Where a node lies outside of the data around it, its neighbours are nearer to each other than to
+//! it, and a rule drops all of them but one or two. So few edges lead to such nodes that searches
+//! miss them; the nearest dropped candidates restore the others (`keepPrunedConnections` of HNSW,
+//! Malkov and Yashunin 2018, Algorithm 4).
 //!
 //! # Buffers
 //!
@@ -23,7 +29,7 @@
 //! | `rows` | base vectors, see [`Rows`] |
 //! | `nodes` | one row per node, a node per block |
 //! | `candidates` | nodes × `stride` keys, ascending, [`NONE`] behind the last |
-//! | `forward` | rows × `most` keys in order of acceptance, then [`NONE`] |
+//! | `forward` | rows × `most` keys in order of acceptance, then those filled up, then [`NONE`] |
 //! | shared memory | one vector; a key per warp; `stride` keys; with scores another `stride` keys |
 //!
 //! # Optimisations
@@ -61,6 +67,15 @@ pub const FILTER_THREADS: u32 = 256;
 /// Most warps per block.
 const WARPS: u32 = FILTER_THREADS / 32;
 
+/// Maximum number of edges to which rows are filled up.
+const FILLED: u32 = 16;
+
+/// Edges to which a row of at most `most` is filled up, if the rule accepts fewer: half of the row
+/// at most, so that reverse edges have room.
+pub const fn filled(most: u32) -> u32 {
+    if most / 2 < FILLED { most / 2 } else { FILLED }
+}
+
 /// Arguments of the kernels of rules.
 #[repr(C)]
 pub struct PruneFilter<T> {
@@ -70,8 +85,8 @@ pub struct PruneFilter<T> {
     pub nodes: Global<u32>,
     /// In: `stride` keys per node: ascending (order distance, row), then [`NONE`].
     pub candidates: Global<Key>,
-    /// Out: `most` keys per row, written for the nodes' rows: in order of acceptance, then
-    /// [`NONE`].
+    /// Out: `most` keys per row, written for the nodes' rows: in order of acceptance, then those
+    /// filled up, nearest first, then [`NONE`].
     pub forward: GlobalMut<Key>,
     /// Candidates per node, at least 1.
     pub stride: u32,
@@ -112,10 +127,35 @@ impl<T: Element> PruneFilter<T> {
         self.pass_short != 0 && (self.stride <= self.most || candidates.get(self.most as usize) == NONE)
     }
 
-    /// Writes [`NONE`] behind the first `accepted` slots of a node. The whole block calls this.
+    /// Fills a row up whose first `accepted` slots hold ascending keys that the first thread wrote.
+    /// Returns the number of slots written. The whole block calls this.
     #[inline(always)]
-    pub(super) fn end(&self, out: GlobalMut<Key>, accepted: u32) {
-        let mut i = accepted + thread_idx_x();
+    pub(super) fn fill(&self, candidates: Global<Key>, out: GlobalMut<Key>, accepted: u32) -> u32 {
+        let filled = filled(self.most);
+        if accepted >= filled {
+            return accepted;
+        }
+        if thread_idx_x() == 0 {
+            let (mut place, mut passed, mut next) = (0, 0, accepted);
+            while next < filled {
+                keep_rolled();
+                let key = if place < self.stride { candidates.get(place as usize) } else { NONE };
+                place += 1;
+                if key != NONE && passed < accepted && out.get(passed as usize) == key {
+                    passed += 1;
+                } else {
+                    out.set(next as usize, key);
+                    next += 1;
+                }
+            }
+        }
+        filled
+    }
+
+    /// Writes [`NONE`] after the first `written` slots of a node. The whole block calls this.
+    #[inline(always)]
+    pub(super) fn end(&self, out: GlobalMut<Key>, written: u32) {
+        let mut i = written + thread_idx_x();
         while i < self.most {
             out.set(i as usize, NONE);
             i += block_dim_x();
@@ -304,5 +344,10 @@ pub fn wavefront<T: Element, R: Rule>(p: &PruneFilter<T>, rule: &R) {
         sync_threads();
         next = wave.test(p, rule, neighbour, lift);
     }
-    p.end(out, accepted);
+    let written = match rule.form() {
+        Form::Keep => p.fill(candidates, out, accepted),
+        // It drops none.
+        Form::Score => accepted,
+    };
+    p.end(out, written);
 }

@@ -9,6 +9,7 @@
 //!         for each 8 accepted neighbours a:
 //!             drop c unless rule.keep(d_pc, d_pa, distance(a, c)) holds for all
 //!         append c if it was not dropped
+//!     append the nearest dropped candidates, as the wavefront does
 //! ```
 //!
 //! # Buffers
@@ -79,7 +80,8 @@ fn serial<T: Element, R: Rule>(p: &PruneFilter<T>, rule: &R) {
         }
         place += 1;
     }
-    p.end(out, accepted);
+    let written = p.fill(candidates, out, accepted);
+    p.end(out, written);
 }
 
 macro_rules! serial_kernels {

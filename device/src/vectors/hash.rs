@@ -3,7 +3,7 @@
 //! # Algorithm
 //!
 //! For each row, one warp: add up a mix of each value with its place. Rows of equal values have
-//! equal hashes, whatever the signs of their zeros; rows with equal hashes are compared on the host.
+//! equal hashes, whatever the signs of their zeros. The host compares rows of equal hashes.
 //!
 //! # Buffers
 //!
