@@ -45,16 +45,16 @@ pub(crate) fn one_line(error: &clap::Error, args: &[OsString]) -> String {
 
 /// What was found and expected, from the reason of a parser.
 fn refused(found: &str, reason: &str) -> String {
-    if reason.contains("too large") {
+    if reason.contains("number too large") {
         return format!("found {found}, expected a smaller number");
     }
     if ["invalid digit", "empty string"].iter().any(|text| reason.contains(text)) {
         return format!("found {found}, expected a whole number from 0");
     }
-    if reason.contains("float") {
+    if reason.contains("float literal") {
         return format!("found {found}, expected a number");
     }
-    if reason.contains("zero") {
+    if reason.contains("would be zero") {
         return format!("found {found}, expected at least 1");
     }
     if let Some((least, most)) =

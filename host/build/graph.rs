@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::time::Instant;
 
 use super::Builder;
+use super::spots::Odd;
 use crate::descent::{DescentStats, DeviceGraph, KnnGraph, KnnSample};
 use crate::gpu::{Buffer, Gpu};
 use crate::memory::{peak_host_bytes, touched_zeros};
@@ -94,7 +95,9 @@ impl Builder {
         match (gpu, given) {
             (Some(gpu), Some(graph)) => Graph::upload(gpu, space, graph),
             (Some(gpu), None) => {
-                let graph = Box::new(self.descent.build_on_device(&gpu, space, k)?);
+                // The rows of dense spots get other lists.
+                let completes = |graph: &DeviceGraph| Ok(Odd::on_device(&gpu, space, graph)?.spots.is_none());
+                let graph = Box::new(self.descent.build_on_device((&gpu, space), k, completes)?);
                 Ok(Graph::Gpu { gpu, graph, copy: 0.0 })
             }
             (None, Some(graph)) => Ok(Graph::Cpu(Cow::Borrowed(graph))),

@@ -119,14 +119,15 @@ impl Builder {
         let [descending, pruning, finishing] =
             progress.parts(weights).map(|part| self.clone().progress(part));
         let graph = descending.graph_on(space, k, gpu, graph)?;
-        let sample = graph.sample(&nodes)?;
         let descent = graph.stats().clone();
         let Odd { spots, lone } = graph.odd_rows(space)?;
         if let Some(spots) = spots {
             drop(graph);
-            let stats = BuildStats { knn: k, descent, sample, ..BuildStats::default() };
+            // No sample: the lists are not those of the index.
+            let stats = BuildStats { knn: k, descent, ..BuildStats::default() };
             return pruning.build_in_parts(base, &spots, stats);
         }
+        let sample = graph.sample(&nodes)?;
         let (mut pruned, on_device) = pruning.prune(space, graph)?;
         let (layered, search) = finishing.finish(base, space, (&mut pruned, &lone), on_device)?;
 

@@ -14,7 +14,8 @@ use tagore_device::key::{self, Key};
 use super::graph::Graph;
 use super::memory::Built;
 use super::{BuildStats, Builder};
-use crate::descent::KnnGraph;
+use crate::descent::{DeviceGraph, KnnGraph};
+use crate::gpu::Gpu;
 use crate::vectors::gpu::Pick;
 use crate::vectors::space::Space;
 use crate::{Device, Index, Metric, Result, Vectors};
@@ -159,38 +160,59 @@ fn root(roots: &mut [u32], mut row: u32) -> u32 {
     row
 }
 
-impl Graph<'_> {
-    /// The odd rows of the base, whose space this is. Inner products tell none.
-    pub(super) fn odd_rows(&self, space: &Space<'_>) -> Result<Odd> {
-        if space.metric() == Metric::InnerProduct || space.len() < MIN_OUTSIDE + MIN_ROWS {
-            return Ok(Odd::default());
-        }
-        let (k, last) = match self {
-            Self::Cpu(graph) => (graph.k(), last_distances(graph)),
-            Self::Gpu { gpu, graph, .. } => (graph.lists.k, graph.lists.last_distances(gpu)?),
-        };
-        let octaves = Octaves::of(&last);
+impl Odd {
+    /// The odd rows of `space`: `last` is the last distance of each list of `k`, and `near` returns
+    /// the first [`JOINED`] neighbours of rows.
+    fn find((k, last): (usize, &[f32]), near: impl Fn(&[u32]) -> Result<Vec<u32>>) -> Result<Self> {
+        let octaves = Octaves::of(last);
         let lone = octaves.lone().map_or(Vec::new(), |first| {
             let rows = (0..last.len() as u32).into_par_iter();
             rows.filter(|&row| octave(last[row as usize]) >= first).collect()
         });
-        let Some(bound) = octaves.bound().filter(|_| k >= JOINED) else {
-            return Ok(Odd { spots: None, lone });
+        let spots = match octaves.bound().filter(|_| k >= JOINED) {
+            None => None,
+            Some(bound) => Spots::find((last, bound), near)?,
         };
-        let spots = match self {
-            Self::Cpu(graph) => {
-                let near = |&row: &u32| graph.neighbors(row as usize)[..JOINED].to_vec();
-                Spots::find((&last, bound), |rows| Ok(rows.iter().flat_map(near).collect()))
-            }
-            Self::Gpu { gpu, graph, .. } => Spots::find((&last, bound), |rows| {
-                let keys = graph.lists.some(gpu, Pick::Ids(rows), 0..JOINED)?;
-                let own = |place: usize| rows[place / JOINED];
-                let id =
-                    |(place, key): (usize, Key)| if key == key::NONE { own(place) } else { key::id(key) };
-                Ok(keys.into_iter().enumerate().map(id).collect())
-            }),
-        }?;
-        Ok(Odd { spots, lone })
+        Ok(Self { spots, lone })
+    }
+
+    /// The odd rows of `space`, whose k-NN graph is on a device. Unreliable lists show spots too:
+    /// their rows are in the spot, though others may be nearer.
+    pub fn on_device(gpu: &Gpu, space: &Space<'_>, graph: &DeviceGraph) -> Result<Self> {
+        if !has_odd_rows(space) {
+            return Ok(Self::default());
+        }
+        let last = graph.lists.last_distances(gpu)?;
+        Self::find((graph.lists.k, &last), |rows| {
+            let keys = graph.lists.some(gpu, Pick::Ids(rows), 0..JOINED)?;
+            let own = |place: usize| rows[place / JOINED];
+            let id = |(place, key): (usize, Key)| if key == key::NONE { own(place) } else { key::id(key) };
+            Ok(keys.into_iter().enumerate().map(id).collect())
+        })
+    }
+
+    /// The odd rows of `space`, whose k-NN graph is on the host.
+    fn on_host(space: &Space<'_>, graph: &KnnGraph) -> Result<Self> {
+        if !has_odd_rows(space) {
+            return Ok(Self::default());
+        }
+        let near = |&row: &u32| graph.neighbors(row as usize)[..JOINED].to_vec();
+        Self::find((graph.k(), &last_distances(graph)), |rows| Ok(rows.iter().flat_map(near).collect()))
+    }
+}
+
+/// Whether rows of `space` may be odd. Inner products tell none.
+fn has_odd_rows(space: &Space<'_>) -> bool {
+    space.metric() != Metric::InnerProduct && space.len() >= MIN_OUTSIDE + MIN_ROWS
+}
+
+impl Graph<'_> {
+    /// The odd rows of the base, whose space this is.
+    pub(super) fn odd_rows(&self, space: &Space<'_>) -> Result<Odd> {
+        match self {
+            Self::Cpu(graph) => Odd::on_host(space, graph),
+            Self::Gpu { gpu, graph, .. } => Odd::on_device(gpu, space, graph),
+        }
     }
 }
 

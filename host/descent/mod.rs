@@ -178,7 +178,7 @@ impl Descent {
         results.check(base.len() * k)?;
         let space = Space::new(base, self.metric, &self.progress)?;
         if let Some(gpu) = self.gpu(base.len(), base.dim())?.filter(|gpu| k > 0 && results.is_on(gpu)) {
-            let DeviceGraph { lists, stats, .. } = self.build_on_device(&gpu, &space, k)?;
+            let DeviceGraph { lists, stats, .. } = self.build_on_device((&gpu, &space), k, |_| Ok(true))?;
             results.write(&gpu, &lists.keys, (0, base.len() * k))?;
             gpu.synchronize()?;
             return Ok(stats);
@@ -411,7 +411,8 @@ impl Descent {
             Some(gpu) => {
                 self.check_parameters()?;
                 if self.is_settled() && k > 0 {
-                    let DeviceGraph { lists, stats, .. } = self.build_on_device(&gpu, space, k)?;
+                    let DeviceGraph { lists, stats, .. } =
+                        self.build_on_device((&gpu, space), k, |_| Ok(true))?;
                     return Ok(KnnGraph::from_keys(k, metric, nodes, &lists.download()?, stats)?.settled());
                 }
                 let measurement = gpu.measure()?;
@@ -429,11 +430,21 @@ impl Descent {
         }
     }
 
-    /// Builds the graph on a GPU and leaves it there; `k` is not 0.
-    pub(crate) fn build_on_device(&self, gpu: &Gpu, space: &Space<'_>, k: usize) -> Result<DeviceGraph> {
+    /// Builds the graph on a GPU and leaves it there; `k` is not 0. Where rounding leaves lists
+    /// unreliable, `completes` decides whether exact search replaces them.
+    pub(crate) fn build_on_device(
+        &self,
+        (gpu, space): (&Gpu, &Space<'_>),
+        k: usize,
+        completes: impl FnOnce(&DeviceGraph) -> Result<bool>,
+    ) -> Result<DeviceGraph> {
         self.check_parameters()?;
         let measurement = gpu.measure()?;
-        let mut graph = self.on_gpu(gpu, space, self.unsettled(k, space.len())).run_on_device()?;
+        let build = self.on_gpu(gpu, space, self.unsettled(k, space.len()));
+        let mut graph = build.run_on_device()?;
+        if !graph.is_lacking() || completes(&graph)? {
+            build.complete(&mut graph)?;
+        }
         if let Settling::By(rests) = &self.settling {
             graph.settle(gpu, rests, k)?;
         }

@@ -86,6 +86,11 @@ pub(crate) fn connect(
                 continue;
             }
             progress.check()?;
+            // Under inner product, a search for a node of few and small products ends at the nodes
+            // of the largest, which lead all searches: their edges are not given away.
+            if space.metric() == Metric::InnerProduct {
+                candidates.extend(&recent);
+            }
             // Earlier nodes of this round may have filled the nodes found, so a new search follows.
             // Its results may have edges of the tree alone, as many equal rows have. Nodes attached
             // just before are leaves with room, or all reached nodes are tried: one has room.

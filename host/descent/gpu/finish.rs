@@ -1,5 +1,6 @@
-//! The end of a descent: exact distances of all lists, and exact search for short or unreliable
-//! lists.
+//! The end of a descent: exact distances of all lists, and exact search for lacking ones.
+
+use std::time::Instant;
 
 use cuda_std::memory::GlobalMut;
 use tagore_device::descent::cells::{
@@ -9,9 +10,8 @@ use tagore_device::descent::cells::{
 use tagore_device::key::Key;
 use tagore_device::search::exact::SETTLE_THREADS;
 
-use super::{Build, DescentKernels, DescentShape, GpuLists, Nodes, Original};
+use super::{Build, DescentKernels, DescentShape, DeviceGraph, GpuLists, Nodes, Original};
 use crate::Result;
-use crate::descent::DescentStats;
 use crate::gpu::Buffer;
 use crate::search::exact::gpu::{QuerySet, add_zero_vectors};
 use crate::vectors::gpu::{Base, Order, metric_number, stage_kernels};
@@ -27,6 +27,21 @@ stage_kernels! {
 /// node.
 const MOST_ROUNDING: f32 = 16.0;
 
+/// Rows whose lists are short, or whose last distance is about their rounding error.
+#[derive(Default)]
+pub(super) struct Lacking {
+    /// Ascending.
+    rows: Vec<u32>,
+    /// Bytes on the device for the search that completes the lists.
+    room: u64,
+}
+
+impl Lacking {
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+}
+
 /// The output of the kernels that finish lists.
 struct Found {
     keys: GlobalMut<Key>,
@@ -41,8 +56,7 @@ impl Build<'_> {
         mut original: Original<T>,
         mut nodes: Nodes<T>,
         scale: f32,
-        stats: &mut DescentStats,
-    ) -> Result<(Base<T>, GpuLists)> {
+    ) -> Result<(Base<T>, GpuLists, Lacking)> {
         let (n, k, metric) = (self.space.len(), self.k, self.space.metric());
         if let Some(places) = original.places.take() {
             let memory = self.shape().reorder::<T>().reserve(self.gpu)?;
@@ -70,14 +84,12 @@ impl Build<'_> {
         let mut found = vec![0; length[0] as usize];
         lacking.download(&mut found)?;
         found.sort_unstable();
-        let mut lists = GpuLists { keys, k, metric, order: nodes.order };
+        let lists = GpuLists { keys, k, metric, order: nodes.order };
         let dim = self.space.dim();
         let narrowed = self.space.device_row_bytes() != dim * size_of::<T>();
         let room = DescentShape { narrowed, ..self.shape() }.room_to_complete::<T>();
-        self.complete(&found, &mut lists, room)?;
-        stats.completed = found.len() as u64;
-        stats.distances += stats.completed * (n as u64 - 1);
-        Ok((Base::new(self.gpu, self.space, original.values, original.stride)?, lists))
+        let base = Base::new(self.gpu, self.space, original.values, original.stride)?;
+        Ok((base, lists, Lacking { rows: found, room }))
     }
 
     /// Computes the exact distances of all lists from the original vectors.
@@ -131,14 +143,25 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Searches exactly for the neighbours of the `lacking` rows, in `room` bytes of the device,
-    /// and adds the zero vectors under cosine.
-    fn complete(&self, lacking: &[u32], lists: &mut GpuLists, room: u64) -> Result<()> {
-        let (space, k) = (self.space, self.k);
-        let found = self.search(&QuerySet::of_nodes(space, lacking), Some(room))?;
+    /// Searches exactly for the neighbours of the lacking rows of `graph`, and adds the zero
+    /// vectors under cosine.
+    pub(in crate::descent) fn complete(&self, graph: &mut DeviceGraph) -> Result<()> {
+        let (space, k, began) = (self.space, self.k, Instant::now());
+        let DeviceGraph { lists, stats, .. } = graph;
+        let Lacking { rows: lacking, room } = std::mem::take(&mut graph.lacking);
+        if lacking.is_empty() && space.zero().is_empty() {
+            return Ok(());
+        }
+        let silent = self.progress.unwatched();
+        let build = Build { progress: &silent, ..*self };
+        let found = build.search(&QuerySet::of_nodes(space, &lacking), Some(room))?;
         let exact = || lacking.iter().zip(found.chunks_exact(k));
+        stats.completed = lacking.len() as u64;
+        stats.distances += stats.completed * (space.len() as u64 - 1);
         if space.zero().is_empty() {
-            return exact().try_for_each(|(&row, list)| lists.keys.upload_at(row as usize * k, list));
+            exact().try_for_each(|(&row, list)| lists.keys.upload_at(row as usize * k, list))?;
+            stats.seconds += began.elapsed().as_secs_f64();
+            return Ok(());
         }
         let mut keys = lists.download()?;
         let all_rows: Vec<u32> = (0..space.len() as u32).collect();
@@ -146,6 +169,8 @@ impl Build<'_> {
         for (&row, list) in exact() {
             keys[row as usize * k..][..k].copy_from_slice(list);
         }
-        lists.keys.upload(&keys)
+        lists.keys.upload(&keys)?;
+        stats.seconds += began.elapsed().as_secs_f64();
+        Ok(())
     }
 }

@@ -23,7 +23,7 @@ use tagore_device::descent::renumber::{RENUMBER_THREADS, renumber_ids};
 use tagore_device::key::Key;
 
 use cells::CellKernels;
-use finish::FinishKernels;
+use finish::{FinishKernels, Lacking};
 pub(crate) use lists::GpuLists;
 use phases::PhaseKernels;
 pub(super) use plan::DescentShape;
@@ -103,6 +103,7 @@ pub(crate) struct DeviceGraph {
     pub base: DeviceBase,
     pub lists: GpuLists,
     pub stats: DescentStats,
+    lacking: Lacking,
 }
 
 impl DeviceGraph {
@@ -110,8 +111,15 @@ impl DeviceGraph {
     pub(crate) fn upload(gpu: &Gpu, space: &Space<'_>, graph: &KnnGraph) -> Result<Self> {
         with_origin!(AnyOrigin::of_space(gpu, space)?, rows => {
             let base = OnDevice::device_base(Base::upload(gpu, space, &rows)?);
-            Ok(Self { base, lists: GpuLists::of(gpu, graph)?, stats: graph.stats().clone() })
+            let (lists, stats) = (GpuLists::of(gpu, graph)?, graph.stats().clone());
+            Ok(Self { base, lists, stats, lacking: Lacking::default() })
         })
+    }
+
+    /// Whether some lists are not those of an exact search, though descent could not tell their
+    /// distances from rounding errors.
+    pub(super) fn is_lacking(&self) -> bool {
+        !self.lacking.is_empty()
     }
 }
 
@@ -124,14 +132,16 @@ impl Build<'_> {
         if self.shape().choose_start() == Start::AllPairs {
             return self.all_pairs();
         }
-        let DeviceGraph { lists, mut stats, .. } = self.run_on_device()?;
+        let mut graph = self.run_on_device()?;
+        self.complete(&mut graph)?;
+        let DeviceGraph { lists, mut stats, .. } = graph;
         let copying = Instant::now();
         let keys = lists.download()?;
         stats.copy += copying.elapsed().as_secs_f64();
         Ok((keys, stats))
     }
 
-    /// Builds the graph and leaves it on the device.
+    /// Builds the graph and leaves it on the device; [`complete`](Self::complete) has to follow.
     pub(super) fn run_on_device(&self) -> Result<DeviceGraph> {
         with_origin!(AnyOrigin::of_space(self.gpu, self.space)?, rows => self.graph(&rows))
     }
@@ -139,15 +149,14 @@ impl Build<'_> {
     fn graph<T: DescentKernels>(&self, rows: &Origin<'_, T>) -> Result<DeviceGraph> {
         let start = self.shape().choose_start();
         if start != Start::AllPairs {
-            let (base, lists, stats) = self.descend(rows, start)?;
-            return Ok(DeviceGraph { base: T::device_base(base), lists, stats });
+            return self.descend(rows, start);
         }
         let (keys, mut stats) = self.all_pairs()?;
         let copying = Instant::now();
         let base = Base::upload(self.gpu, self.space, rows)?;
         let lists = GpuLists::upload(self.gpu, &keys, self.space.len(), self.k, self.space.metric())?;
         stats.copy += copying.elapsed().as_secs_f64();
-        Ok(DeviceGraph { base: T::device_base(base), lists, stats })
+        Ok(DeviceGraph { base: T::device_base(base), lists, stats, lacking: Lacking::default() })
     }
 
     /// The sizes that buffers depend on.
@@ -183,11 +192,7 @@ impl Build<'_> {
         GpuSearch { gpu, space, queries, k, budget, progress }.run()
     }
 
-    fn descend<T: DescentKernels>(
-        &self,
-        rows: &Origin<'_, T>,
-        start: Start,
-    ) -> Result<(Base<T>, GpuLists, DescentStats)> {
+    fn descend<T: DescentKernels>(&self, rows: &Origin<'_, T>, start: Start) -> Result<DeviceGraph> {
         self.shape().check::<T>(self.gpu)?;
         let mut stats = DescentStats::default();
         let copying = Instant::now();
@@ -219,13 +224,10 @@ impl Build<'_> {
             drop(cells);
         }
         Build { progress: &in_phases, ..*self }.phases(&mut nodes, start, joins, expands, &mut stats)?;
-        // Exact search of the lists that are still short is rare.
-        let silent = self.progress.unwatched();
-        let (base, lists) =
-            Build { progress: &silent, ..*self }.finish(original, nodes, rounding.row_scale, &mut stats)?;
+        let (base, lists, lacking) = self.finish(original, nodes, rounding.row_scale)?;
         stats.seconds = descending.elapsed().as_secs_f64() - filling;
         stats.copy += filling;
-        Ok((base, lists, stats))
+        Ok(DeviceGraph { base: T::device_base(base), lists, stats, lacking })
     }
 
     /// Copies the vectors to the device, and chooses their rounding.
