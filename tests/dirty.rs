@@ -143,6 +143,21 @@ fn a_given_graph_full_of_equal_rows_is_built_anew() {
 }
 
 #[test]
+fn a_common_direction_leaves_the_rows_of_the_largest_products_linked() {
+    // They are on all lists, and most rows on none: those hang on the graph as leaves.
+    for length in [10.0, 100.0] {
+        let data = synth(Fault::Offset { length }, 1.0);
+        let (base, queries) = (data.base(), data.query_kind(QueryKind::Dirty).queries(50));
+        for strategy in some_kinds() {
+            let index = builder(strategy).metric(Metric::InnerProduct).build(&base).unwrap();
+            let kind = index.kind().to_owned();
+            let found = recall(&searcher(index, &base), &queries, 10);
+            assert!(found >= 0.99, "{kind}, {length}: {found}");
+        }
+    }
+}
+
+#[test]
 fn a_search_returns_k_rows_if_there_are_as_many() {
     // A common direction: the same rows have the largest products with all others.
     let data = synth(Fault::Offset { length: 10.0 }, 1.0);

@@ -42,6 +42,7 @@ pub(crate) fn plan(n: usize, threads: usize) -> MemoryPlan {
         .with::<bool>("reached", n)
         .with::<bool>("listed", n)
         .with::<u32>("levels", 2 * n)
+        .with::<u32>("pending", n)
         .and(&Visited::plan(n, threads))
 }
 
@@ -74,12 +75,22 @@ pub(crate) fn connect(
     let left_out = |node: u32| {
         listed.as_ref().is_some_and(|listed| !is_set(&listed[node as usize])) && space.is_short(node)
     };
+    let mut pending: Vec<u32> =
+        (0..nodes).into_par_iter().filter(|&node| !tree.is_reached(node) && !left_out(node)).collect();
+    if space.metric() == Metric::InnerProduct {
+        // Those of large products first: searches for others lead through them.
+        pending.par_sort_by(|&a, &b| space.lift(a).total_cmp(&space.lift(b)).then(a.cmp(&b)));
+    }
     let (mut attached, mut first, mut recent) = (0, 0, VecDeque::new());
     loop {
-        let unreached: Vec<u32> =
-            (first..nodes).filter(|&node| !tree.is_reached(node) && !left_out(node)).take(SEARCHES).collect();
-        let Some(&last) = unreached.last() else { return Ok(attached) };
-        first = last + 1;
+        let mut unreached = Vec::with_capacity(SEARCHES);
+        while first < pending.len() && unreached.len() < SEARCHES {
+            unreached.extend(Some(pending[first]).filter(|&node| !tree.is_reached(node)));
+            first += 1;
+        }
+        if unreached.is_empty() {
+            return Ok(attached);
+        }
         let found = near.reached(rows, &unreached)?;
         for (node, mut candidates) in unreached.into_iter().zip(found) {
             if tree.is_reached(node) {

@@ -187,6 +187,11 @@ impl<'a> Space<'a> {
         self.square
     }
 
+    /// Inner product: the lift of `node`, smaller for longer rows.
+    pub(crate) fn lift(&self, node: u32) -> f32 {
+        self.lift[node as usize]
+    }
+
     /// Inner product: whether the squared norm of `node` is below 0.8 of the largest.
     pub(crate) fn is_short(&self, node: u32) -> bool {
         self.lift.get(node as usize).is_some_and(|lift| lift * lift > 0.2 * self.square)

@@ -1,0 +1,119 @@
+//! Builds of a graph in a prepared space, on the CPU or on a GPU.
+
+use std::time::Instant;
+
+use super::gpu::{self, DeviceGraph};
+use super::settle::{self, Settling};
+use super::{Descent, DescentStats, KnnGraph, Start, all_pairs, cpu};
+use crate::gpu::Gpu;
+use crate::memory::{check_room, peak_host_bytes};
+use crate::vectors::DataShape;
+use crate::vectors::space::Space;
+use crate::{Error, Result};
+
+/// Time of settling lists on the CPU, in times of finding them, for progress.
+const SETTLING: f64 = 0.05;
+
+impl Descent {
+    /// Builds the graph in a prepared space.
+    pub(crate) fn build_in(&self, space: &Space<'_>, k: usize) -> Result<KnnGraph> {
+        let (nodes, metric) = (space.len(), self.metric);
+        match self.gpu(nodes, space.dim())? {
+            Some(gpu) => {
+                self.check_parameters()?;
+                if self.is_settled() && k > 0 {
+                    let DeviceGraph { lists, stats, .. } =
+                        self.build_on_device((&gpu, space), k, |_| Ok(true))?;
+                    return Ok(KnnGraph::from_keys(k, metric, nodes, &lists.download()?, stats)?.settled());
+                }
+                let measurement = gpu.measure()?;
+                let (keys, mut stats) = self.on_gpu(&gpu, space, k).run()?;
+                stats.measured(&gpu, measurement)?;
+                KnnGraph::from_keys(k, metric, nodes, &keys, stats)
+            }
+            None => {
+                space.vectors().on_host()?;
+                let data = DataShape::new(nodes, space.dim(), space.vectors().element_type())?;
+                let stages = self.stages_on_cpu(&data, k, rayon::current_num_threads());
+                check_room(stages.iter().map(|stage| stage.buffers.bytes()).max().unwrap_or(0))?;
+                self.build_on_cpu(space, k)
+            }
+        }
+    }
+
+    /// Builds the graph on a GPU and leaves it there; `k` is not 0. Where rounding leaves lists
+    /// unreliable, `completes` decides whether exact search replaces them.
+    pub(crate) fn build_on_device(
+        &self,
+        (gpu, space): (&Gpu, &Space<'_>),
+        k: usize,
+        completes: impl FnOnce(&DeviceGraph) -> Result<bool>,
+    ) -> Result<DeviceGraph> {
+        self.check_parameters()?;
+        let measurement = gpu.measure()?;
+        let build = self.on_gpu(gpu, space, self.unsettled(k, space.len()));
+        let mut graph = build.run_on_device()?;
+        if !graph.is_lacking() || completes(&graph)? {
+            build.complete(&mut graph)?;
+        }
+        if let Settling::By(rests) = &self.settling {
+            graph.settle(gpu, rests, k)?;
+        }
+        graph.stats.measured(gpu, measurement)?;
+        Ok(graph)
+    }
+
+    fn on_gpu<'a>(&'a self, gpu: &'a Gpu, space: &'a Space<'a>, k: usize) -> gpu::Build<'a> {
+        gpu::Build {
+            gpu,
+            space,
+            k,
+            start: self.start,
+            iterations: self.iterations,
+            expand: self.expand,
+            settings: self.settings,
+            seed: self.seed,
+            of_codes: self.of_codes,
+            merged: self.merged,
+            progress: &self.progress,
+        }
+    }
+
+    fn build_on_cpu(&self, space: &Space<'_>, k: usize) -> Result<KnnGraph> {
+        self.check_parameters()?;
+        let began = Instant::now();
+        let (nodes, metric) = (space.len(), self.metric);
+        if self.start == Start::Cells {
+            return Err(Error::argument("start", "cells", "all-pairs, auto or random on the CPU"));
+        }
+        let all_pairs = self.compares_all_pairs_on_cpu(nodes, space.values(), k);
+        let longer = self.unsettled(k, nodes);
+        let [finding, settling] = self.progress.parts([1.0, if self.is_settled() { SETTLING } else { 0.0 }]);
+        let (mut keys, mut stats) = if all_pairs {
+            (all_pairs::all_pairs(space, longer, &finding)?, DescentStats::default())
+        } else {
+            let &Self { iterations, expand, seed, .. } = self;
+            let plan = cpu::CpuDescent { k: longer, iterations, expand, seed };
+            cpu::descend(space, &plan, &finding)?
+        };
+        if stats.distances == 0 {
+            stats.distances = nodes as u64 * (nodes as u64 - 1) / 2;
+        }
+        if let Settling::By(rests) = &self.settling {
+            stats.distances += keys.len() as u64;
+            keys = settle::settle(keys, (longer, k), (metric, space.vectors(), rests), &settling)?;
+        }
+        stats.seconds = began.elapsed().as_secs_f64();
+        stats.peak_host_bytes = peak_host_bytes();
+        "cpu".clone_into(&mut stats.device);
+        stats.log();
+        let graph = KnnGraph::from_keys(k, metric, nodes, &keys, stats)?;
+        Ok(if self.is_settled() {
+            graph.settled()
+        } else if all_pairs {
+            graph.exact()
+        } else {
+            graph
+        })
+    }
+}
