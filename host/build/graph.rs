@@ -97,7 +97,7 @@ impl Builder {
             (Some(gpu), None) => {
                 // The rows of dense spots get other lists.
                 let completes = |graph: &DeviceGraph| Ok(Odd::on_device(&gpu, space, graph)?.spots.is_none());
-                let graph = Box::new(self.descent.build_on_device((&gpu, space), k, completes)?);
+                let graph = Box::new(self.descent.build_on_device(&gpu, space, k, completes)?);
                 Ok(Graph::Gpu { gpu, graph, copy: 0.0 })
             }
             (None, Some(graph)) => Ok(Graph::Cpu(Cow::Borrowed(graph))),

@@ -46,7 +46,7 @@ const JOINED: usize = 8;
 const MAX_SPOTS: usize = 1024;
 
 /// Maximum number of rows of a spot that the CPU builds, many spots at a time, whatever the device.
-const FEW_ROWS: usize = 1024;
+const MAX_ROWS_ON_CPU: usize = 1024;
 
 /// Nodes whose lists come from a device at a time.
 const AT_A_TIME: usize = 1 << 16;
@@ -163,7 +163,7 @@ fn root(roots: &mut [u32], mut row: u32) -> u32 {
 impl Odd {
     /// The odd rows of `space`: `last` is the last distance of each list of `k`, and `near` returns
     /// the first [`JOINED`] neighbours of rows.
-    fn find((k, last): (usize, &[f32]), near: impl Fn(&[u32]) -> Result<Vec<u32>>) -> Result<Self> {
+    fn find(k: usize, last: &[f32], near: impl Fn(&[u32]) -> Result<Vec<u32>>) -> Result<Self> {
         let octaves = Octaves::of(last);
         let lone = octaves.lone().map_or(Vec::new(), |first| {
             let rows = (0..last.len() as u32).into_par_iter();
@@ -183,7 +183,7 @@ impl Odd {
             return Ok(Self::default());
         }
         let last = graph.lists.last_distances(gpu)?;
-        Self::find((graph.lists.k, &last), |rows| {
+        Self::find(graph.lists.k, &last, |rows| {
             let keys = graph.lists.some(gpu, Pick::Ids(rows), 0..JOINED)?;
             let own = |place: usize| rows[place / JOINED];
             let id = |(place, key): (usize, Key)| if key == key::NONE { own(place) } else { key::id(key) };
@@ -197,7 +197,7 @@ impl Odd {
             return Ok(Self::default());
         }
         let near = |&row: &u32| graph.neighbors(row as usize)[..JOINED].to_vec();
-        Self::find((graph.k(), &last_distances(graph)), |rows| Ok(rows.iter().flat_map(near).collect()))
+        Self::find(graph.k(), &last_distances(graph), |rows| Ok(rows.iter().flat_map(near).collect()))
     }
 }
 
@@ -237,7 +237,7 @@ impl Builder {
         let began = Instant::now();
         let inner = self.clone().layers(false);
         // A device takes longer to begin than the CPU takes for so few rows.
-        let on_host = |rows: &[u32]| rows.len() <= FEW_ROWS && base.is_readable();
+        let on_host = |rows: &[u32]| rows.len() <= MAX_ROWS_ON_CPU && base.is_readable();
         let on_cpu = inner.clone().device(Device::Cpu);
         let few = spots.par_iter().filter(|rows| on_host(rows));
         let few: Vec<Index> = few.map(|rows| Ok(part(&on_cpu, rows)?.index)).collect::<Result<_>>()?;

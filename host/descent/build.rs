@@ -23,7 +23,7 @@ impl Descent {
                 self.check_parameters()?;
                 if self.is_settled() && k > 0 {
                     let DeviceGraph { lists, stats, .. } =
-                        self.build_on_device((&gpu, space), k, |_| Ok(true))?;
+                        self.build_on_device(&gpu, space, k, |_| Ok(true))?;
                     return Ok(KnnGraph::from_keys(k, metric, nodes, &lists.download()?, stats)?.settled());
                 }
                 let measurement = gpu.measure()?;
@@ -45,7 +45,8 @@ impl Descent {
     /// unreliable, `completes` decides whether exact search replaces them.
     pub(crate) fn build_on_device(
         &self,
-        (gpu, space): (&Gpu, &Space<'_>),
+        gpu: &Gpu,
+        space: &Space<'_>,
         k: usize,
         completes: impl FnOnce(&DeviceGraph) -> Result<bool>,
     ) -> Result<DeviceGraph> {

@@ -177,7 +177,7 @@ impl Descent {
         results.check(base.len() * k)?;
         let space = Space::new(base, self.metric, &self.progress)?;
         if let Some(gpu) = self.gpu(base.len(), base.dim())?.filter(|gpu| k > 0 && results.is_on(gpu)) {
-            let DeviceGraph { lists, stats, .. } = self.build_on_device((&gpu, &space), k, |_| Ok(true))?;
+            let DeviceGraph { lists, stats, .. } = self.build_on_device(&gpu, &space, k, |_| Ok(true))?;
             results.write(&gpu, &lists.keys, (0, base.len() * k))?;
             gpu.synchronize()?;
             return Ok(stats);

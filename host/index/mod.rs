@@ -37,8 +37,9 @@ use crate::memory::{collected, collected_in_parallel, filled, zeros};
 use crate::vectors::{Access, Repeated};
 use crate::{Error, IdSet, Metric, Progress, Result, Vectors};
 
-/// Most rows of a dense spot that a search compares with its query one by one. So few take no
-/// longer than a walk, which may miss rows whose distances are hardly more than rounding errors.
+/// Maximum number of rows of a dense spot that a search compares with its query one by one. So few
+/// take no longer than a walk, which may miss rows whose distances are hardly more than rounding
+/// errors.
 const SCANNED_SPOT: usize = 1024;
 
 /// The largest degree.

@@ -13,7 +13,7 @@ use crate::{Error, Fingerprint, Result, Vectors};
 
 pub(super) const MANIFEST: &str = "manifest.json";
 
-/// Most bytes of a manifest.
+/// Maximum size of a manifest in bytes.
 const MAX_MANIFEST: u64 = 1 << 20;
 
 /// Identity of the build of a work folder.
