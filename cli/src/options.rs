@@ -89,6 +89,7 @@ fn unknown_format(path: &Path, error: tagore::Error) -> Error {
     match path.metadata() {
         Err(source) => tagore::Error::Io { path: path.to_owned(), source }.into(),
         Ok(found) if found.is_dir() => Error::file(path, "a folder", "a file"),
+        Ok(found) if !found.is_file() => Error::file(path, "a pipe or a device", "a regular file"),
         Ok(_) if is_text(path) => text_file(path),
         Ok(_) => with_flag(error),
     }
@@ -105,8 +106,12 @@ pub(crate) fn with_flag(error: tagore::Error) -> Error {
     }
 }
 
-/// Whether a file begins with a line of text.
+/// Whether a regular file begins with a line of text.
 pub(crate) fn is_text(path: &Path) -> bool {
+    // Opening a pipe waits for its other end.
+    if !path.metadata().is_ok_and(|found| found.is_file()) {
+        return false;
+    }
     let mut begin = Vec::new();
     let read = File::open(path).and_then(|file| file.take(TEXT).read_to_end(&mut begin));
     let is_printable = |byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | 0x20..=0x7e | 0x80..=0xff);

@@ -61,6 +61,10 @@ fn sockets_folders_and_devices_are_refused_at_once_and_pipes_of_all_but_vectors(
             s.fails(1, &arguments.replace("FILE", name), &[&expected]);
         }
     }
+    // Looking for text must not open it: nobody writes to this pipe.
+    fs::rename(s.path("pipe.fbin"), s.path("pipe")).unwrap();
+    let expected = "pipe: found a pipe or a device, expected a regular file";
+    s.fails(1, "task plan -i pipe -o many.tagore --dir tasks --index nsg", &[expected]);
 }
 
 #[test]

@@ -11,11 +11,13 @@ use crate::error::Result;
 use crate::files::{Files, Kind};
 use crate::options::open;
 use crate::output::{Output, grouped};
+use crate::spool;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Data set: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin or npy
-    #[arg(short, long, value_name = "BASE", required_unless_present = "simulate")]
+    #[arg(short, long, value_name = "BASE", required_unless_present = "simulate",
+          value_parser = spool::vectors())]
     input: Option<PathBuf>,
     /// Format of the data set [default: by its extension]
     #[arg(long, value_name = "FORMAT", requires = "input")]
