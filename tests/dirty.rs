@@ -1,8 +1,9 @@
 //! Data with faults: searches answer as if the odd rows were not there, and find those rows too.
 
+use tagore::outofcore::{ClusterPlan, Limits, OutOfCore};
 use tagore::{
-    Builder, Device, Fault, Index, IndexFormat, Metric, Progress, QueryKind, Search, Searcher, Strategy,
-    Synth, SynthKind, TestQueries, Vectors, ground_truth,
+    Builder, Compression, Device, Fault, Index, IndexFormat, Metric, Progress, QueryKind, Search, Searcher,
+    Strategy, Synth, SynthKind, TestQueries, Vectors, ground_truth,
 };
 
 use crate::gpu::devices;
@@ -143,16 +144,60 @@ fn a_given_graph_full_of_equal_rows_is_built_anew() {
 }
 
 #[test]
-fn a_common_direction_leaves_the_rows_of_the_largest_products_linked() {
-    // They are on all lists, and most rows on none: those hang on the graph as leaves.
-    for length in [10.0, 100.0] {
+fn a_common_direction_does_not_rank_rows_of_inner_products() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.tagore");
+    for length in [3.0, 100.0] {
         let data = synth(Fault::Offset { length }, 1.0);
-        let (base, queries) = (data.base(), data.query_kind(QueryKind::Dirty).queries(50));
+        let base = data.base();
+        // Queries with the direction of the rows and without it.
+        let (without, with) = (data.queries(50), data.query_kind(QueryKind::Dirty).queries(50));
+        let check = |index: Index, how: &str| {
+            let what = format!("{}, {length}, {how}", index.kind());
+            let searcher = searcher(index, &base);
+            for (name, queries) in [("with", &with), ("without", &without)] {
+                let found = recall(&searcher, queries, 10);
+                assert!(found >= 0.985, "{what}, {name}: {found}");
+            }
+        };
         for strategy in some_kinds() {
-            let index = builder(strategy).metric(Metric::InnerProduct).build(&base).unwrap();
-            let kind = index.kind().to_owned();
-            let found = recall(&searcher(index, &base), &queries, 10);
-            assert!(found >= 0.99, "{kind}, {length}: {found}");
+            let builder = builder(strategy).metric(Metric::InnerProduct);
+            check(builder.build(&base).unwrap(), "memory");
+            check(builder.clone().compressed(Compression::Int8).build(&base).unwrap(), "codes");
+            let limits = Limits { cluster_size: Some(900), ..Limits::default() };
+            let plan = ClusterPlan::new(&builder, &base, &limits).unwrap().unwrap();
+            OutOfCore::new(builder, plan).build(&base, &path).unwrap();
+            check(Index::open(&path).unwrap(), "clusters");
+        }
+    }
+    // Values of 8 bits have a direction of their own.
+    let values = uniform(ROWS, DIM, 5).to_f32().iter().map(|x| (x * 12.0 + 127.0) as u8).collect();
+    let bytes = Vectors::from_u8(values, DIM).unwrap();
+    let index = builder(Strategy::nsg()).metric(Metric::InnerProduct).build(&bytes).unwrap();
+    let queries = Synth::new(ROWS, DIM, 1).unwrap().queries(50);
+    let found = recall(&searcher(index, &bytes), &queries, 10);
+    assert!(found >= 0.985, "bytes: {found}");
+}
+
+#[test]
+fn searches_on_codes_find_the_rows_of_dense_spots() {
+    // The rows of a spot have about the same codes.
+    for (fault, share) in [
+        (Fault::Near { noise: 1e-6 }, 0.05),
+        (Fault::Near { noise: 1e-3 }, 0.3),
+        (Fault::Ball { scale: 1e-3 }, 0.1),
+    ] {
+        let data = synth(fault, share);
+        let (base, clean) = (data.base(), data.queries(50));
+        let dirty = data.query_kind(QueryKind::Dirty).queries(40);
+        let builder = builder(Strategy::nsg());
+        for builder in [builder.clone(), builder.compressed(Compression::Int8)] {
+            let index = builder.build(&base).unwrap();
+            let searcher = searcher(index, &base).compressed(Compression::Int8).unwrap();
+            for (queries, k) in [(&clean, 10), (&dirty, 10), (&dirty, 1)] {
+                let found = recall(&searcher, queries, k);
+                assert!(found >= 0.97, "{fault}, {k}: {found}");
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Builds on codes of the vectors.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Builder, Built};
@@ -97,7 +98,9 @@ impl Builder {
         // On the host, where they take no memory of the device beside the build's own.
         let (codes, rests) = (coded.codes.into_host()?, coded.rests.map(Vectors::into_host).transpose()?);
         let coding = began.elapsed().as_secs_f64();
-        let builder = self.on_codes(k).progress(building);
+        let mut builder = self.on_codes(k).progress(building);
+        let coded = rows.as_ref().map_or_else(|| Ok(base.clone()), |rows| base.only(rows))?;
+        builder.of_vectors = Some(Arc::new((Self { compression: None, ..self.clone() }, coded)));
         let builder = match rows {
             Some(_) => builder.of_part(k, (base.len(), codes.len())),
             None if k > 0 => builder.knn(k),

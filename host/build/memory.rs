@@ -14,6 +14,7 @@ use crate::prune::gpu::PruneShape;
 use crate::prune::{Entry, Pruned, reach};
 use crate::search::gpu::NodeSearch;
 use crate::vectors::Repeated;
+use crate::vectors::mean::{common_mean, less_mean};
 use crate::vectors::space::Space;
 use crate::{DataShape, Device, Error, IdSet, Progress, Result, Vectors};
 
@@ -85,14 +86,37 @@ impl Builder {
         }
         let grouping = began.elapsed().as_secs_f64();
         let mut built = match (self.compression, repeated) {
-            (Some(compression), repeated) => {
-                self.build_on_codes(base, &space, (compression, repeated), (k, building))
-            }
             (None, Some(repeated)) => {
                 drop(space);
                 self.clone().progress(building).build_without_repeated(base, repeated, k)
             }
-            (None, None) => self.build_every_row(base, &space, (k, graph), &building),
+            (compression, repeated) => {
+                let mut mean = common_mean(base, self.descent.metric)?;
+                if graph.is_some() && mean.take().is_some() {
+                    tracing::warn!(
+                        "rows have a common direction, by which the given k-NN graph ranks them all: build without it"
+                    );
+                }
+                let silent = building.unwatched();
+                let build = |builder: &Self, base: &Vectors, space: &Space<'_>| match compression {
+                    Some(codes) => builder.build_on_codes(base, space, (codes, repeated), (k, building)),
+                    None => builder.build_every_row(base, space, (k, graph), &building),
+                };
+                match mean {
+                    None => build(self, base, &space),
+                    Some(mean) => {
+                        drop(space);
+                        let moved = less_mean(base, &mean)?;
+                        let space = Space::new(&moved, self.descent.metric, &silent)?;
+                        // No sample: its lists are not those of the rows.
+                        let builder = self.clone().sample(0).keep_on_device(false);
+                        let Built { index, stats } = build(&builder, &moved, &space)?;
+                        let description = index.description().clone();
+                        let stats = BuildStats { sample: KnnSample::default(), ..stats };
+                        Ok(Built { index: index.over(base, description)?, stats })
+                    }
+                }
+            }
         }?;
         built.stats.grouping = grouping;
         Ok(built)

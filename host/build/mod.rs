@@ -33,7 +33,7 @@ use crate::descent::Descent;
 use crate::index::Description;
 use crate::prune::Filter;
 use crate::quantize::Compression;
-use crate::{Device, IdSet, Iterations, Metric, Progress, Start, Strategy};
+use crate::{Device, IdSet, Iterations, Metric, Progress, Start, Strategy, Vectors};
 
 /// Builds a graph index: the k-NN graph by GNN-Descent, then the strategy's pruning.
 ///
@@ -64,6 +64,8 @@ pub struct Builder {
     pub(crate) among: Option<Arc<IdSet>>,
     /// The codes that the graph is built on; the vectors themselves if none.
     pub(crate) compression: Option<Compression>,
+    /// On codes: the builder of graphs of the vectors themselves, and the vectors.
+    of_vectors: Option<Arc<(Self, Vectors)>>,
 }
 
 impl Builder {
@@ -83,6 +85,7 @@ impl Builder {
             grouped: true,
             among: None,
             compression: None,
+            of_vectors: None,
         }
     }
 

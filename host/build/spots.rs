@@ -229,23 +229,26 @@ impl Builder {
         let Spots { spots, outside } = spots;
         let (rows, count) = (outside.len(), spots.len());
         tracing::info!(spots = count, rows, "dense spots are parts of their own");
-        let part = |builder: &Self, rows: &[u32]| {
+        let part = |builder: &Self, base: &Vectors, rows: &[u32]| {
             let builder = builder.of_part(stats.knn, (base.len(), rows.len()));
             builder.build_any(&base.only(rows)?, None)
         };
-        let Built { index, stats: mut pruned } = part(self, outside)?;
+        let Built { index, stats: mut pruned } = part(self, base, outside)?;
         let began = Instant::now();
-        let inner = self.clone().layers(false);
+        // Codes do not tell the rows of a spot apart.
+        let (inner, vectors) = self.of_vectors.as_deref().map_or((self, base), |(inner, all)| (inner, all));
+        let inner = inner.clone().layers(false);
         // A device takes longer to begin than the CPU takes for so few rows.
-        let on_host = |rows: &[u32]| rows.len() <= MAX_ROWS_ON_CPU && base.is_readable();
+        let on_host = |rows: &[u32]| rows.len() <= MAX_ROWS_ON_CPU && vectors.is_readable();
         let on_cpu = inner.clone().device(Device::Cpu);
         let few = spots.par_iter().filter(|rows| on_host(rows));
-        let few: Vec<Index> = few.map(|rows| Ok(part(&on_cpu, rows)?.index)).collect::<Result<_>>()?;
+        let few: Vec<Index> =
+            few.map(|rows| Ok(part(&on_cpu, vectors, rows)?.index)).collect::<Result<_>>()?;
         let mut few = few.into_iter();
         let mut inside = Vec::with_capacity(count);
         for rows in spots {
             let built = if on_host(rows) { few.next() } else { None };
-            let index = built.map_or_else(|| Ok(part(&inner, rows)?.index), Ok)?;
+            let index = built.map_or_else(|| Ok(part(&inner, vectors, rows)?.index), Ok)?;
             inside.push((rows.clone(), index));
         }
         pruned.prune.seconds += pruned.descent.seconds + began.elapsed().as_secs_f64();

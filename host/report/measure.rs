@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::self_recall::{self, SelfRecall, Spread};
+use super::self_recall::{self, SelfRecall};
 use super::{BeamQuality, KnnQuality, SearchQuality, Trapped};
 use crate::build::estimate::{self, SEARCHES};
 use crate::descent::{KnnSample, sampled};
@@ -22,7 +22,7 @@ use crate::vectors::queries::Queries;
 use crate::vectors::shape::device_type;
 use crate::vectors::space::Space;
 use crate::{
-    DataShape, Device, Error, Index, Metric, Progress, ResidentIndex, Result, Search, SearchResult, Vectors,
+    DataShape, Device, Error, Index, Progress, ResidentIndex, Result, Search, SearchResult, Vectors,
 };
 
 /// Neighbours per query.
@@ -148,18 +148,11 @@ impl Measure {
             let recall: BTreeMap<_, _> = ks.into_iter().zip(truth.recall_of_sample(lists, &ks)).collect();
             KnnQuality { nodes: nodes.len(), k: lists.k(), recall }
         });
-        let OnHost { found, edges_to, spread } = on_host;
+        let OnHost { found, edges_to, far } = on_host;
         let search = searches.judge(&found, timed.as_deref(), &truth);
-        let common_direction = (index.metric() == Metric::InnerProduct).then_some(spread.common);
-        let sample = (&edges_to[..], &spread.far[..]);
+        let sample = (&edges_to[..], &far[..]);
         let self_recall = self_recall::measure(&engine, sample, self.seed, &unwatched)?;
-        Ok(Quality {
-            knn,
-            search: Some(search),
-            self_recall: Some(self_recall),
-            common_direction,
-            edges_to: Some(edges_to),
-        })
+        Ok(Quality { knn, search: Some(search), self_recall: Some(self_recall), edges_to: Some(edges_to) })
     }
 
     /// The work of the CPU.
@@ -167,8 +160,8 @@ impl Measure {
         searches.engine.space().vectors().on_host()?;
         let found = searches.without_rows(progress)?;
         let edges_to = searches.engine.index().edges_to(progress)?;
-        let spread = Spread::of(searches.engine.space(), self.seed, progress)?;
-        Ok(OnHost { found, edges_to, spread })
+        let far = self_recall::farthest(searches.engine.space(), self.seed, progress)?;
+        Ok(OnHost { found, edges_to, far })
     }
 
     /// Bytes of index and base on a device.
@@ -203,7 +196,6 @@ pub(super) struct Quality {
     pub knn: Option<KnnQuality>,
     pub search: Option<SearchQuality>,
     pub self_recall: Option<SelfRecall>,
-    pub common_direction: Option<f64>,
     /// Edges to each node, if they were counted ([`Index::edges_to`]).
     pub edges_to: Option<Vec<u8>>,
 }
@@ -213,7 +205,7 @@ struct OnHost {
     /// Results and seconds at each beam.
     found: Vec<(SearchResult, f64)>,
     edges_to: Vec<u8>,
-    spread: Spread,
+    far: Vec<u32>,
 }
 
 /// Searches for rows of the base at each beam.

@@ -99,9 +99,6 @@ pub struct Report {
     pub search: Option<SearchQuality>,
     /// The share of a sample of rows that a search for the row finds, if the base was given.
     pub self_recall: Option<SelfRecall>,
-    /// Inner product: the squared norm of the mean of the rows, as a share of their mean squared
-    /// norm. The more of it, the more alike are the products of a query.
-    pub common_direction: Option<f64>,
     /// Seconds spent on this report.
     pub seconds: f64,
     /// Cost of the build, for an index just built.
@@ -210,7 +207,7 @@ impl Report {
             base.map_or(Ok(Quality::default()), |base| measure.quality(index, base, knn))
         });
         let (statistics, quality) = (counted?, judged?);
-        let Quality { knn, search, self_recall, common_direction, edges_to } = quality;
+        let Quality { knn, search, self_recall, edges_to } = quality;
         let edges_to = edges_to.map_or_else(|| index.edges_to(&measure.progress), Ok)?;
         let (description, base) = (index.description(), index.fingerprint());
         let n = index.len();
@@ -238,7 +235,6 @@ impl Report {
             knn,
             search,
             self_recall,
-            common_direction,
             seconds: began.elapsed().as_secs_f64(),
             build: None,
         })

@@ -51,53 +51,38 @@ pub struct SelfRecall {
     pub kinds: BTreeMap<&'static str, f64>,
 }
 
-/// What the mean of the rows tells.
-pub(super) struct Spread {
-    /// The rows farthest from it.
-    pub far: Vec<u32>,
-    /// The squared norm of the mean, as a share of the mean squared norm of the rows.
-    pub common: f64,
+/// The rows farthest from the mean of a sample of them.
+pub(super) fn farthest(space: &Space<'_>, seed: u64, progress: &Progress) -> Result<Vec<u32>> {
+    let (rows, n) = (space.rows(), space.len());
+    let sample = sampled(n, MEAN_ROWS, seed);
+    let mean = mean_of(rows, &sample, space.dim());
+    let pieces = n.div_ceil(PIECE);
+    let compared = (COMPARED_BYTES / (PIECE * space.row_bytes()).max(1)).clamp(1, pieces);
+    let farthest = |piece: usize| {
+        progress.check()?;
+        // Pieces are spread over the base.
+        let first = (piece * pieces / compared) * PIECE;
+        let keys = (first..(first + PIECE).min(n)).map(|row| far_key(rows, row, &mean));
+        Ok(nearest(keys.collect()))
+    };
+    let merged = |mut a: Vec<Key>, b: Vec<Key>| {
+        a.extend(b);
+        Ok(nearest(a))
+    };
+    let keys = (0..compared).into_par_iter().map(farthest).try_reduce(Vec::new, merged)?;
+    Ok(keys.into_iter().map(|key| key as u32).collect())
 }
 
-impl Spread {
-    /// Compares rows with the mean of a sample of them.
-    pub(super) fn of(space: &Space<'_>, seed: u64, progress: &Progress) -> Result<Self> {
-        let (rows, n) = (space.rows(), space.len());
-        let sample = sampled(n, MEAN_ROWS, seed);
-        let (mean, square) = mean_of(rows, &sample, space.dim());
-        let common: f64 = mean.iter().map(|&x| f64::from(x).powi(2)).sum();
-        let pieces = n.div_ceil(PIECE);
-        let compared = (COMPARED_BYTES / (PIECE * space.row_bytes()).max(1)).clamp(1, pieces);
-        let farthest = |piece: usize| {
-            progress.check()?;
-            // Pieces are spread over the base.
-            let first = (piece * pieces / compared) * PIECE;
-            let keys = (first..(first + PIECE).min(n)).map(|row| far_key(rows, row, &mean));
-            Ok(nearest(keys.collect()))
-        };
-        let merged = |mut a: Vec<Key>, b: Vec<Key>| {
-            a.extend(b);
-            Ok(nearest(a))
-        };
-        let keys = (0..compared).into_par_iter().map(farthest).try_reduce(Vec::new, merged)?;
-        let far = keys.into_iter().map(|key| key as u32).collect();
-        Ok(Self { far, common: if square > 0.0 { common / square } else { 0.0 } })
-    }
-}
-
-/// The mean of some rows, and the mean of their squared norms.
-fn mean_of(rows: TypedRows<'_>, sample: &[u32], dim: usize) -> (Vec<f32>, f64) {
-    let (mut sum, mut square) = (vec![0f64; dim], 0.0);
+/// The mean of some rows.
+fn mean_of(rows: TypedRows<'_>, sample: &[u32], dim: usize) -> Vec<f32> {
+    let mut sum = vec![0f64; dim];
     for &row in sample {
         with_matrix!(rows, m => {
-            for (sum, x) in sum.iter_mut().zip(m.components(row as usize)) {
-                *sum += f64::from(x);
-                square += f64::from(x).powi(2);
-            }
+            sum.iter_mut().zip(m.components(row as usize)).for_each(|(sum, x)| *sum += f64::from(x));
         });
     }
     let count = sample.len().max(1) as f64;
-    (sum.into_iter().map(|sum| (sum / count) as f32).collect(), square / count)
+    sum.into_iter().map(|sum| (sum / count) as f32).collect()
 }
 
 /// A key that is smaller for a row farther from `mean`.
@@ -226,16 +211,5 @@ mod tests {
         assert_eq!(index.repeated().of_largest_groups(3, 2), [594, 0, 597]);
         assert_eq!(index.repeated().of_largest_groups(100, 4).len(), 8);
         assert_eq!(found(&base, &index).kinds[EQUAL], 1.0);
-    }
-
-    #[test]
-    fn the_share_of_a_common_direction_is_that_of_the_mean() {
-        let values = (0..4000).map(|i| [3.0, -1.0, 2.0, 0.0][i % 4] + [1.0, -1.0][i / 4 % 2]).collect();
-        let base = Vectors::from_f32(values, 4).unwrap();
-        let space = Space::new(&base, Metric::InnerProduct, &Progress::silent()).unwrap();
-        let spread = Spread::of(&space, 0, &Progress::silent()).unwrap();
-        assert!((spread.common - 14.0 / 18.0).abs() < 1e-6, "{}", spread.common);
-        // Both kinds of rows are as far from the mean.
-        assert_eq!(spread.far, (0..ROWS as u32).collect::<Vec<_>>());
     }
 }

@@ -11,9 +11,6 @@ pub(super) const LEAST_REACHABLE: f64 = 0.999;
 pub(super) const LEAST_RECALL: f64 = 0.9;
 pub(super) const LEAST_SELF_RECALL: f64 = 0.99;
 
-/// The share of the squared norms that a common direction has where it troubles inner products.
-const COMMON: f64 = 0.25;
-
 /// The widest beam that is advised.
 const WIDEST: f64 = 1000.0;
 
@@ -86,13 +83,6 @@ impl Report {
         }
         if 2.0 * (1.0 - self.reachable) >= 1.0 - search.recall {
             return format!("most of the others cannot be reached; {}", self.more_edges());
-        }
-        if let Some(share) = self.common_direction.filter(|&share| share > COMMON) {
-            return format!(
-                "{:.0} % of the squared norms lie in one direction; subtract the mean of the base from its rows: \
-                 products keep their order",
-                100.0 * share
-            );
         }
         let has_poor_lists =
             |knn: &KnnQuality| knn.recall.get(&knn.k).is_some_and(|&recall| recall < LEAST_RECALL);
@@ -235,15 +225,6 @@ mod tests {
         );
         assert!(trapped(0, 90).contains("dense spot around row 7"), "{}", trapped(0, 90));
         assert!(!trapped(10, 10).contains("row 7"), "{}", trapped(10, 10));
-
-        let common = warning("nsg", |report| {
-            misses(report, 0.3, |_| ());
-            report.common_direction = Some(0.6);
-        });
-        assert!(
-            common.contains("60 % of the squared norms") && common.contains("subtract the mean"),
-            "{common}"
-        );
 
         let poor = KnnQuality { nodes: 200, k: 20, recall: [(20, 0.7)].into() };
         let lists = |codes: Option<&str>| {

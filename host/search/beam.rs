@@ -119,6 +119,11 @@ impl BeamSearch {
         }
     }
 
+    /// Whether the last search expanded a row that represents one of `spots`.
+    pub(super) fn meets(&self, spots: &Spots) -> bool {
+        self.beam.iter().any(|slot| slot.expanded && !spots.entries_of(slot.key as u32).is_empty())
+    }
+
     /// Sets the node that searches leave out, as if the graph were without it: it is neither found
     /// nor expanded, and [bridges](super::bridge) may replace the edges to it. A search that would
     /// start there alone starts at its neighbours.

@@ -12,7 +12,7 @@ use super::breadth::Breadth;
 use super::coded::Coded;
 use super::engine::{Found, Prepared, fill};
 use super::pool::Scratch;
-use crate::index::{Graph, Index};
+use crate::index::{Graph, Index, Start};
 use crate::memory::filled;
 use crate::parallel::for_each_row;
 use crate::vectors::Access;
@@ -132,12 +132,16 @@ impl Prepared<'_> {
         let limits = BeamLimits { stop, ..BeamLimits::all_of(kept) };
         let (start, index) = (self.index.start(), &*self.index);
         let code = on_codes.and_then(|on_codes| Some((on_codes, on_codes.coded.query(query, code)?)));
-        let Some((OnCodes { codes, reranked: count, .. }, code)) = code else {
-            search.run(&self.space, index, BeamTask { query, start, limits }, |_: Key| ());
-            return answer.take(search.found(), kept, rows);
-        };
-        search.run(codes, index, BeamTask { query: code, start, limits }, |_: Key| ());
-        let exact = reranked.rerank(&self.space, query, search.found().take(count));
-        answer.take(exact.iter().copied(), count, rows)
+        if let Some((OnCodes { codes, reranked: count, .. }, code)) = code {
+            let outside = Start { spots: None, ..start };
+            search.run(codes, index, BeamTask { query: code, start: outside, limits }, |_: Key| ());
+            // Codes do not tell the rows of a dense spot apart: it is walked on the vectors.
+            if !start.spots.is_some_and(|spots| search.meets(spots)) {
+                let exact = reranked.rerank(&self.space, query, search.found().take(count));
+                return answer.take(exact.iter().copied(), count, rows);
+            }
+        }
+        search.run(&self.space, index, BeamTask { query, start, limits }, |_: Key| ());
+        answer.take(search.found(), kept, rows)
     }
 }

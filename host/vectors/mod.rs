@@ -17,6 +17,7 @@ mod lent;
 mod lent_tests;
 mod mapped;
 mod matrix;
+pub(crate) mod mean;
 mod metric;
 pub(crate) mod norms;
 pub(crate) mod npy;

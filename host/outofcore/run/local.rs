@@ -50,7 +50,6 @@ impl LocalIndex {
         let descent = builder.descent.of_part(ids.len());
         let stage = descent.progress.stage("build", 0);
         let builder = builder.clone().descent(descent.clone()).of_clusters();
-        let (Pruned { rows, entries, stats: prune }, of_descent) = builder.build_cluster(&vectors)?;
         let distance = |out: &mut Vec<f32>, member: usize| {
             embedding.embed(&vectors, member, out);
             let terms = out.iter().zip(mean).map(|(&x, y)| (f64::from(x) - y).powi(2));
@@ -60,6 +59,8 @@ impl LocalIndex {
         let counting = (0..ids.len()).into_par_iter().filter(|&member| is_to_come(others[member]));
         let distances = counting.map_init(|| vec![0f32; mean.len()], distance);
         let central = distances.reduce(|| CentralNode::NONE, CentralNode::nearer);
+        let vectors = embedding.moved(vectors)?;
+        let (Pruned { rows, entries, stats: prune }, of_descent) = builder.build_cluster(&vectors)?;
         let entry = ids[entries[0] as usize];
 
         let (parcels, order) = parcels(&others, is_to_come);

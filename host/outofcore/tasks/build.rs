@@ -140,6 +140,7 @@ impl Context<'_> {
         if !keys.iter_mut().all(|key| members.to_member(key)) {
             return Err(own.lost());
         }
+        let vectors = self.embedding.moved(vectors)?;
         let space = self.embedding.space(vectors, &self.builder.descent.progress)?;
         let mut lists = HostLists::of_keys(space, degree, members, keys);
         let mut rows: Vec<Vec<u32>> = vec![Vec::new(); self.plan.ranges()];

@@ -37,7 +37,7 @@ pub(super) const PLAN_OBJECT: &str = "plan";
 const MAX_PLAN: u64 = 1 << 20;
 
 /// Version of tasks and of their objects.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Parameters that are no settings of a builder.
 const OTHERS: [&str; 7] = ["index", "input", "order", "device", "host-memory", "gpu-memory", "cluster-size"];
@@ -74,6 +74,8 @@ pub(super) struct Plan {
     pub range_rows: usize,
     /// Bits of the square of the largest norm under inner product.
     largest_square: u64,
+    /// Bits of the components of the mean that is subtracted from rows; none if rows are not moved.
+    mean: Vec<u32>,
     /// CRC-32 of the centres and of the repeated rows.
     content: u32,
     /// Host memory of a task of each stage, in bytes.
@@ -145,6 +147,7 @@ impl Plan {
             clusters,
             range_rows,
             largest_square: embedding.largest_square().to_bits(),
+            mean: embedding.mean().iter().map(|x| x.to_bits()).collect(),
             content: shared.crc(),
             memory,
         };
@@ -226,6 +229,11 @@ impl Plan {
         if !(square.is_finite() && square >= 0.0) {
             return Err(Error::argument("largest square", square, "a finite number of at least 0"));
         }
+        let is_mean = self.mean.is_empty() || self.mean.len() == data.dim;
+        if !(is_mean && self.mean.iter().all(|&bits| f32::from_bits(bits).is_finite())) {
+            let found = format!("{} numbers", self.mean.len());
+            return Err(Error::argument("mean", found, format_args!("none, or {} finite ones", data.dim)));
+        }
         self.order().map(drop)
     }
 
@@ -300,7 +308,8 @@ impl Plan {
     }
 
     pub(super) fn embedding(&self, builder: &Builder) -> Embedding {
-        Embedding::of(builder.descent.metric, f64::from_bits(self.largest_square))
+        let mean = self.mean.iter().map(|&bits| f32::from_bits(bits)).collect();
+        Embedding::of(builder.descent.metric, f64::from_bits(self.largest_square), mean)
     }
 
     /// Checks that `base` is the data set of the plan, by its fingerprint.
