@@ -35,6 +35,9 @@ class Part:
             if one.keys() != other.keys() or one == other:
                 raise SystemExit(f"{' '.join(write)}: two inputs make the same files")
 
+        # Sets of files matter most.
+        self.weights = [3 if len(one) > 1 else 1 for one, _ in self.expected]
+
     def other_data(self):
         """Other data of the same shape: the rows in another order, and indexes of them."""
         folder = self.world.fast / NAME / "other"
@@ -66,7 +69,7 @@ class Part:
             self.write_at_once(case)
 
     def write_at_once(self, case):
-        place = case.draw.randrange(len(self.writes))
+        place = case.draw.choices(range(len(self.writes)), self.weights)[0]
         (write, read), expected = self.writes[place], self.expected[place]
         case.title = " ".join(write)
         outcomes = []
@@ -74,7 +77,7 @@ class Part:
         if case.draw.random() < 0.3:
             case.ran(self.world.runner.run(self.line(write, case.draw.randrange(2)), case.folder))
         variants = [number % 2 for number in range(WRITERS)]
-        delays = [case.draw.random() * case.draw.choice([0.002, 0.01, 0.03]) for _ in variants]
+        delays = [case.draw.random() * case.draw.choice([0, 0.002, 0.01, 0.03]) for _ in variants]
 
         def one(variant, delay):
             time.sleep(delay)
