@@ -37,7 +37,7 @@ class Part:
 
     def run(self, case, number):
         folder = case.folder
-        kinds = [self.plant, self.forge_object, self.forge_object, self.plant, self.forge_plan, self.vanish, self.forge_object, self.plant_before, self.forge_object, self.plant_meanwhile]
+        kinds = [self.plant, self.forge_object, self.forge_object, self.plant, self.forge_plan, self.vanish, self.forge_object, self.plant_before, self.forge_object, self.plant_meanwhile, self.output_is_base]
         if str(folder) not in self.made:
             self.made[str(folder)] = self.make(folder)
         (folder / "base.fbin").write_bytes(self.base)
@@ -134,6 +134,24 @@ class Part:
         outcome = self.all(case)
         if outcome.code == 0 or not may_fail:
             self.expect_index(case, outcome, f"a planted {kind} ends it")
+
+    def output_is_base(self, case, tasks):
+        """Makes the output of the plan another name of the data set, after the plan was made."""
+        base, output, more = case.folder / "base.fbin", case.folder / "x", []
+        kind = case.draw.choice(["link", "hard link", "named"])
+        case.title = f"the output is the data set: {kind}"
+        if kind == "link":
+            output.symlink_to("base.fbin")
+        elif kind == "hard link":
+            os.link(base, output)
+        else:
+            # The data set at another path than that of the plan.
+            output.write_bytes(self.base)
+            more = ["-i", "x", "--format", "fbin"]
+        self.task(case, "run", "--all", *more)
+        # The rename of the index over a hard link leaves the other name.
+        kept = kind == "hard link" or output.read_bytes() == self.base
+        case.expect(kept, "lost: the data set is the output, and was written over")
 
     def plant_before(self, case, tasks):
         """Plants something before the plan is made."""
