@@ -2,7 +2,8 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, c_char};
+use std::fmt::{self, Write};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -40,7 +41,14 @@ pub const TAGORE_ERROR_INTERNAL: tagore_status = 10;
 /// The failure of a call.
 pub(crate) struct Failure {
     status: tagore_status,
-    message: String,
+    message: Message,
+}
+
+/// The message of a failure.
+enum Message {
+    Text(String),
+    /// Written when it is kept: memory may be short.
+    Error(Error),
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
@@ -49,7 +57,10 @@ impl Failure {
     /// An argument that does not fit.
     pub(crate) fn argument(name: &str, found: impl ToString, expected: impl ToString) -> Self {
         let (found, expected) = (one_line(&found.to_string(), 160), expected.to_string());
-        Self { status: TAGORE_ERROR_ARGUMENT, message: format!("{name}: found {found}, expected {expected}") }
+        Self {
+            status: TAGORE_ERROR_ARGUMENT,
+            message: Message::Text(format!("{name}: found {found}, expected {expected}")),
+        }
     }
 
     /// A null pointer.
@@ -62,7 +73,7 @@ impl Failure {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a text");
         let message = format!("a defect of the library: {}", one_line(text, 800));
-        Self { status: TAGORE_ERROR_INTERNAL, message }
+        Self { status: TAGORE_ERROR_INTERNAL, message: Message::Text(message) }
     }
 }
 
@@ -81,12 +92,60 @@ impl From<Error> for Failure {
             Error::Cancelled => TAGORE_ERROR_CANCELLED,
             _ => TAGORE_ERROR_INTERNAL,
         };
-        Self { status, message: error.to_string() }
+        Self { status, message: Message::Error(error) }
     }
 }
 
 thread_local! {
-    static LAST: RefCell<CString> = RefCell::default();
+    static LAST: RefCell<Kept> = const { RefCell::new(Kept::Text(Vec::new())) };
+}
+
+/// A message that is kept.
+enum Kept {
+    /// It ends with a zero byte, or is empty.
+    Text(Vec<u8>),
+    /// Memory was too short for the message.
+    Short,
+}
+
+impl Kept {
+    fn of(message: &Message) -> Self {
+        let mut text = Room(Vec::new());
+        let written = match message {
+            Message::Text(message) => text.write_str(message),
+            Message::Error(error) => write!(text, "{error}"),
+        };
+        let ended = written.and_then(|()| text.add(b"\0"));
+        ended.map_or(Self::Short, |()| Self::Text(text.0))
+    }
+
+    fn as_ptr(&self) -> *const c_char {
+        const SHORT: &CStr = c"memory of the host is short, and there is none for a longer message";
+        match self {
+            Self::Text(text) if text.is_empty() => c"".as_ptr(),
+            Self::Text(text) => text.as_ptr().cast(),
+            Self::Short => SHORT.as_ptr(),
+        }
+    }
+}
+
+/// Text that is an error where memory is short.
+struct Room(Vec<u8>);
+
+impl Room {
+    fn add(&mut self, bytes: &[u8]) -> fmt::Result {
+        self.0.try_reserve(bytes.len()).map_err(|_| fmt::Error)?;
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+impl Write for Room {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let mut pieces = text.split('\0');
+        pieces.next().map_or(Ok(()), |first| self.add(first.as_bytes()))?;
+        pieces.try_for_each(|piece| self.add(b"\\0").and_then(|()| self.add(piece.as_bytes())))
+    }
 }
 
 /// The message of the last call that failed on this thread: one line, in UTF-8, empty if none has
@@ -110,9 +169,8 @@ pub(crate) fn call(work: impl FnOnce() -> Result<()>) -> tagore_status {
             failure
         }
     };
-    let message = CString::new(failure.message.replace('\0', "\\0")).unwrap_or_default();
     // Fails on a thread that is about to end: its last message is lost.
-    let _ = LAST.try_with(|last| last.replace(message));
+    let _ = LAST.try_with(|last| last.replace(Kept::of(&failure.message)));
     failure.status
 }
 

@@ -70,6 +70,13 @@ for way in "c11 shared" "c11 static" "c++17 shared" "c++17 static"; do
   rm -r "$work/misused"
 done
 
+echo "-- too little memory"
+# Without the sanitizer, whose memory no limit allows.
+compile c11 "-O1 -D_GNU_SOURCE" shared capi/tests/memory.c "$work/memory"
+mkdir "$work/limited"
+"$work/memory" "$work/limited"
+rm -r "$work/limited"
+
 echo "-- examples, and the C++ wrapper"
 compile c++17 "$sanitize" shared capi/tests/wrapper.cpp "$work/wrapper"
 "$work/wrapper" "$work"

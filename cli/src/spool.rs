@@ -136,16 +136,15 @@ pub(crate) fn fill(path: &Path) -> Result<(), Error> {
     if spooled.is_filled {
         return Ok(());
     }
-    let io = |path: &Path| {
-        let path = path.to_owned();
-        move |source| Error::Io { path, source }
-    };
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     note(number, &spooled.copy);
-    let to = options.open(&spooled.copy).map_err(io(&spooled.copy))?;
+    let to = options.open(&spooled.copy).map_err(|error| {
+        let found = format!("no room for a copy in {}: {error}", path_text(&std::env::temp_dir()));
+        Error::File { path: spooled.copy.clone(), found, expected: "another folder by TMPDIR".to_owned() }
+    })?;
     spooled.is_filled = true;
     let (source, copy) = (spooled.source.clone(), spooled.copy.clone());
     // Errors name the pipe, which takes the lock.

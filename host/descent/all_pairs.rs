@@ -42,7 +42,8 @@ pub(super) fn all_pairs(space: &Space<'_>, k: usize, progress: &Progress) -> Res
     }
     let panels = Panels::new(space, progress)?;
     let starts = (0..nodes).step_by(BLOCK);
-    let blocks = starts.map(|first| Mutex::new(Block::new(first, (nodes - first).min(BLOCK), k))).collect();
+    let block = |first: usize| Ok(Mutex::new(Block::new(first, (nodes - first).min(BLOCK), k)?));
+    let blocks = starts.map(block).collect::<Result<_>>()?;
     let pairs = AllPairs { space, panels, blocks };
     pairs.run(progress)?;
     let AllPairs { panels, blocks, .. } = pairs;
@@ -67,11 +68,12 @@ struct Block {
 }
 
 impl Block {
-    fn new(first: usize, rows: usize, k: usize) -> Self {
+    fn new(first: usize, rows: usize, k: usize) -> Result<Self> {
         let mut bounds = [[f32::NEG_INFINITY; PANEL]; PANELS];
         // An infinite bound would admit the rows that fill up a panel.
         bounds.as_flattened_mut()[..rows].fill(f32::MAX);
-        Self { first, lists: (0..rows).map(|_| Best::new(k, k + PENDING)).collect(), bounds }
+        let lists = (0..rows).map(|_| Best::new(k, k + PENDING)).collect::<Result<_>>()?;
+        Ok(Self { first, lists, bounds })
     }
 
     fn add(&mut self, panels: &Panels<'_>, row: usize, key: Key) {

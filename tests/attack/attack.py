@@ -17,12 +17,14 @@ import command_lines
 import kills
 import mutants
 import signals
+import task_folders
 import work_files
+import writers
 from part import World, case_of, files_in
 from process import Runner, hear_hangups, limit_runs, now
 
-PARTS = {part.NAME: part for part in [kills, work_files, mutants, command_lines, signals]}
-COUNTS = {"kills": 250, "work_files": 400, "mutants": 9800, "command_lines": 1000, "signals": 60}
+PARTS = {part.NAME: part for part in [kills, work_files, mutants, command_lines, signals, task_folders, writers]}
+COUNTS = {"kills": 250, "work_files": 500, "mutants": 9800, "command_lines": 1000, "signals": 60, "task_folders": 200, "writers": 300}
 LARGE = 10  # times the counts of the small budget
 SHOWN = 3  # failures of a kind that are shown
 

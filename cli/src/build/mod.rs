@@ -181,7 +181,7 @@ impl Args {
         let files = Files::read([&self.input.input]).and_read(&self.graph);
         let files =
             files.write(Kind::Index, [&self.output]).work_in(self.work()).write(Kind::Plot, &self.timeline);
-        if self.no_report { files } else { self.report.add_to(files, Some(&self.output)) }
+        self.report.add_to(files, Some(&self.output))
     }
 
     /// The folder of work files out of core.
@@ -200,9 +200,9 @@ impl Args {
     }
 
     /// Files of the reports. Older ones are deleted right before the index takes its place, so that
-    /// a killed run never leaves a report of another index.
+    /// neither a killed run nor one without a report leaves that of another index.
     fn reports(&self) -> Vec<PathBuf> {
-        if self.no_report { Vec::new() } else { self.report.files(Some(&self.output)) }
+        self.report.files(Some(&self.output))
     }
 
     fn measure(&self, output: &Output) -> Measure {

@@ -23,4 +23,4 @@ pub(crate) use self::lists::{ClusterLists, HostLists, Members, WaitingLists};
 pub(crate) use self::local::{LocalIndex, parcels};
 pub use self::stats::OutOfCoreStats;
 pub use self::trace::{Task, TaskKind};
-pub(crate) use self::write::{Ending, RowRange, append_rows, is_row};
+pub(crate) use self::write::{Ending, RowRange, append_rows, are_rows};

@@ -70,7 +70,7 @@ impl Run<'_> {
         let mut file = ending.create(AtomicFile::create(self.output)?, merged.entries.len())?;
         // The last unit is the layers.
         let stage = self.progress.write.stage("write", merged.rows.count() as u64 + 1);
-        self.write_rows(&mut file, merged, &stage)?;
+        self.write_rows(&mut file, (merged, repeated), &stage)?;
         // The disk writes the rows meanwhile.
         let graph = file.rows()?;
         let began = Instant::now();
@@ -85,7 +85,12 @@ impl Run<'_> {
     }
 
     /// Writes all rows. Threads read and sort the next ranges while one range is written.
-    fn write_rows(&self, file: &mut IndexFile, merged: &Merged, stage: &StageProgress<'_>) -> Attempt<()> {
+    fn write_rows(
+        &self,
+        file: &mut IndexFile,
+        (merged, repeated): (&Merged, &Repeated),
+        stage: &StageProgress<'_>,
+    ) -> Attempt<()> {
         let builder = &self.settings.builder;
         let degree = builder.strategy.max_degree();
         let bins = merged.rows.count();
@@ -102,7 +107,7 @@ impl Run<'_> {
                             stop.cancel();
                             return;
                         }
-                        let range = self.sorted_rows(merged, bin);
+                        let range = self.sorted_rows(merged, repeated, bin);
                         // A closed channel means that the file cannot be written.
                         if !matches!(turns.take(bin, || send.send(range)), Ok(Some(()))) {
                             return;
@@ -124,13 +129,13 @@ impl Run<'_> {
     ///
     /// Fails with [`Damage::Rows`] unless each node of the range has exactly one row of valid ids:
     /// checksums do not prove that.
-    fn sorted_rows(&self, merged: &Merged, bin: usize) -> Attempt<Vec<u32>> {
+    fn sorted_rows(&self, merged: &Merged, repeated: &Repeated, bin: usize) -> Attempt<Vec<u32>> {
         let Merged { rows, nodes_per_bin, .. } = merged;
         let (n, degree) = (self.base.len(), self.settings.builder.strategy.max_degree());
         let first = bin * nodes_per_bin;
         let mut range = RowRange::new(first..n.min(first + nodes_per_bin), n, degree)?;
         let sound = rows.read(bin, |piece| range.add(piece))?;
-        range.finish().filter(|_| sound).ok_or(Fault::Damage(Damage::Rows))
+        range.finish(repeated).filter(|_| sound).ok_or(Fault::Damage(Damage::Rows))
     }
 }
 
@@ -141,10 +146,27 @@ pub(crate) fn append_rows(file: &mut IndexFile, rows: &[u32], degree: usize) -> 
     file.append(&degrees, rows)
 }
 
-/// Whether `row` is a padded row: ids of an index of `nodes` nodes, then `u32::MAX`.
-pub(crate) fn is_row(row: &[u32], nodes: usize) -> bool {
-    let degree = row.iter().position(|&id| id as usize >= nodes).unwrap_or(row.len());
-    row[degree..].iter().all(|&id| id == u32::MAX)
+/// Whether `rows` are the padded rows of the nodes from `first` on: distinct ids of other nodes of
+/// an index of `nodes` rows, none of them `repeated`, then `u32::MAX`.
+pub(crate) fn are_rows(
+    rows: &[u32],
+    degree: usize,
+    first: usize,
+    (nodes, repeated): (usize, &Repeated),
+) -> bool {
+    let is_row = |sorted: &mut Vec<u32>, (node, row): (usize, &[u32])| {
+        let count = row.iter().position(|&id| id == u32::MAX).unwrap_or(row.len());
+        let (ids, padding) = row.split_at(count);
+        let is_node =
+            |&id: &u32| (id as usize) < nodes && id as usize != first + node && !repeated.contains(id);
+        sorted.clear();
+        sorted.extend_from_slice(ids);
+        sorted.sort_unstable();
+        padding.iter().all(|&id| id == u32::MAX)
+            && ids.iter().all(is_node)
+            && sorted.windows(2).all(|pair| pair[0] < pair[1])
+    };
+    rows.par_chunks_exact(degree).enumerate().map_init(Vec::new, is_row).all(|is_sound| is_sound)
 }
 
 /// The rows of a range of ids, assembled from finished rows in any order.
@@ -169,7 +191,7 @@ impl RowRange {
 
     /// Adds finished rows: records of an id and `degree` ids.
     pub(crate) fn add(&mut self, records: &[u8]) {
-        let Self { ids, nodes, degree, rows, missing, sound } = self;
+        let Self { ids, degree, rows, missing, sound, .. } = self;
         for record in records.chunks_exact(row_bytes(*degree)) {
             let node: u32 = bytemuck::pod_read_unaligned(&record[..4]);
             let place = (node as usize).wrapping_sub(ids.start);
@@ -179,14 +201,15 @@ impl RowRange {
             }
             let row = &mut rows[place * *degree..][..*degree];
             bytemuck::cast_slice_mut(row).copy_from_slice(&record[4..]);
-            *sound &= is_row(row, *nodes);
         }
     }
 
     /// The padded rows in the order of their ids; `None` unless each node had exactly one row of
-    /// valid ids.
-    pub(crate) fn finish(self) -> Option<Vec<u32>> {
-        (self.sound && !self.missing.contains(&true)).then_some(self.rows)
+    /// valid ids, without `repeated` rows.
+    pub(crate) fn finish(self, repeated: &Repeated) -> Option<Vec<u32>> {
+        let Self { ids, nodes, degree, rows, missing, sound } = self;
+        let is_sound = sound && !missing.contains(&true);
+        (is_sound && are_rows(&rows, degree, ids.start, (nodes, repeated))).then_some(rows)
     }
 }
 

@@ -12,9 +12,9 @@ use super::context::{Context, Input, Outcome};
 use super::id::{TaskId, TaskStage};
 use super::store::unique;
 use crate::atomic_file::AtomicFile;
-use crate::outofcore::run::{Ending, Reached, RowRange, append_rows, entry_points, is_row};
+use crate::outofcore::run::{Ending, Reached, RowRange, append_rows, are_rows, entry_points};
 use crate::outofcore::store::CentralNode;
-use crate::{Error, Result, real_path, regular_file};
+use crate::{Error, Result, check_no_input, real_path, regular_file};
 
 /// The only piece of `assemble`.
 const ROWS: u32 = 0;
@@ -65,7 +65,7 @@ impl Context<'_> {
             let merged: Input<()> = self.open(TaskId::new(TaskStage::Merge, cluster))?;
             rows.add(&merged.piece(range)?);
         }
-        let rows = rows.finish().ok_or_else(|| {
+        let rows = rows.finish(&self.shared.repeated).ok_or_else(|| {
             // Each object is sound, so they do not belong together.
             let expected = "one row of each id: delete the folder and plan again";
             Error::file(self.store.folder(), format_args!("other rows in range {range}"), expected)
@@ -86,6 +86,8 @@ impl Context<'_> {
         }
         let ending = Ending { builder, base, plan: &plan.limits, repeated: &shared.repeated };
         let plan_hash = self.store.plan;
+        // It may have become another name of the data set.
+        check_no_input(output, base.path())?;
         let file = AtomicFile::create_as(output, |name| part_name(name, plan_hash, &unique()))?;
         let mut file = ending.create(file, entries.len())?;
         let stage = builder.descent.progress.stage("write", plan.ranges() as u64 + 1);
@@ -93,9 +95,9 @@ impl Context<'_> {
         for range in 0..plan.ranges() {
             let input: Input<()> = self.open(TaskId::new(TaskStage::Assemble, range))?;
             let rows: Vec<u32> = input.numbers(ROWS)?;
-            let is_sound = |row: &[u32]| is_row(row, base.len());
-            if rows.len() != plan.rows(range as u32).len() * degree
-                || !rows.chunks_exact(degree).all(is_sound)
+            let ids = plan.rows(range as u32);
+            if rows.len() != ids.len() * degree
+                || !are_rows(&rows, degree, ids.start, (base.len(), &shared.repeated))
             {
                 return Err(input.lost());
             }

@@ -170,6 +170,8 @@ impl Plan {
         let path = folder.join(PLAN);
         let json = |error: serde_json::Error| Error::io(&path)(error.into());
         let hash = self.hash().map_err(json)?;
+        // Its lock is held from the check on: of two plans, one is the folder's.
+        let mut file = AtomicFile::create_unfollowed(&path)?;
         if fs::symlink_metadata(&path).is_ok() && Self::open(folder)?.1.plan != hash {
             let expected = "an empty folder, or none: plan in a folder of its own";
             return Err(Error::file(&path, "the plan of another build", expected));
@@ -177,7 +179,6 @@ impl Plan {
         let store = ObjectStore::new(folder, hash, self.object_limits());
         shared.put(&store)?;
         let sealed = Sealed { plan: self, hash: format!("{hash:016x}") };
-        let mut file = AtomicFile::create_unfollowed(&path)?;
         file.write_all(&serde_json::to_vec_pretty(&sealed).map_err(json)?)?;
         file.commit()?;
         Ok(store)

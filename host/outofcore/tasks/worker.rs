@@ -15,7 +15,7 @@ use super::plan::{Shared, device_kind};
 use crate::atomic_file::remove;
 use crate::regular_file::is_missing;
 use crate::vectors::embedding::Embedding;
-use crate::{Builder, Device, Error, Progress, Result, Vectors};
+use crate::{Builder, Device, Error, Progress, Result, Vectors, check_no_input};
 
 /// Most tasks named in an error.
 const NAMED: usize = 5;
@@ -69,6 +69,7 @@ impl TaskFolder {
     pub fn worker(&self, base: Vectors, device: Device, any_device: bool) -> Result<TaskWorker> {
         let plan = &self.plan;
         plan.check_base(&base)?;
+        check_no_input(&plan.output, base.path())?;
         let device = device.for_graph(plan.limits.cluster_size)?;
         let kind = device_kind(device)?;
         let shared = Shared::read(plan, &self.store)?;

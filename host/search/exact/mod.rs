@@ -13,7 +13,7 @@ use gpu::{QuerySet, SharedSearch};
 
 use super::gpu::OnGpus;
 use crate::gpu::{Gpus, KernelTime, SharedTimes};
-use crate::memory::{collected_in_parallel, filled};
+use crate::memory::{collected_in_parallel, filled, with_capacity};
 use crate::progress::Progress;
 use crate::vectors::queries::Queries;
 use crate::vectors::space::{Query, Space};
@@ -288,7 +288,8 @@ fn nearest<'p>(
         || (Vec::new(), Vec::new()),
         |(ids, distances), (block, slots)| {
             let first = block * QUERIES;
-            let mut best: Vec<Best> = (0..slots.len() / k).map(|_| Best::new(k, 2 * k + 64)).collect();
+            let best = || Best::new(k, 2 * k + 64);
+            let mut best: Vec<Best> = (0..slots.len() / k).map(|_| best()).collect::<Result<_>>()?;
             for begin in (0..rows).step_by(tile) {
                 progress.check()?;
                 let end = (begin + tile).min(rows);
@@ -327,8 +328,11 @@ pub(crate) struct Best {
 
 impl Best {
     /// No keys yet, and room for `room` of them, more than `k`: a larger one is cut less often.
-    pub(crate) fn new(k: usize, room: usize) -> Self {
-        Self { k, keys: Vec::with_capacity(room), bound: Key::MAX }
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub(crate) fn new(k: usize, room: usize) -> Result<Self> {
+        Ok(Self { k, keys: with_capacity(room)?, bound: Key::MAX })
     }
 
     /// The key that others must be below, once there is one.
@@ -372,7 +376,7 @@ mod tests {
         for (count, k) in [(1, 1), (10, 10), (500, 3), (2000, 100)] {
             let draws = Draws::new(3, Stage::Test, count as u32, k as u64);
             let keys: Vec<Key> = (0..count).map(|i| draws.bits(i) >> 1).collect();
-            let mut best = Best::new(k, 2 * k + 64);
+            let mut best = Best::new(k, 2 * k + 64).unwrap();
             keys.iter().for_each(|&key| best.add(key));
             let mut sorted = keys;
             sorted.sort_unstable();
