@@ -187,6 +187,7 @@ fn searches_on_codes_find_the_rows_of_dense_spots() {
         (Fault::Near { noise: 1e-6 }, 0.05),
         (Fault::Near { noise: 1e-3 }, 0.3),
         (Fault::Ball { scale: 1e-3 }, 0.1),
+        (Fault::Ball { scale: 1e-3 }, 0.9),
     ] {
         let data = synth(fault, share);
         let (base, clean) = (data.base(), data.queries(50));

@@ -45,6 +45,9 @@ const JOINED: usize = 8;
 /// Maximum number of spots. With more, layers lead searches between them, as between clusters.
 const MAX_SPOTS: usize = 1024;
 
+/// Maximum number of distances between groups of rows that their lists join.
+const MAX_COMPARED: usize = 1 << 24;
+
 /// Maximum number of rows of a spot that the CPU builds, many spots at a time, whatever the device.
 const MAX_ROWS_ON_CPU: usize = 1024;
 
@@ -121,8 +124,12 @@ impl Octaves {
 
 impl Spots {
     /// The spots of rows whose lists end below the `bound`. `last` is the last distance of each
-    /// list, and `near` returns the first [`JOINED`] neighbours of rows.
-    fn find((last, bound): (&[f32], f32), near: impl Fn(&[u32]) -> Result<Vec<u32>>) -> Result<Option<Self>> {
+    /// list, `near` returns the first [`JOINED`] neighbours of rows, and `part` a space of rows.
+    fn find<'s>(
+        (last, bound): (&[f32], f32),
+        near: impl Fn(&[u32]) -> Result<Vec<u32>>,
+        part: impl Fn(&[u32]) -> Result<Space<'s>>,
+    ) -> Result<Option<Self>> {
         let n = last.len() as u32;
         let dense: Vec<u32> = (0..n).filter(|&row| last[row as usize] < bound).collect();
         let mut roots: Vec<u32> = (0..n).collect();
@@ -138,8 +145,9 @@ impl Spots {
         }
         let mut members: Vec<[u32; 2]> = dense.iter().map(|&row| [root(&mut roots, row), row]).collect();
         members.par_sort_unstable();
-        let spots = members.chunk_by(|a, b| a[0] == b[0]).filter(|rows| rows.len() >= MIN_ROWS);
-        let spots: Vec<Vec<u32>> = spots.map(|rows| rows.iter().map(|row| row[1]).collect()).collect();
+        let groups = members.chunk_by(|a, b| a[0] == b[0]);
+        let groups = groups.map(|rows| rows.iter().map(|row| row[1]).collect()).collect();
+        let spots = joined(groups, bound, part)?;
         if spots.is_empty() || spots.len() > MAX_SPOTS {
             return Ok(None);
         }
@@ -148,6 +156,38 @@ impl Spots {
         let outside = (0..n).filter(|&row| is_outside[row as usize]).collect();
         Ok(Some(Self { spots, outside }))
     }
+}
+
+/// Joins `groups` of rows whose first rows are nearer to each other than `bound`: equal rows, and
+/// rows of one code, fill their lists with each other. Returns the groups that are spots.
+fn joined<'s>(
+    mut groups: Vec<Vec<u32>>,
+    bound: f32,
+    part: impl Fn(&[u32]) -> Result<Space<'s>>,
+) -> Result<Vec<Vec<u32>>> {
+    // Each joins the first of the larger ones that is near.
+    groups.sort_by_key(|rows| (std::cmp::Reverse(rows.len()), rows[0]));
+    let first: Vec<u32> = groups.iter().map(|rows| rows[0]).collect();
+    let spots = groups.iter().take_while(|rows| rows.len() >= MIN_ROWS).count();
+    let mut kept: Vec<u32> = Vec::new();
+    if (1..=MAX_COMPARED).contains(&spots.saturating_mul(groups.len())) {
+        let (space, mut distances) = (part(&first)?, Vec::new());
+        for group in 0..groups.len() {
+            space.list_distances(space.query(group as u32), &kept, &mut distances);
+            match kept.iter().zip(&distances).find(|(_, distance)| **distance < bound) {
+                Some((&near, _)) => {
+                    let rows = std::mem::take(&mut groups[group]);
+                    groups[near as usize].extend(rows);
+                }
+                None if group < spots => kept.push(group as u32),
+                None => {}
+            }
+        }
+    }
+    groups.retain(|rows| rows.len() >= MIN_ROWS);
+    groups.iter_mut().for_each(|rows| rows.sort_unstable());
+    groups.sort_unstable();
+    Ok(groups)
 }
 
 /// The root of `row`'s tree.
@@ -163,7 +203,11 @@ fn root(roots: &mut [u32], mut row: u32) -> u32 {
 impl Odd {
     /// The odd rows of `space`: `last` is the last distance of each list of `k`, and `near` returns
     /// the first [`JOINED`] neighbours of rows.
-    fn find(k: usize, last: &[f32], near: impl Fn(&[u32]) -> Result<Vec<u32>>) -> Result<Self> {
+    fn find(
+        space: &Space<'_>,
+        (k, last): (usize, &[f32]),
+        near: impl Fn(&[u32]) -> Result<Vec<u32>>,
+    ) -> Result<Self> {
         let octaves = Octaves::of(last);
         let lone = octaves.lone().map_or(Vec::new(), |first| {
             let rows = (0..last.len() as u32).into_par_iter();
@@ -171,7 +215,7 @@ impl Odd {
         });
         let spots = match octaves.bound().filter(|_| k >= JOINED) {
             None => None,
-            Some(bound) => Spots::find((last, bound), near)?,
+            Some(bound) => Spots::find((last, bound), near, |rows| space.part(rows))?,
         };
         Ok(Self { spots, lone })
     }
@@ -183,7 +227,7 @@ impl Odd {
             return Ok(Self::default());
         }
         let last = graph.lists.last_distances(gpu)?;
-        Self::find(graph.lists.k, &last, |rows| {
+        Self::find(space, (graph.lists.k, &last), |rows| {
             let keys = graph.lists.some(gpu, Pick::Ids(rows), 0..JOINED)?;
             let own = |place: usize| rows[place / JOINED];
             let id = |(place, key): (usize, Key)| if key == key::NONE { own(place) } else { key::id(key) };
@@ -197,7 +241,8 @@ impl Odd {
             return Ok(Self::default());
         }
         let near = |&row: &u32| graph.neighbors(row as usize)[..JOINED].to_vec();
-        Self::find(graph.k(), &last_distances(graph), |rows| Ok(rows.iter().flat_map(near).collect()))
+        let last = last_distances(graph);
+        Self::find(space, (graph.k(), &last), |rows| Ok(rows.iter().flat_map(near).collect()))
     }
 }
 
@@ -260,6 +305,7 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Progress;
 
     #[test]
     fn spots_lie_below_a_gap_of_distances() {
@@ -289,21 +335,30 @@ mod tests {
 
     #[test]
     fn a_spot_is_the_rows_that_their_lists_join() {
+        let at = |place: &dyn Fn(u32) -> f32, rows: &[u32]| {
+            let rows = rows.iter().map(|&row| place(row)).collect();
+            Space::owned(Vectors::from_f32(rows, 1)?, Metric::L2, &Progress::silent())
+        };
+        let apart = |rows: &[u32]| at(&|row| row as f32, rows);
         // Each row of 20 is near the others of its own.
         let last = vec![1e-6; 40];
         let near = |rows: &[u32]| {
             let next = |&row: &u32| (1..=JOINED as u32).map(move |step| row / 20 * 20 + (row + step) % 20);
             Ok(rows.iter().flat_map(next).collect())
         };
-        assert!(Spots::find((&last, 0.1), near).unwrap().is_none(), "too few rows");
+        assert!(Spots::find((&last, 0.1), near, apart).unwrap().is_none(), "too few rows");
         // Even and odd rows below 120 are two spots.
         let last: Vec<f32> = (0..360).map(|row| if row < 120 { 1e-6 } else { 1.0 }).collect();
         let near = |rows: &[u32]| {
             let next = |&row: &u32| (1..=JOINED as u32).map(move |step| (row + 2 * step) % 120);
             Ok(rows.iter().flat_map(next).collect())
         };
-        let Spots { spots, outside } = Spots::find((&last, 0.1), near).unwrap().unwrap();
+        let Spots { spots, outside } = Spots::find((&last, 0.1), near, apart).unwrap().unwrap();
         assert_eq!(spots, [0, 1].map(|first| (first..120).step_by(2).collect::<Vec<u32>>()));
         assert_eq!(outside, [0, 1].into_iter().chain(120..360).collect::<Vec<u32>>());
+        // Spots that lie near each other are one.
+        let together = |rows: &[u32]| at(&|row| row as f32 / 1000.0, rows);
+        let Spots { spots, .. } = Spots::find((&last, 0.1), near, together).unwrap().unwrap();
+        assert_eq!(spots, [(0..120).collect::<Vec<u32>>()]);
     }
 }
