@@ -63,12 +63,14 @@ impl Embedding {
         self.largest.sqrt() as f32
     }
 
-    /// The [`moved`](Self::moved) members of a cluster as a space with the rule distances of the whole base.
+    /// The [`moved`](Self::moved) members of a cluster as a space with the rule distances of the
+    /// whole base.
     pub(crate) fn space(&self, members: Vectors, progress: &Progress) -> Result<Space<'static>> {
         Space::owned(members, self.metric, progress)?.lifted_to(self.largest, progress)
     }
 
-    /// Inner product: the lift of each of the [`moved`](Self::moved) `members`, and the squared norm of lifted rows.
+    /// Inner product: the lift of each of the [`moved`](Self::moved) `members`, and the squared
+    /// norm of lifted rows.
     pub(crate) fn lifts(&self, members: &Vectors, progress: &Progress) -> Result<Option<(Vec<f32>, f32)>> {
         let lifts = || Ok((lift(members, self.largest, progress)?, self.largest as f32));
         (self.metric == Metric::InnerProduct).then(lifts).transpose()

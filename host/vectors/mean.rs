@@ -9,11 +9,12 @@
 
 use half::f16;
 use rayon::prelude::*;
+use tagore_device::cluster::drawn;
 use tagore_device::key;
+use tagore_device::random::{Draws, Stage};
 
 use super::space::Space;
 use super::{ElementType, Metric, Vectors};
-use crate::descent::sampled;
 use crate::memory::{collected_in_parallel, zeros};
 use crate::{Progress, Result};
 
@@ -42,7 +43,9 @@ pub(crate) fn common_mean(base: &Vectors, metric: Metric) -> Result<Option<Vec<f
     if metric != Metric::InnerProduct || n < MIN_ROWS {
         return Ok(None);
     }
-    let sample = base.select(&sampled(n, SAMPLE, 0))?.to_f32();
+    let count = SAMPLE.min(n) as u32;
+    let id = |i: u32| drawn(Draws::new(0, Stage::Verify, 2, i.into()), i, count, n as u32);
+    let sample = base.select(&(0..count).map(id).collect::<Vec<_>>())?.to_f32();
     let mut mean = vec![0f64; dim];
     for row in sample.chunks_exact(dim) {
         mean.iter_mut().zip(row).for_each(|(mean, &x)| *mean += f64::from(x));
@@ -136,8 +139,6 @@ fn named(rows: &Vectors) -> Result<Option<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use tagore_device::random::{Draws, Stage};
-
     use super::*;
     use crate::vectors::norms::normalise;
 
