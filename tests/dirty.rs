@@ -99,6 +99,22 @@ fn rows_of_large_norm_are_found() {
 }
 
 #[test]
+fn narrow_searches_of_a_spot_of_nearly_all_rows_find_as_much_as_without_outliers() {
+    // To the outliers all other rows are one dense spot.
+    let data = synth(Fault::Sentinel { value: -9999.0 }, 0.05);
+    let queries = data.queries(200);
+    let found = |base: &Vectors| {
+        let index = builder(Strategy::nsg()).build(base).unwrap();
+        let (searcher, silent) = (searcher(index, base), Progress::silent());
+        let truth = ground_truth(base, &queries, Metric::L2, 10, &silent).unwrap();
+        searcher.evaluate(TestQueries::new(&queries, &truth, 10), &[10], &silent).unwrap()[0].recall
+    };
+    let clean = found(&Synth::new(ROWS, DIM, 3).unwrap().base());
+    let dirty = found(&data.base());
+    assert!(dirty >= clean - 0.03, "{dirty} beside {clean}");
+}
+
+#[test]
 fn lone_rows_are_found_by_a_search_for_them() {
     check(Fault::Lone { distance: 100.0 }, 0.002, Metric::L2, Strategy::all().into());
     check(Fault::Lone { distance: 100.0 }, 0.05, Metric::L2, some_kinds());

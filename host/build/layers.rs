@@ -5,10 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
-use super::Builder;
 use super::growth::growth;
 use super::layer_nodes::{Rounds, nodes_above};
 use super::monotonic;
+use super::{Builder, Layering};
 use crate::descent::{DescentStats, KnnGraph, sampled};
 use crate::index::{Graph, Layer, Layered, Start};
 use crate::search::beam::{BeamLimits, BeamSearch, BeamTask};
@@ -262,7 +262,8 @@ impl Builder {
         let without = test.without(&entries)?;
         let unlayered = Layered { growth: without.growth, ..Layered::at(entries) };
         // Layers are stacked up to a small one: hnswlib and FAISS enter at one node.
-        if without.lost <= FEW && !self.stacked {
+        let is_enough = without.lost <= FEW && self.layering != Layering::Always;
+        if is_enough || self.layering == Layering::GrowthOnly {
             return Ok(unlayered);
         }
         let mut best: Option<(Outcome, Layered)> = None;
@@ -278,7 +279,8 @@ impl Builder {
                 break;
             }
         }
-        let pays = |(with, _): &(Outcome, _)| self.stacked || without.is_bettered_by(with);
+        let pays =
+            |(with, _): &(Outcome, _)| self.layering == Layering::Always || without.is_bettered_by(with);
         Ok(best.filter(pays).map_or(unlayered, |(_, layered)| layered))
     }
 
@@ -323,7 +325,7 @@ impl Builder {
         let search = ExactSearch::new(k).metric(metric).device(device).progress(progress.clone());
         let keys = search.neighbors_of(&space, &nodes)?;
         let graph = KnnGraph::from_keys(k, metric, n, &keys, DescentStats::default())?;
-        let builder = Builder { stacked: true, ..Self::new(strategy(n)).descent(descent) };
+        let builder = Builder { layering: Layering::Always, ..Self::new(strategy(n)).descent(descent) };
         let index = builder.build_from(base, &graph)?;
         let layer = Layer::over(&index, &nodes, LAYER_BEAMS[0])?;
         let layers = [&[layer], index.layers()].concat();

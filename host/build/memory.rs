@@ -316,7 +316,7 @@ impl Builder {
         let Pruned { rows, entries, stats } = pruned;
         let is_readable = space.vectors().is_readable();
         // A thousand searches take a device as long as one. The emulator takes its time.
-        let search = on_device.take_if(|on| !is_readable || self.layered && on.gpu.takes_ptx());
+        let search = on_device.take_if(|on| !is_readable || self.is_layered() && on.gpu.takes_ptx());
         let degree = self.strategy.degree;
         let node_search =
             |OnDevice { gpu, base, edges }: OnDevice| NodeSearch::new(gpu, base, (edges, degree));
@@ -324,7 +324,7 @@ impl Builder {
         let began = Instant::now();
         let stage = self.descent.progress.stage("reach", rows.len() as u64);
         let entries = std::mem::take(entries);
-        let layered = if self.layered {
+        let layered = if self.is_layered() {
             let (graph, repeated) = (&*rows, &Repeated::default());
             let (most, on_device) = (usize::MAX, search.as_ref());
             self.layers_over(&Below { base, space, graph, repeated, most, on_device }, entries)?

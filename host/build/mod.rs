@@ -56,9 +56,8 @@ pub struct Builder {
     sample: usize,
     /// Whether the index and its base stay on the device.
     kept: bool,
-    pub(crate) layered: bool,
-    /// Whether layers are built without a test of searches, as in the build of a layer.
-    stacked: bool,
+    /// When layers are built.
+    layering: Layering,
     pub(crate) grouped: bool,
     /// The rows of the base that the graph is built over; all if none.
     pub(crate) among: Option<Arc<IdSet>>,
@@ -66,6 +65,19 @@ pub struct Builder {
     pub(crate) compression: Option<Compression>,
     /// On codes: the builder of graphs of the vectors themselves, and the vectors.
     of_vectors: Option<Arc<(Self, Vectors)>>,
+}
+
+/// When a build adds layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layering {
+    /// Never. The growth of distances is not measured either.
+    Off,
+    /// Never, but the growth of distances is measured.
+    GrowthOnly,
+    /// If searches for a sample of the nodes go astray.
+    AsNeeded,
+    /// As many as can be, as in the build of a layer.
+    Always,
 }
 
 impl Builder {
@@ -80,8 +92,7 @@ impl Builder {
             baseline_kernels: false,
             sample: 0,
             kept: false,
-            layered: true,
-            stacked: false,
+            layering: Layering::AsNeeded,
             grouped: true,
             among: None,
             compression: None,
@@ -189,8 +200,13 @@ impl Builder {
     /// sample of the nodes go astray, as between clusters that lie apart. See
     /// [`Layer`](crate::Layer).
     pub fn layers(mut self, layered: bool) -> Self {
-        self.layered = layered;
+        self.layering = if layered { Layering::AsNeeded } else { Layering::Off };
         self
+    }
+
+    /// Whether searches of the index are tested, and layers may follow.
+    pub(crate) fn is_layered(&self) -> bool {
+        self.layering != Layering::Off
     }
 
     /// Builds over the rows of `ids` only, a set of the rows of the base; over all if `None`, as

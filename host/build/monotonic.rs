@@ -2,8 +2,8 @@
 
 use rayon::prelude::*;
 
-use super::Builder;
 use super::layers::{Below, LAYER_BEAMS};
+use super::{Builder, Layering};
 use crate::index::{Layer, Layered, random_entries};
 use crate::memory::filled;
 use crate::prune::GraphRows;
@@ -168,7 +168,7 @@ impl Builder {
         let rows = monotonic(&space, TIGHT, progress)?;
         let repeated = &Repeated::default();
         let below = Below { base, space: &space, graph: &rows, repeated, most: n, on_device: None };
-        let builder = Self { stacked: true, ..self.clone() };
+        let builder = Self { layering: Layering::Always, ..self.clone() };
         let mut layered = builder.layers_over(&below, random_entries(n, self.descent.seed))?;
         layered.layers.insert(0, layer_of(rows, LAYER_BEAMS[0]));
         Ok(layered)

@@ -62,7 +62,7 @@ impl Builder {
         let on_device = device_type(data, metric);
         with_device_type!(on_device, T => {
             kernels.extend(prune_kernels::<T>(&self.strategy, (metric, data.dim, k), self.baseline_kernels));
-            if self.layered && data.rows >= layers::LEAST {
+            if self.is_layered() && data.rows >= layers::LEAST {
                 kernels.push(beam_kernel::<T>(layers::BEAM));
             }
         });

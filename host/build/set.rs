@@ -142,7 +142,7 @@ mod tests {
         let builder = set(set(builder, &("filter", "rank")), &("strict-detours", "false"));
         assert_eq!((builder.descent.seed, builder.descent.device), (9, Device::Cpu));
         assert_eq!(builder.all_parameters(40)["strict-detours"], "false");
-        assert!(!set(builder, &("layers", "false")).layered);
+        assert!(!set(builder, &("layers", "false")).is_layered());
     }
 
     #[test]

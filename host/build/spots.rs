@@ -13,7 +13,7 @@ use tagore_device::key::{self, Key};
 
 use super::graph::Graph;
 use super::memory::Built;
-use super::{BuildStats, Builder};
+use super::{BuildStats, Builder, Layering};
 use crate::descent::{DeviceGraph, KnnGraph};
 use crate::gpu::Gpu;
 use crate::vectors::gpu::Pick;
@@ -282,18 +282,23 @@ impl Builder {
         let began = Instant::now();
         // Codes do not tell the rows of a spot apart.
         let (inner, vectors) = self.of_vectors.as_deref().map_or((self, base), |(inner, all)| (inner, all));
-        let inner = inner.clone().layers(false);
+        // Searches stop by the growth of the distances of the largest part.
+        let inner_of = |rows: &[u32]| {
+            let is_large = self.is_layered() && rows.len() > outside.len();
+            let layering = if is_large { Layering::GrowthOnly } else { Layering::Off };
+            Self { layering, ..inner.clone() }
+        };
         // A device takes longer to begin than the CPU takes for so few rows.
         let on_host = |rows: &[u32]| rows.len() <= MAX_ROWS_ON_CPU && vectors.is_readable();
-        let on_cpu = inner.clone().device(Device::Cpu);
+        let on_cpu = |rows: &[u32]| inner_of(rows).device(Device::Cpu);
         let few = spots.par_iter().filter(|rows| on_host(rows));
         let few: Vec<Index> =
-            few.map(|rows| Ok(part(&on_cpu, vectors, rows)?.index)).collect::<Result<_>>()?;
+            few.map(|rows| Ok(part(&on_cpu(rows), vectors, rows)?.index)).collect::<Result<_>>()?;
         let mut few = few.into_iter();
         let mut inside = Vec::with_capacity(count);
         for rows in spots {
             let built = if on_host(rows) { few.next() } else { None };
-            let index = built.map_or_else(|| Ok(part(&inner, vectors, rows)?.index), Ok)?;
+            let index = built.map_or_else(|| Ok(part(&inner_of(rows), vectors, rows)?.index), Ok)?;
             inside.push((rows.clone(), index));
         }
         pruned.prune.seconds += pruned.descent.seconds + began.elapsed().as_secs_f64();

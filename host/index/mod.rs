@@ -257,9 +257,12 @@ impl Index {
         let stride = index.max_degree;
         let mut spots: BTreeMap<u32, Vec<u32>> =
             index.spots.iter().flat_map(Spots::all).map(|(node, entries)| (node, entries.to_vec())).collect();
-        let (rows_outside, mut most_inside) = (rows.len(), 0);
+        // Searches stop by the growth of the distances of the largest part.
+        let (mut most, mut growth) = (rows.len(), index.growth);
         for (rows, part) in inside {
-            most_inside = rows.len().max(most_inside);
+            if rows.len() > most {
+                (most, growth) = (rows.len(), part.growth);
+            }
             for (place, &row) in rows.iter().enumerate().skip(1) {
                 let near = part.neighbors(place);
                 degrees[row as usize] = near.len() as u32;
@@ -284,9 +287,6 @@ impl Index {
             }
         }
         let spots = Spots::new(&spots.into_iter().collect::<Vec<_>>());
-        // The growth is that of the rows outside: searches inside a larger part expand all of a
-        // beam.
-        let growth = index.growth.filter(|_| most_inside <= rows_outside);
         Ok(Self { spots, growth, ..index })
     }
 

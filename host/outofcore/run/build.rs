@@ -213,7 +213,7 @@ impl OutOfCore {
             (INPUT, input(base)?),
             ("order", order.to_string()),
             ("device", kind.to_owned()),
-            ("layers", builder.layered.to_string()),
+            ("layers", builder.is_layered().to_string()),
         ];
         parameters.extend(more.map(|(name, value)| (name.to_owned(), value)));
         for (name, limit) in plan.limits.named() {

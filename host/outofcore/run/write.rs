@@ -237,7 +237,7 @@ impl Ending<'_> {
     /// Builds the layers that the written rows `graph` need above their `entries`.
     pub(crate) fn layers(self, graph: &WrittenRows, entries: Vec<u32>, device: Device) -> Result<Layered> {
         let Self { builder, base, plan, repeated } = self;
-        if !builder.layered || plan.layer_nodes < 2 {
+        if !builder.is_layered() || plan.layer_nodes < 2 {
             return Ok(Layered::at(entries));
         }
         graph.advise(Access::AtRandom);

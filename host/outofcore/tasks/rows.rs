@@ -50,7 +50,7 @@ impl TaskFolder {
     /// The rows that `finish` reads.
     fn ending_rows(&self) -> Outcome<Vec<Range<u64>>> {
         let (builder, limits) = (self.plan.builder()?, &self.plan.limits);
-        if builder.layered && limits.layer_nodes >= 2 {
+        if builder.is_layered() && limits.layer_nodes >= 2 {
             return Ok(std::iter::once(0..self.rows()).collect());
         }
         if builder.strategy.entry == Entry::Random {
