@@ -1,5 +1,5 @@
 //! Estimated seconds of a build, from rates measured on few machines and data sets
-//! (docs/descent.md, docs/pruning.md, docs/measurements.md). Only the order of magnitude is right.
+//! (docs/measurements.md, benches/results). Only the order of magnitude is right.
 
 use super::{Builder, Target};
 use crate::vectors::shape::device_type;

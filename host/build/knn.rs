@@ -20,7 +20,7 @@ impl Builder {
     ///   them all, so it is that long, from 32 to 100: NSG, tau-MNG and alpha-CNG 72, NSSG 60,
     ///   Vamana 96, DPG 48.
     /// - CAGRA counts detours in the square of its lists. Exact lists are as long as the degree,
-    ///   from 64 to [`DEFAULT_KNN`]; longer ones find at most 0.0011 more (docs/measurements.md).
+    ///   from 64 to [`DEFAULT_KNN`]; longer ones find at most 0.0011 more (docs/decisions.md).
     pub fn default_knn(&self, on_gpu: bool, data: &DataShape) -> usize {
         let strategy = &self.strategy;
         if on_gpu || !self.descent.compares_all_pairs_on_cpu(data.rows, data.values(), DEFAULT_KNN) {

@@ -76,7 +76,7 @@ pub(super) fn descend(
 }
 
 /// `auto` leaves phase 1 once a smaller share than this of the list entries is new. Waiting longer
-/// costs a third of the time or more and gains 0.002 of recall (docs/measurements.md).
+/// costs a third of the time or more and gains 0.002 of recall (docs/decisions.md).
 const STOP_JOIN: f64 = 0.35;
 
 /// `auto` ends phase 2 once a smaller share than this of the lists still changes.

@@ -19,7 +19,7 @@ pub(crate) fn steps(values: usize) -> [usize; 3] {
 }
 
 /// Most nodes of `values` values each for which `Start::Auto` compares all pairs on the CPU: a few
-/// less than descent takes as long for (docs/measurements.md).
+/// less than descent takes as long for (benches/results/cpu.md).
 pub(super) fn most_pairs(values: usize) -> usize {
     (40_000_000 / values.max(1)).min(200_000)
 }
@@ -131,7 +131,7 @@ impl fmt::Display for DevicePlan {
 
 /// Freed memory that the allocator keeps, on the CPU: a share of the buffers (one in `KEPT.0`), up
 /// to `KEPT.1` bytes, since it returns large buffers to the system. Measured
-/// (docs/measurements.md).
+/// (benches/results/memory.md).
 const KEPT: (u64, u64) = (8, 24 << 20);
 
 /// Adds the memory kept by the allocator to `buffers`.

@@ -15,7 +15,7 @@ use crate::vectors::{Matrix, TypedRows, Vectors};
 use crate::{Error, Metric, Result};
 
 /// Neighbours by which lists are longer before they are settled: by codes, nearly all of the K
-/// nearest are among the K + 32 nearest (docs/measurements.md).
+/// nearest are among the K + 32 nearest (benches/results/codes.md).
 const LONGER: usize = 32;
 
 /// Whether lists are settled, and by which rests of the codes.

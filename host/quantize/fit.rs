@@ -68,7 +68,7 @@ const HELD: f64 = 0.9999;
 
 /// As [`HELD`], for codes in bytes that have rests: [`least_noise`] chooses one. Where some rows
 /// have neighbours far nearer than others have, smaller levels keep the order of near neighbours,
-/// and rests tell how far cut components reach (docs/measurements.md).
+/// and rests tell how far cut components reach (benches/results/codes.md).
 const HELD_IF_SETTLED: [f64; 6] = [HELD, 0.999, 0.998, 0.995, 0.99, 0.98];
 
 /// One fitted row in this many is compared with all others for [`least_noise`].

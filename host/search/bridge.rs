@@ -13,7 +13,7 @@ use crate::index::Graph;
 use crate::vectors::space::Space;
 
 /// The growth of distances above which occlusion has slack, the slack per growth, and the most.
-/// Chosen by the recall of new queries (docs/measurements.md, "Recall of rows left out"): where
+/// Chosen by the recall of new queries (benches/results/rows-left-out.md): where
 /// distances grow fast, as in few dimensions, a build has more edges than occlusion alone leaves.
 const LEAST_GROWTH: f32 = 0.1;
 const PER_GROWTH: f32 = 0.7;

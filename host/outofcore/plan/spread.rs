@@ -5,7 +5,7 @@ use super::{ClusterPlan, Limits};
 use crate::{Builder, DataShape, Result, Target, Vectors};
 
 /// Fewest devices that share a build. Each vector is built in two clusters, so two devices take as
-/// long as one alone (docs/measurements.md).
+/// long as one alone (docs/decisions.md).
 const DEVICES: usize = 3;
 
 /// Clusters per device: three are built at a time on each, and a device that has no more clusters

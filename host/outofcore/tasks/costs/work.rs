@@ -6,7 +6,7 @@ use crate::outofcore::tasks::TaskStage;
 use crate::{Builder, DataShape, Target};
 
 /// Rates of the work beside comparisons and builds, per core of an Intel Xeon with two cores
-/// (docs/measurements.md, "Builds in tasks").
+/// (benches/results/tasks.md).
 mod rates {
     /// Bytes of rows per second that `assign` checks and sums.
     pub const CHECK: f64 = 1.1e9;
