@@ -84,8 +84,8 @@ fn an_index_is_searched_where_its_build_left_it() {
         ("f16", Vectors::from_f16(floats.iter().map(|&x| f16::from_f32(x)).collect(), 11)),
         ("i8", Vectors::from_i8(whole(4.0).map(|x| x as i8).collect(), 11)),
     ];
-    let metrics = [Metric::L2, Metric::InnerProduct, Metric::Cosine, Metric::L2];
-    let strategies = [Strategy::cagra(), Strategy::vamana(), Strategy::dpg(), Strategy::nsg()];
+    let metrics = [Metric::InnerProduct, Metric::L2, Metric::Cosine, Metric::L2];
+    let strategies = [Strategy::vamana(), Strategy::cagra(), Strategy::dpg(), Strategy::nsg()];
     let mut attached = 0;
     for (((name, base), metric), strategy) in vectors.into_iter().zip(metrics).zip(strategies) {
         let builder = Builder::new(strategy.degree(6)).knn(16).metric(metric);
