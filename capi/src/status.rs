@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::ffi::{CStr, c_char};
+use std::ffi::c_char;
 use std::fmt::{self, Write};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -96,63 +96,50 @@ impl From<Error> for Failure {
     }
 }
 
+/// Room for a message and its zero byte. A longer one is cut.
+const ROOM: usize = 2048;
+
 thread_local! {
-    static LAST: RefCell<Kept> = const { RefCell::new(Kept::Text(Vec::new())) };
+    /// It needs neither memory nor a destructor: both may be missing where memory is short.
+    static LAST: RefCell<[u8; ROOM]> = const { RefCell::new([0; ROOM]) };
 }
 
-/// A message that is kept.
-enum Kept {
-    /// It ends with a zero byte, or is empty.
-    Text(Vec<u8>),
-    /// Memory was too short for the message.
-    Short,
+/// Writes a message to its room, with `\\0` for a zero byte.
+struct Writer<'a> {
+    room: &'a mut [u8; ROOM],
+    used: usize,
 }
 
-impl Kept {
-    fn of(message: &Message) -> Self {
-        let mut text = Room(Vec::new());
-        let written = match message {
-            Message::Text(message) => text.write_str(message),
-            Message::Error(error) => write!(text, "{error}"),
-        };
-        let ended = written.and_then(|()| text.add(b"\0"));
-        ended.map_or(Self::Short, |()| Self::Text(text.0))
-    }
-
-    fn as_ptr(&self) -> *const c_char {
-        const SHORT: &CStr = c"memory of the host is short, and there is none for a longer message";
-        match self {
-            Self::Text(text) if text.is_empty() => c"".as_ptr(),
-            Self::Text(text) => text.as_ptr().cast(),
-            Self::Short => SHORT.as_ptr(),
+impl Write for Writer<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for character in text.chars() {
+            let mut bytes = [0; 4];
+            let bytes = if character == '\0' { b"\\0" } else { character.encode_utf8(&mut bytes).as_bytes() };
+            let place = self.room[..ROOM - 1].get_mut(self.used..self.used + bytes.len());
+            place.ok_or(fmt::Error)?.copy_from_slice(bytes);
+            self.used += bytes.len();
         }
-    }
-}
-
-/// Text that is an error where memory is short.
-struct Room(Vec<u8>);
-
-impl Room {
-    fn add(&mut self, bytes: &[u8]) -> fmt::Result {
-        self.0.try_reserve(bytes.len()).map_err(|_| fmt::Error)?;
-        self.0.extend_from_slice(bytes);
         Ok(())
     }
 }
 
-impl Write for Room {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let mut pieces = text.split('\0');
-        pieces.next().map_or(Ok(()), |first| self.add(first.as_bytes()))?;
-        pieces.try_for_each(|piece| self.add(b"\\0").and_then(|()| self.add(piece.as_bytes())))
-    }
+/// Keeps a message as the last one of this thread.
+fn keep(message: &Message, room: &mut [u8; ROOM]) {
+    let mut writer = Writer { room, used: 0 };
+    // An error means that the message is cut.
+    let _ = match message {
+        Message::Text(message) => writer.write_str(message),
+        Message::Error(error) => write!(writer, "{error}"),
+    };
+    let used = writer.used;
+    room[used] = 0;
 }
 
 /// The message of the last call that failed on this thread: one line, in UTF-8, empty if none has
 /// failed. It is valid until the next call fails on this thread, or the thread ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_last_error() -> *const c_char {
-    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    LAST.try_with(|last| last.borrow().as_ptr().cast()).unwrap_or(c"".as_ptr())
 }
 
 /// Runs a call: keeps the message of its failure, and stops panics. A panic leaves no handle in an
@@ -170,7 +157,7 @@ pub(crate) fn call(work: impl FnOnce() -> Result<()>) -> tagore_status {
         }
     };
     // Fails on a thread that is about to end: its last message is lost.
-    let _ = LAST.try_with(|last| last.replace(Kept::of(&failure.message)));
+    let _ = LAST.try_with(|last| keep(&failure.message, &mut last.borrow_mut()));
     failure.status
 }
 
@@ -215,6 +202,13 @@ mod tests {
         assert_eq!(make::<u8>(Some(&mut out), || panic!("no memory")), TAGORE_ERROR_INTERNAL);
         // SAFETY: it was set above.
         assert!(unsafe { out.assume_init() }.is_null() && last().ends_with("no memory"));
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        let long = format!("a\0{}", "ä".repeat(ROOM));
+        call(|| Err(Failure { status: TAGORE_ERROR_FILE, message: Message::Text(long) }));
+        assert_eq!(last(), format!("a\\0{}", "ä".repeat((ROOM - 4) / 2)));
     }
 
     #[test]
