@@ -189,7 +189,8 @@ impl Builder {
     /// Sets whether a build on a GPU leaves the index and its base there, as
     /// [`BuildStats::resident`], for a [report](crate::Measure::resident) or a
     /// [searcher](crate::Searcher::resident); false unless set. Nothing stays of a build on a
-    /// CPU, on codes or over a set of the rows. An index of repeated rows stays if the GPU has room
+    /// CPU, on codes, over a set of the rows, or of rows with a common direction under inner
+    /// product, which are moved. An index of repeated rows stays if the GPU has room
     /// for a second copy of the base.
     pub fn keep_on_device(mut self, kept: bool) -> Self {
         self.kept = kept;
