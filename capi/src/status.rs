@@ -104,7 +104,7 @@ thread_local! {
     static LAST: RefCell<[u8; ROOM]> = const { RefCell::new([0; ROOM]) };
 }
 
-/// Writes a message to its room, with `\\0` for a zero byte.
+/// Writes a message to its room, with `\0` for a zero byte.
 struct Writer<'a> {
     room: &'a mut [u8; ROOM],
     used: usize,
