@@ -91,7 +91,9 @@ impl Builder {
                 self.clone().progress(building).build_without_repeated(base, repeated, k)
             }
             (compression, repeated) => {
-                let mut mean = common_mean(base, self.descent.metric)?;
+                // Codes are those of rows that are moved already.
+                let is_on_codes = self.of_vectors.is_some();
+                let mut mean = if is_on_codes { None } else { common_mean(base, self.descent.metric)? };
                 if graph.is_some() && mean.take().is_some() {
                     tracing::warn!(
                         "rows have a common direction, by which the given k-NN graph ranks them all: build without it"

@@ -35,7 +35,7 @@ impl Embedding {
     }
 
     /// The embedding with this [`largest_square`](Self::largest_square) and [`mean`](Self::mean).
-    pub(crate) fn of(metric: Metric, largest: f64, mean: Vec<f32>) -> Self {
+    pub(crate) fn from_parts(metric: Metric, largest: f64, mean: Vec<f32>) -> Self {
         Self { metric, largest, mean }
     }
 

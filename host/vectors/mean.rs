@@ -112,7 +112,7 @@ pub(super) fn largest_square_less(base: &Vectors, mean: &[f32], progress: &Progr
 }
 
 /// A row less the mean.
-pub(super) fn less<'a>(row: &'a [f32], mean: &'a [f32]) -> impl Iterator<Item = f32> + 'a {
+fn less<'a>(row: &'a [f32], mean: &'a [f32]) -> impl Iterator<Item = f32> + 'a {
     row.iter().zip(mean).map(|(x, mean)| x - mean)
 }
 

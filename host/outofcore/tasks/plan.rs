@@ -310,7 +310,7 @@ impl Plan {
 
     pub(super) fn embedding(&self, builder: &Builder) -> Embedding {
         let mean = self.mean.iter().map(|&bits| f32::from_bits(bits)).collect();
-        Embedding::of(builder.descent.metric, f64::from_bits(self.largest_square), mean)
+        Embedding::from_parts(builder.descent.metric, f64::from_bits(self.largest_square), mean)
     }
 
     /// Checks that `base` is the data set of the plan, by its fingerprint.
