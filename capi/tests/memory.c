@@ -22,7 +22,7 @@ enum { DONE, REFUSED, WRONG };
 static float *base;
 static uint32_t *found;
 
-/* A number of /proc/self/status, in bytes. Allocates nothing: a thread without an arena stays so. */
+/* A number of /proc/self/status, in bytes. Allocates nothing: a thread stays without an arena. */
 static size_t status_of(const char *name) {
     char text[8192];
     int file = open("/proc/self/status", O_RDONLY);
@@ -147,8 +147,9 @@ static void *limited(void *argument) {
     return NULL;
 }
 
-/* Runs the work in a child with `bytes` more than it has, or without a limit if 0, and with one arena
- * of the allocator or as many as it likes. Returns how it ended, and the bytes that it took at most. */
+/* Runs the work in a child with `bytes` more than it has, or without a limit if 0, and with one
+ * arena of the allocator or as many as it likes. Returns how it ended, and the bytes that it took
+ * at most. */
 static int run(int number, size_t bytes, int one_arena, const char *folder, size_t *taken) {
     int ends[2], status = 0;
     pid_t child;
