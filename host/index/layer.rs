@@ -78,6 +78,18 @@ impl Layer {
         &self.neighbors
     }
 
+    /// Adds those of `nodes`, ascending, that are not in the layer, without edges: searches that
+    /// start there keep them if they are near.
+    pub(crate) fn add(&mut self, nodes: &[u32]) {
+        for &node in nodes {
+            if let Err(place) = self.nodes.binary_search(&node) {
+                self.nodes.insert(place, node);
+                let start = place * self.degree;
+                self.neighbors.splice(start..start, std::iter::repeat_n(u32::MAX, self.degree));
+            }
+        }
+    }
+
     /// Renames each node to `names[node]`; names must ascend.
     pub(crate) fn renamed(self, names: &[u32]) -> Self {
         let name = |id: u32| if id == u32::MAX { id } else { names[id as usize] };
@@ -183,6 +195,15 @@ mod tests {
             Layer::new(vec![1, 4, 6, 9], 2, vec![4, 6, 1, none, 9, 4, 6, 1], 8),
             Layer::new(vec![4, 9], 1, vec![9, 4], 4),
         ]
+    }
+
+    #[test]
+    fn added_nodes_have_no_edges() {
+        let mut layer = layers().remove(0);
+        layer.add(&[0, 4, 5, 12]);
+        let none = u32::MAX;
+        let rows = [vec![none; 2], vec![4, 6, 1, none], vec![none; 2], vec![9, 4, 6, 1], vec![none; 2]];
+        assert_eq!(layer, Layer::new(vec![0, 1, 4, 5, 6, 9, 12], 2, rows.concat(), 8));
     }
 
     #[test]

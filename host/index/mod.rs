@@ -42,6 +42,9 @@ use crate::{Error, IdSet, Metric, Progress, Result, Vectors};
 /// errors.
 const SCANNED_SPOT: usize = 1024;
 
+/// Searches start at the representatives of spots that hold one row in this many, too.
+const LARGE_SPOT: usize = 32;
+
 /// The largest degree.
 pub const MAX_DEGREE: usize = 512;
 
@@ -257,6 +260,14 @@ impl Index {
         let stride = index.max_degree;
         let mut spots: BTreeMap<u32, Vec<u32>> =
             index.spots.iter().flat_map(Spots::all).map(|(node, entries)| (node, entries.to_vec())).collect();
+        // The representative of a large spot is one row of many for a search outside, which may miss
+        // it, but the nearest one of many queries.
+        let large = inside.iter().filter(|(rows, _)| LARGE_SPOT * rows.len() >= base.len());
+        let mut large: Vec<u32> = large.map(|(rows, _)| rows[0]).collect();
+        large.sort_unstable();
+        index.layers.iter_mut().for_each(|layer| layer.add(&large));
+        large.retain(|node| !index.entries.contains(node));
+        index.entries.extend(large);
         // Searches stop by the growth of the distances of the largest part.
         let (mut most, mut growth) = (rows.len(), index.growth);
         for (rows, part) in inside {
