@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the wheel and the sdist of tagore-ann, and tests the wheel in a clean environment.
+# Makes the sdist of tagore-ann and from it the wheel, and tests the wheel in a clean environment.
 # Usage: python/ci.sh. Needs Python 3.10 or later (as PYTHON, else python3), and PyPI. WHEEL names a wheel to test, in
-# place of a new wheel and sdist.
+# place of a new one.
 # Environments and wheels are in target/python; what is there already is not fetched again.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -95,26 +95,6 @@ tests "${on_clusters[@]}"
 
 part "examples of docstrings and documents"
 (cd .. && "$python" python/tests/doctests.py docs/how-to-python.md docs/how-to-cluster.md docs/start.md)
-
-# With a given wheel there need be no maturin.
-if [ -n "${WHEEL:-}" ]; then
-  part ""
-  printf '%s\n' "${parts[@]}"
-  exit
-fi
-
-part "sdist"
-maturin=$work/maturin/bin
-PATH=$maturin:$PATH maturin sdist --out "$work/wheels" > "$work/sdist.log" 2>&1 || { cat "$work/sdist.log" >&2; exit 1; }
-# Built as pip builds it, in the folder of the release build: the crates of the registry are there.
-# Its lock file is that of the whole workspace, of which it holds a part: not --locked.
-# Files of an sdist have old times: cargo would take an earlier build of our crates for theirs.
-(cd .. && cargo clean --quiet --release --locked -p tagore -p tagore-cli -p tagore-device -p tagore-cuda-std \
-  -p tagore-cuda-std-macros -p tagore-cuda-builder -p tagore-cust -p tagore-emulator -p tagore-python)
-CARGO_TARGET_DIR=$work/.. TAGORE_PTX=checked-in PATH=$maturin:$PATH \
-  "$maturin/pip" wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
-  --wheel-dir "$work/from-sdist" "$work"/wheels/*.tar.gz
-ls "$work/from-sdist"
 
 part ""
 printf '%s\n' "${parts[@]}"

@@ -1,15 +1,23 @@
 #!/usr/bin/env bash
-# Makes the wheel of this checkout and prints its path. Usage: python/wheel.sh. Needs Rust, Python 3.10 or later (as
-# PYTHON, else python3), and PyPI the first time.
+# Makes the sdist of this checkout, from that the wheel, and prints the wheel's path. Usage: python/wheel.sh. Needs Rust,
+# Python 3.10 or later (as PYTHON, else python3), and PyPI the first time. Both are in target/python/wheels.
 set -euo pipefail
 cd "$(dirname "$0")"
-work=$(cd .. && pwd)/target/python
+target=$(cd .. && pwd)/target
+work=$target/python
 if ! [ -x "$work/maturin/bin/maturin" ]; then
   "${PYTHON:-python3}" -m venv "$work/maturin"
   "$work/maturin/bin/pip" install --quiet --disable-pip-version-check "maturin>=1.7,<2" ziglang
 fi
-rm -rf "$work/wheels"
-# The PTX is the checked-in one, whatever compiler this machine has.
-PATH=$work/maturin/bin:$PATH TAGORE_PTX=checked-in maturin build --release --locked --zig \
-  --compatibility manylinux_2_28 --out "$work/wheels" --quiet >&2
+PATH=$work/maturin/bin:$PATH
+rm -rf "$work/wheels" "$work/sdist"
+mkdir -p "$work/sdist"
+maturin sdist --out "$work/wheels" > "$work/sdist.log" 2>&1 || { cat "$work/sdist.log" >&2; exit 1; }
+# Files of an sdist have old times: cargo would take an earlier build for theirs.
+tar -xzm --strip-components 1 --directory "$work/sdist" --file "$work"/wheels/*.tar.gz
+cd "$work/sdist"
+# The PTX is the checked-in one, whatever compiler this machine has. The lock file is that of the whole workspace, of
+# which an sdist holds a part: not --locked.
+CARGO_TARGET_DIR=$target TAGORE_PTX=checked-in maturin build --release --zig --compatibility manylinux_2_28 \
+  --out "$work/wheels" --quiet >&2
 echo "$work"/wheels/*.whl

@@ -56,7 +56,7 @@ fn the_index_is_that_of_the_rows_that_stay_with_the_ids_of_the_base() {
 
 #[test]
 fn no_search_returns_a_row_left_out() {
-    let (base, queries, stay) = (base(), uniform(30, 9, 6), kept());
+    let (base, queries, stay) = (base(), uniform(8, 9, 6), kept());
     let builder = Builder::new(Strategy::vamana()).device(Device::Cpu).among(stay.clone());
     let index = builder.build(&base).unwrap();
     let folder = tempfile::tempdir().unwrap();

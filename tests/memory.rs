@@ -84,7 +84,7 @@ fn check(base: &Vectors, builder: &Builder, case: &str) {
 
 #[test]
 fn a_build_on_the_cpu_takes_no_more_than_is_planned() {
-    let (base, repeated) = (with_hubs(2000), with_repeated(2000));
+    let (base, repeated) = (with_hubs(1000), with_repeated(1000));
     let kinds = [Strategy::nsg(), Strategy::nssg(), Strategy::cagra(), Strategy::dpg()];
     for metric in [Metric::L2, Metric::InnerProduct, Metric::Cosine] {
         for (k, start) in [(16, Start::Auto), (128, Start::Random)] {

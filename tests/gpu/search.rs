@@ -45,13 +45,13 @@ fn check_search(case: &str, index: Index, base: &Vectors, queries: &Vectors, wid
 #[test]
 fn beam_search_of_every_kind_and_metric() {
     for (strategy, metric) in Strategy::all().into_iter().zip(METRICS.into_iter().cycle()) {
-        let (name, synth) = (strategy.kind().to_owned(), Synth::new(400, 17, 6).unwrap());
-        let values: Vec<f32> = (0..400).flat_map(|row| synth.base().row(row).into_owned()).collect();
+        let (name, synth) = (strategy.kind().to_owned(), Synth::new(240, 17, 6).unwrap());
+        let values: Vec<f32> = (0..240).flat_map(|row| synth.base().row(row).into_owned()).collect();
         let with_zeros = |mut values: Vec<f32>| {
             values[17 * 3..17 * 4].fill(0.0);
             Vectors::from_f32(values, 17).unwrap()
         };
-        let (base, queries) = (with_zeros(values.clone()), with_zeros(values[17 * 300..17 * 306].to_vec()));
+        let (base, queries) = (with_zeros(values.clone()), with_zeros(values[17 * 200..17 * 204].to_vec()));
         let builder = Builder::new(strategy.degree(12)).knn(24).metric(metric).device(Device::Cpu);
         let index = builder.build(&base).unwrap();
         // The searches of all kinds are those of one kernel.

@@ -39,15 +39,15 @@ fn differ(what: &str, (planned, found): (u64, u64), share: f64, least: u64) -> O
 #[test]
 fn planned_bytes_are_those_of_objects() {
     let cases = [
-        (Builder::new(Strategy::vamana()).knn(32), 32, 3_000),
-        (Builder::new(Strategy::cagra()).knn(32).metric(Metric::InnerProduct), 12, 5_000),
+        (Builder::new(Strategy::vamana()).knn(32), 32, 3_000, 30_000),
+        (Builder::new(Strategy::cagra()).knn(32).metric(Metric::InnerProduct), 12, 2_500, 15_000),
     ];
-    for (builder, dim, size) in cases {
+    for (builder, dim, size, rows) in cases {
         let builder = builder.device(Device::Cpu);
         let what = builder.strategy().kind();
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        let base = Synth::new(30_000, dim, 5).unwrap().base();
+        let base = Synth::new(rows, dim, 5).unwrap().base();
         base.save(path("base.fbin")).unwrap();
         let mut clusters = plan(&builder, &base, size);
         let output = path("index");

@@ -87,8 +87,8 @@ fn compare(builder: &Builder, base: &Vectors, queries: &Vectors, what: &str) -> 
 
 #[test]
 fn layers_connect_separate_clusters() {
-    let all = separated(4200, 24, 30);
-    let (base, queries) = (part(&all, 0..4000), part(&all, 4000..4200));
+    let all = separated(2600, 24, 20);
+    let (base, queries) = (part(&all, 0..2500), part(&all, 2500..2600));
     for (metric, strategy) in [
         (Metric::L2, Strategy::vamana()),
         (Metric::L2, Strategy::cagra()),

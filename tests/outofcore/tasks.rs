@@ -374,9 +374,9 @@ fn devices_of_another_kind_are_refused_unless_allowed() {
 
 #[test]
 fn a_plan_for_a_gpu_makes_the_bytes_of_that_gpu() {
-    let base = Synth::new(300, 6, 1).unwrap().base();
+    let base = Synth::new(180, 6, 1).unwrap().base();
     let builder = Builder::new(Strategy::vamana()).knn(10).device(Device::Emulated);
-    let case = Case::new(builder, &base, 120, Order::Cluster);
+    let case = Case::new(builder, &base, 70, Order::Cluster);
     let folder = case.plan();
     let worker = folder.worker(folder.open_base().unwrap(), Device::Emulated, false).unwrap();
     worker.run_stages(&TaskStage::ALL, |_| ()).unwrap();
