@@ -149,8 +149,6 @@ pub use quantize::Compression;
 pub use report::{
     BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, SelfRecall, StageCost, Trapped,
 };
-#[cfg(feature = "plots")]
-pub use report::{Point, Series, recall_qps_plot, timeline_plot};
 pub use same_file::{check_no_input, is_same_file, real_path};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
 pub use search::{MAX_WIDTH, Neighbor, ResidentIndex, Search, SearchResult, Searcher, prepare_search};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tagore::{
-    BuildCost, Builder, Descent, Description, Device, Index, Iterations, KnnGraph, Measure, Metric, Report,
-    Start, Strategy, Vectors,
+    Builder, Descent, Description, Device, Index, Iterations, KnnGraph, Measure, Metric, Report, Start,
+    Strategy, Vectors,
 };
 
 use crate::reference::{self, nearest_distances, reachable, uniform};
@@ -149,41 +149,4 @@ fn an_index_without_nodes_has_no_report() {
     let index = Index::from_rows(description, &base, &[], Vec::new()).unwrap();
     let error = Report::of(&index, Some(&base), &Default::default(), &Measure::default()).unwrap_err();
     assert_eq!(error.to_string(), "index: found 0 nodes, expected at least 1");
-}
-
-#[test]
-fn the_page_is_self_contained_and_complete() {
-    let base = whole(300, 4, |row| row);
-    let builder = Builder::new(Strategy::vamana()).device(Device::Cpu).knn(20).sample(100);
-    let (index, stats) = builder.build_with_stats(&base, None).unwrap();
-    let mut report =
-        Report::of(&index, Some(&base), &stats.sample, &Measure::default().on(Device::Cpu)).unwrap();
-    report.parameters.insert("filter".to_owned(), "<dist> & \"more\"".to_owned());
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("report.html");
-    let page = |report: &Report| {
-        report.save_html(&path).unwrap();
-        std::fs::read_to_string(&path).unwrap()
-    };
-    let text = page(&report);
-    assert!(text.contains("&lt;dist&gt; &amp; &quot;more&quot;") && !text.contains("<dist>"));
-    assert!(text.contains(&format!("{:.4}", report.search.as_ref().unwrap().recall)));
-    report.build = Some(BuildCost::in_memory(&builder, &stats));
-    let text = page(&report);
-    assert!(text.contains("<td>descent</td>") && text.ends_with("</html>\n"));
-    for other in ["<script", "<link", "src=", "href="] {
-        assert!(!text.contains(other), "{other}");
-    }
-    assert_eq!((text.matches("<svg").count(), text.matches("role=\"img\"").count()), (2, 2));
-    assert!(text.contains("name=\"viewport\"") && text.contains("prefers-color-scheme: dark"));
-    assert!(!text.contains("class=\"bad\""), "red without a fault");
-    report.reachable = 0.9989;
-    report.n = 1_000_000;
-    assert!(page(&report).contains("<span class=\"bad\">reach below 0.999</span>"));
-    assert!(page(&report).contains("<h1>vamana, 1,000,000 x 4 f32, l2</h1>"));
-    report.reachable = 1.0;
-    if let Some(search) = &mut report.search {
-        search.recall = 0.8999;
-    }
-    assert!(page(&report).contains("0.8999<span class=\"bad\">below 0.9</span>"));
 }

@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use tagore::{
-    Builder, Descent, Metric, Series, Strategy, Synth, TestQueries, evaluate, ground_truth, recall_qps_plot,
-};
+use tagore::{Builder, Descent, Metric, Strategy, Synth, TestQueries, evaluate, ground_truth};
 
+use crate::draw::{Series, recall_qps_plot};
 use crate::error::Result;
 use crate::eval::event;
 use crate::files::{Files, Kind};

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use tagore::{DistanceConvention, Evaluation, GroundTruth, Series, TestQueries, recall_qps_plot};
+use tagore::{DistanceConvention, Evaluation, GroundTruth, TestQueries};
 
+use crate::draw::{Series, recall_qps_plot};
 use crate::error::{Error, Result};
 use crate::files::Kind;
 use crate::output::{Output, grouped};

@@ -8,6 +8,7 @@ mod content;
 mod convert;
 mod demo;
 mod doctor;
+mod draw;
 mod error;
 mod eval;
 mod files;
@@ -45,6 +46,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+pub use draw::report_page;
 pub use out_of_memory::OrError;
 
 use crate::output::Output;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tagore::{Device, Measure, Report, with_suffix};
 
+use crate::draw::report_page;
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
 use crate::output::{Output, STANDARD, grouped};
@@ -89,7 +90,7 @@ impl ReportOptions {
             }
         }
         if let Some(path) = &self.html {
-            report.save_html(path)?;
+            output.write(path, &report_page(report)?)?;
         }
         say(report, output);
         report.warnings().into_iter().for_each(|warning| output.warn(format_args!("{warning}")));

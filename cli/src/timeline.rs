@@ -7,12 +7,12 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use tagore::outofcore::{Task, TaskKind};
-use tagore::timeline_plot;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
+use crate::draw::timeline_plot;
 use crate::error::Result;
 
 /// The tasks since the start of the recording; none unless a command records.

@@ -1,20 +1,8 @@
-//! Reports on an index's quality and build cost, for programs and people (`docs/report.md`).
+//! Reports on an index's quality and build cost, as data (`docs/report.md`).
 
-#[cfg(feature = "plots")]
-mod chart;
 mod cost;
-#[cfg(feature = "plots")]
-mod degrees;
-#[cfg(feature = "plots")]
-mod html;
 mod measure;
-#[cfg(feature = "plots")]
-mod recall_qps;
-#[cfg(feature = "plots")]
-mod scale;
 mod self_recall;
-#[cfg(feature = "plots")]
-mod timeline;
 mod warnings;
 
 use std::collections::BTreeMap;
@@ -26,11 +14,7 @@ use serde::Serialize;
 pub use cost::{BuildCost, StageCost};
 pub use measure::Measure;
 use measure::Quality;
-#[cfg(feature = "plots")]
-pub use recall_qps::{Point, Series, recall_qps_plot};
 pub use self_recall::SelfRecall;
-#[cfg(feature = "plots")]
-pub use timeline::timeline_plot;
 
 use crate::atomic_file::AtomicFile;
 use crate::descent::KnnSample;
@@ -248,31 +232,8 @@ impl Report {
         let path = path.as_ref();
         let mut json = serde_json::to_vec_pretty(self).map_err(|error| Error::io(path)(error.into()))?;
         json.push(b'\n');
-        write(path, &json)
+        let mut file = AtomicFile::create(path)?;
+        file.write_all(&json)?;
+        file.commit()
     }
-
-    /// Writes the report as a self-contained HTML page with plots.
-    ///
-    /// # Errors
-    /// If a figure of the report is not finite, or the file cannot be written.
-    #[cfg(feature = "plots")]
-    pub fn save_html(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        write(path, self.html()?.as_bytes())
-    }
-
-    /// The page of [`save_html`](Self::save_html).
-    ///
-    /// # Errors
-    /// If a figure of the report is not finite.
-    #[cfg(feature = "plots")]
-    pub fn html(&self) -> Result<String> {
-        html::page(self)
-    }
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut file = AtomicFile::create(path)?;
-    file.write_all(bytes)?;
-    file.commit()
 }

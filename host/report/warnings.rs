@@ -5,12 +5,6 @@ use super::{KnnQuality, Report, SearchQuality, SelfRecall};
 use crate::Metric;
 use crate::text::grouped;
 
-/// Thresholds of the warnings: shares of reachable nodes, of neighbours found, and of rows that a
-/// search for them finds.
-pub(super) const LEAST_REACHABLE: f64 = 0.999;
-pub(super) const LEAST_RECALL: f64 = 0.9;
-pub(super) const LEAST_SELF_RECALL: f64 = 0.99;
-
 /// The widest beam that is advised.
 const WIDEST: f64 = 1000.0;
 
@@ -18,6 +12,13 @@ const WIDEST: f64 = 1000.0;
 const ATTACHED: [&str; 5] = ["nsg", "nssg", "vamana", "tau-mng", "alpha-cng"];
 
 impl Report {
+    /// The least share of reachable nodes without a warning.
+    pub const MIN_REACHABLE: f64 = 0.999;
+    /// The least recall of searches, and of the k-NN graph, without a warning.
+    pub const MIN_RECALL: f64 = 0.9;
+    /// The least self-recall without a warning.
+    pub const MIN_SELF_RECALL: f64 = 0.99;
+
     /// Warnings, one sentence each: the fault, its cause and the remedy. They cover more than one
     /// unreachable node in 1,000, recall@10 below 0.9 at beam 100, and self-recall below 0.99.
     pub fn warnings(&self) -> Vec<String> {
@@ -41,7 +42,7 @@ impl Report {
     }
 
     fn of_reach(&self) -> Option<String> {
-        if self.reachable >= LEAST_REACHABLE {
+        if self.reachable >= Report::MIN_REACHABLE {
             return None;
         }
         let (unreachable, n) = (grouped(self.unreachable), grouped(self.n));
@@ -59,7 +60,7 @@ impl Report {
     }
 
     fn of_recall(&self) -> Option<String> {
-        let search = self.search.as_ref().filter(|search| search.recall < LEAST_RECALL)?;
+        let search = self.search.as_ref().filter(|search| search.recall < Report::MIN_RECALL)?;
         let SearchQuality { k, beam, recall, .. } = search;
         let cause = self.cause_of_recall(search);
         Some(format!("searches at beam {beam} find {:.1} % of the {k} nearest: {cause}", 100.0 * recall))
@@ -85,7 +86,7 @@ impl Report {
             return format!("most of the others cannot be reached; {}", self.more_edges());
         }
         let has_poor_lists =
-            |knn: &KnnQuality| knn.recall.get(&knn.k).is_some_and(|&recall| recall < LEAST_RECALL);
+            |knn: &KnnQuality| knn.recall.get(&knn.k).is_some_and(|&recall| recall < Report::MIN_RECALL);
         if self.knn.as_ref().is_some_and(has_poor_lists) {
             let codes = self.parameters.get("vectors").filter(|codes| *codes != "full");
             return match codes {
@@ -105,7 +106,7 @@ impl Report {
 
     fn of_self_recall(&self) -> Option<String> {
         let SelfRecall { queries, beam, recall, kinds } =
-            self.self_recall.as_ref().filter(|found| found.recall < LEAST_SELF_RECALL)?;
+            self.self_recall.as_ref().filter(|found| found.recall < Report::MIN_SELF_RECALL)?;
         let worst = kinds.iter().min_by(|a, b| a.1.total_cmp(b.1));
         let (kind, share) = worst.map_or((FEW_EDGES, *recall), |(kind, share)| (*kind, *share));
         let (rows, remedy) = match kind {
@@ -135,7 +136,7 @@ fn wide_enough(search: &SearchQuality) -> Option<u32> {
     if power <= 0.0 {
         return None;
     }
-    let factor = libm::pow(missed(last.recall) / (1.0 - LEAST_RECALL), 1.0 / power);
+    let factor = libm::pow(missed(last.recall) / (1.0 - Report::MIN_RECALL), 1.0 / power);
     let beam = last.beam as f64 * factor;
     // Rounding errors add no ten.
     (beam <= WIDEST).then(|| (beam / 10.0 - 1e-6).ceil() as u32 * 10)

@@ -249,7 +249,7 @@ impl Index {
             let sample = self.built.as_ref().map_or(&none, |built| &built.sample);
             let mut report = Report::of(&self.index, self.base.as_deref(), sample, &measure)?;
             report.build = self.built.as_ref().map(|built| built.cost.clone());
-            Ok((json!(report).to_string(), report.html()?))
+            Ok((json!(report).to_string(), tagore_cli::report_page(&report)?))
         })
     }
 }

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tagore::outofcore::{ClusterPlan, Order, OutOfCore, OutOfCoreStats, TaskKind};
-use tagore::{Builder, Evaluation, Index, Strategy, Vectors, peak_host_bytes, timeline_plot};
+use tagore::{Builder, Evaluation, Index, Strategy, Vectors, peak_host_bytes};
 
 use super::disk::Disk;
 use super::judge::{Judge, JudgeOptions};
 use super::stages::Stages;
 use crate::build::PruneOptions;
+use crate::draw::timeline_plot;
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
 use crate::limits::{LimitOptions, clusters_event, say_clusters};

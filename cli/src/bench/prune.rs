@@ -6,13 +6,12 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use tagore::gpu::KernelTime;
-use tagore::{
-    BuildStats, Builder, Device, Evaluation, Index, KnnGraph, Series, Strategy, Vectors, recall_qps_plot,
-};
+use tagore::{BuildStats, Builder, Device, Evaluation, Index, KnnGraph, Strategy, Vectors};
 
 use super::Runs;
 use super::judge::{Judge, JudgeOptions};
 use super::kernels::{kernels, say_kernels};
+use crate::draw::{Series, recall_qps_plot};
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
 use crate::options::{GraphOptions, Input};

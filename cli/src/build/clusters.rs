@@ -7,10 +7,11 @@ use tagore::gpu::KernelTime;
 use tagore::outofcore::{ClusterPlan, OutOfCore, OutOfCoreStats, Task, TaskKind};
 use tagore::{
     BuildCost, Builder, DataShape, Device, Index, KnnSample, Measure, Metric, Progress, Report, StageCost,
-    Target, Vectors, peak_host_bytes, timeline_plot,
+    Target, Vectors, peak_host_bytes,
 };
 
 use super::{Args, Started, say_repeated};
+use crate::draw::timeline_plot;
 use crate::error::{Error, Result};
 use crate::limits::{clusters_event, say_clusters};
 use crate::output::{Output, grouped};

@@ -1,10 +1,10 @@
 //! Scales of axes: linear, logarithmic and logit, with their ticks.
 
-use crate::text::grouped;
+use crate::output::grouped;
 
 /// A mark on an axis.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Tick {
+pub(crate) struct Tick {
     /// The place on the axis: 0 at its start, 1 at its end.
     pub place: f64,
     /// The label.
@@ -22,7 +22,7 @@ enum Kind {
 
 /// A map of values to places on an axis.
 #[derive(Clone, Copy)]
-pub(super) struct Scale {
+pub(crate) struct Scale {
     kind: Kind,
     /// Ends of the axis, in the coordinates of `kind`.
     low: f64,
@@ -37,19 +37,19 @@ const STRETCH: f64 = 0.4;
 
 impl Scale {
     /// From `low` to `high`, which is larger.
-    pub(super) fn linear(low: f64, high: f64) -> Self {
+    pub(crate) fn linear(low: f64, high: f64) -> Self {
         Self { kind: Kind::Linear, low, high, ends: [false; 2], gap: 0.0 }
     }
 
     /// Spans `values`, at least a factor of two. Values without a place on a logarithmic axis, or
     /// too far out, stand at its ends.
-    pub(super) fn log(values: impl Iterator<Item = f64>) -> Self {
+    pub(crate) fn log(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = span(values.map(|value| value.clamp(1e-3, 1e15).log10())).unwrap_or((0.0, 1.0));
         Self { kind: Kind::Log, low: low - 0.1, high: high + 0.2, ends: [false; 2], gap: 0.0 }
     }
 
     /// Spans `shares`, each 0 to 1.
-    pub(super) fn logit(shares: impl Iterator<Item = f64> + Clone) -> Self {
+    pub(crate) fn logit(shares: impl Iterator<Item = f64> + Clone) -> Self {
         /// Least length of the axis, and the gap before an end, as a share of its length.
         const LENGTH: f64 = 0.4;
         const GAP: f64 = 0.1;
@@ -63,7 +63,7 @@ impl Scale {
     }
 
     /// The place of `value`, 0 to 1.
-    pub(super) fn place(&self, value: f64) -> f64 {
+    pub(crate) fn place(&self, value: f64) -> f64 {
         let at = match self.kind {
             Kind::Linear => value,
             Kind::Log => value.clamp(1e-3, 1e15).log10(),
@@ -75,14 +75,14 @@ impl Scale {
     }
 
     /// The middles of the gaps before 0 and 1.
-    pub(super) fn gaps(&self) -> impl Iterator<Item = f64> {
+    pub(crate) fn gaps(&self) -> impl Iterator<Item = f64> {
         let middle = self.gap / (self.high - self.low) / 2.0;
         [middle, 1.0 - middle].into_iter().zip(self.ends).filter_map(|(middle, has)| has.then_some(middle))
     }
 
     /// Ticks at least `room` apart, a share of the axis: round values first, then finer ones until
     /// no stretch is empty.
-    pub(super) fn ticks(&self, room: f64) -> Vec<Tick> {
+    pub(crate) fn ticks(&self, room: f64) -> Vec<Tick> {
         let ends = [0.0, 1.0].into_iter().zip(self.ends).filter_map(|(end, has)| has.then_some(end));
         let mut ticks: Vec<Tick> = ends.map(|end| self.tick(end)).collect();
         for level in self.levels() {

@@ -2,17 +2,17 @@
 
 use std::path::Path;
 
+use tagore::{Evaluation, Result};
+
 use super::chart::{
     Area, Axis, COLOURS, Chart, Head, Key, SHAPES, check_finite, line, mark, text, text_width,
 };
 use super::scale::Scale;
-use crate::Result;
-use crate::eval::Evaluation;
-use crate::text::grouped;
+use crate::output::grouped;
 
 /// A line in a plot.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Series {
+pub(crate) struct Series {
     /// The name in the legend.
     pub name: String,
     /// Points in the order of the line.
@@ -21,7 +21,7 @@ pub struct Series {
 
 /// A point of a line: the results of searches at one beam.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Point {
+pub(crate) struct Point {
     /// The beam, written beside the point.
     pub beam: usize,
     /// Recall, 0 to 1.
@@ -32,7 +32,7 @@ pub struct Point {
 
 impl Series {
     /// A line through `evaluations`.
-    pub fn new(name: impl Into<String>, evaluations: &[Evaluation]) -> Self {
+    pub(crate) fn new(name: impl Into<String>, evaluations: &[Evaluation]) -> Self {
         let points =
             evaluations.iter().map(|&Evaluation { beam, recall, qps, .. }| Point { beam, recall, qps });
         Self { name: name.into(), points: points.collect() }
@@ -44,17 +44,21 @@ impl Series {
 /// beyond a gap.
 ///
 /// # Errors
-/// If a point is not finite, `path` has the extension of another kind, or the file cannot be
-/// written.
-pub fn recall_qps_plot(path: impl AsRef<Path>, title: &str, k: usize, series: &[Series]) -> Result<()> {
+/// If a point is not finite, or the file cannot be written.
+pub(crate) fn recall_qps_plot(
+    path: impl AsRef<Path>,
+    title: &str,
+    k: usize,
+    series: &[Series],
+) -> Result<()> {
     draw(title, k, series, (640.0, 400.0))?.save(path.as_ref())
 }
 
 /// Draws the plot of [`recall_qps_plot`], this wide and with a plot area this high.
-pub(super) fn draw<'a>(title: &str, k: usize, series: &'a [Series], size: (f64, f64)) -> Result<Chart> {
+pub(crate) fn draw<'a>(title: &str, k: usize, series: &'a [Series], size: (f64, f64)) -> Result<Chart> {
     for Series { name, points } in series {
         let points: Vec<_> = points.iter().map(|point| (point.recall, point.qps)).collect();
-        check_finite("series", name, &points)?;
+        check_finite(name, &points)?;
     }
     let points = || series.iter().flat_map(|series| &series.points);
     let x = Scale::logit(points().map(|point| point.recall));
@@ -167,7 +171,7 @@ impl Labels {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Error;
+    use tagore::Error;
 
     fn line(points: &[(f64, f64)]) -> Series {
         let points = points.iter().map(|&(recall, qps)| Point { beam: 20, recall, qps });
@@ -222,10 +226,7 @@ mod tests {
             let series = [("good", (0.5, 1.0)), ("bad", bad)]
                 .map(|(name, point)| Series { name: name.to_owned(), ..line(&[(0.4, 2.0), point]) });
             let error = recall_qps_plot(&path, "title", 10, &series).unwrap_err();
-            assert!(
-                matches!(&error, Error::Argument { parameter: "series", found, .. } if found.ends_with("in bad")),
-                "{error}"
-            );
+            assert!(matches!(&error, Error::Mismatch { what, .. } if what == "plot of bad"), "{error}");
             assert!(!path.exists());
         }
     }

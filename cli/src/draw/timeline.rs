@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use tagore::Result;
+use tagore::outofcore::{Task, TaskKind};
+
 use super::chart::{Area, Axis, COLOURS, Chart, Head, Key, SHAPES, bar, check_finite};
 use super::scale::{Scale, Tick};
-use crate::Result;
-use crate::outofcore::{Task, TaskKind};
-use crate::text::grouped;
+use crate::output::grouped;
 
 /// Width of the plot and height of a lane, in pixels.
 const WIDTH: f64 = 760.0;
@@ -16,15 +17,14 @@ const LANE: f64 = 36.0;
 /// their first task.
 ///
 /// # Errors
-/// If the start or end of a task is not finite, `path` has the extension of another kind, or the
-/// file cannot be written.
-pub fn timeline_plot(path: impl AsRef<Path>, title: &str, tasks: &[Task]) -> Result<()> {
+/// If the start or end of a task is not finite, or the file cannot be written.
+pub(crate) fn timeline_plot(path: impl AsRef<Path>, title: &str, tasks: &[Task]) -> Result<()> {
     draw(title, tasks)?.save(path.as_ref())
 }
 
 /// Draws the plot of [`timeline_plot`].
-pub(super) fn draw(title: &str, tasks: &[Task]) -> Result<Chart> {
-    tasks.iter().try_for_each(|task| check_finite("tasks", &task.thread, &[(task.begin, task.end)]))?;
+pub(crate) fn draw(title: &str, tasks: &[Task]) -> Result<Chart> {
+    tasks.iter().try_for_each(|task| check_finite(&task.thread, &[(task.begin, task.end)]))?;
     let mut threads: Vec<&str> = Vec::new();
     for task in tasks {
         if !threads.contains(&task.thread.as_str()) {
@@ -98,7 +98,7 @@ mod tests {
         for end in [f64::INFINITY, f64::NAN] {
             let tasks = [task(TaskKind::Read, "reader 0", 0.0, end)];
             let error = timeline_plot(folder.path().join("x.svg"), "title", &tasks).unwrap_err().to_string();
-            assert!(error.contains("in reader 0") && error.contains("finite"), "{error}");
+            assert!(error.contains("plot of reader 0") && error.contains("finite"), "{error}");
         }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use tagore::{BeamQuality, BuildCost, Report, Result, SearchQuality, SelfRecall, StageCost};
+
 use super::chart::{STYLE, escaped};
 use super::recall_qps::{self, Point, Series};
-use super::warnings::{LEAST_REACHABLE, LEAST_RECALL, LEAST_SELF_RECALL};
-use super::{BeamQuality, BuildCost, Report, SearchQuality, SelfRecall, StageCost, degrees, timeline};
-use crate::Result;
-use crate::text::grouped;
+use super::{degrees, timeline};
+use crate::output::grouped;
 
 const PAGE: &str = "\
 :root { color-scheme: light dark; --paper: #fff; --ink: #3c3c3c; --quiet: #666; --rule: #ddd; --bad: #b00020 }
@@ -34,8 +34,11 @@ footer { margin: 2em 0 }
 /// Width of a plot and height of its plot area, in pixels.
 const PLOT: (f64, f64) = (500.0, 260.0);
 
-/// Renders the page.
-pub(super) fn page(report: &Report) -> Result<String> {
+/// Renders a report as a self-contained page of HTML.
+///
+/// # Errors
+/// If a figure of the report is not finite.
+pub fn report_page(report: &Report) -> Result<String> {
     let Report { index, n, dim, element, metric, version, kernels, seconds, .. } = report;
     let title = escaped(&format!("{index}, {} x {dim} {element}, {metric}", grouped(*n)));
     let warnings: String = report
@@ -69,14 +72,14 @@ fn figures(report: &Report) -> String {
         let note = if recall < least { format!("below {least}") } else { String::new() };
         figure(name, &format!("{recall:.4}"), &note)
     };
-    let recall = |name: &str, found: f64| recall_of(name, found, LEAST_RECALL);
+    let recall = |name: &str, found: f64| recall_of(name, found, Report::MIN_RECALL);
     let mut figures = String::new();
     if let Some(SearchQuality { k, beam, recall: found, qps, .. }) = &report.search {
         figures += &recall(&format!("recall@{k} at beam {beam}"), *found);
         figures += &figure(&format!("queries per second at beam {beam}"), &grouped(qps.round()), "");
     }
     if let Some(SelfRecall { recall: found, .. }) = &report.self_recall {
-        figures += &recall_of("rows found by a search for the row itself", *found, LEAST_SELF_RECALL);
+        figures += &recall_of("rows found by a search for the row itself", *found, Report::MIN_SELF_RECALL);
     }
     if let Some(knn) = &report.knn {
         for (k, found) in &knn.recall {
@@ -89,8 +92,8 @@ fn figures(report: &Report) -> String {
     }
     let degree = format!("{:.2} of {}", report.mean_degree, report.max_degree);
     figures += &figure("mean degree", &degree, "");
-    let least = format!("reach below {LEAST_REACHABLE}");
-    let note = if report.reachable < LEAST_REACHABLE { &*least } else { "" };
+    let least = format!("reach below {}", Report::MIN_REACHABLE);
+    let note = if report.reachable < Report::MIN_REACHABLE { &*least } else { "" };
     figures += &figure("unreachable nodes", &grouped(report.unreachable), note);
     figures += &figure("self edges", &grouped(report.self_edges), "");
     figures += &figure("duplicate edges", &grouped(report.duplicate_edges), "");
@@ -173,4 +176,43 @@ fn row<const N: usize>(cells: [String; N]) -> String {
 
 fn number(text: String) -> String {
     format!("<td class=\"n\">{text}</td>")
+}
+
+#[cfg(test)]
+mod tests {
+    use tagore::{Builder, Device, Measure, Strategy, Synth};
+
+    use super::*;
+
+    #[test]
+    fn the_page_is_self_contained_and_complete() {
+        let base = Synth::new(300, 4, 0).unwrap().base();
+        let builder = Builder::new(Strategy::vamana()).device(Device::Cpu).knn(20).sample(100);
+        let (index, stats) = builder.build_with_stats(&base, None).unwrap();
+        let measure = Measure::default().on(Device::Cpu);
+        let mut report = Report::of(&index, Some(&base), &stats.sample, &measure).unwrap();
+        report.parameters.insert("filter".to_owned(), "<dist> & \"more\"".to_owned());
+        let page = |report: &Report| report_page(report).unwrap();
+        let text = page(&report);
+        assert!(text.contains("&lt;dist&gt; &amp; &quot;more&quot;") && !text.contains("<dist>"));
+        assert!(text.contains(&format!("{:.4}", report.search.as_ref().unwrap().recall)));
+        report.build = Some(BuildCost::in_memory(&builder, &stats));
+        let text = page(&report);
+        assert!(text.contains("<td>descent</td>") && text.ends_with("</html>\n"));
+        for other in ["<script", "<link", "src=", "href="] {
+            assert!(!text.contains(other), "{other}");
+        }
+        assert_eq!((text.matches("<svg").count(), text.matches("role=\"img\"").count()), (2, 2));
+        assert!(text.contains("name=\"viewport\"") && text.contains("prefers-color-scheme: dark"));
+        assert!(!text.contains("class=\"bad\""), "red without a fault");
+        report.reachable = 0.9989;
+        report.n = 1_000_000;
+        assert!(page(&report).contains("<span class=\"bad\">reach below 0.999</span>"));
+        assert!(page(&report).contains("<h1>vamana, 1,000,000 x 4 f32, l2</h1>"));
+        report.reachable = 1.0;
+        if let Some(search) = &mut report.search {
+            search.recall = 0.8999;
+        }
+        assert!(page(&report).contains("0.8999<span class=\"bad\">below 0.9</span>"));
+    }
 }

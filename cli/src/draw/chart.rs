@@ -4,12 +4,10 @@
 use std::path::Path;
 
 use super::scale::{Scale, Tick};
-use crate::atomic_file::AtomicFile;
-use crate::text::{one_line, path_text};
-use crate::{Error, Result};
+use tagore::{Error, Result, one_line, write_file};
 
 /// Styles of charts: once in each file, or in the page around several.
-pub(super) const STYLE: &str = "\
+pub(crate) const STYLE: &str = "\
 .chart { color-scheme: light dark; max-width: 100%; height: auto; font: 15px system-ui, sans-serif }
 .chart text { fill: #3c3c3c } .chart .paper { fill: #fff } .chart .axis { stroke: #8a8a8a }
 .chart .grid { stroke: #e4e4e4 } .chart .caption { font-size: 17px; font-weight: 600 }
@@ -28,10 +26,10 @@ pub(super) const STYLE: &str = "\
 }";
 
 /// Number of colours: the classes `c0` and on of [`STYLE`].
-pub(super) const COLOURS: usize = 10;
+pub(crate) const COLOURS: usize = 10;
 
 /// Outlines of marks around (0, 0). Readers who cannot tell colours apart can tell these.
-pub(super) const SHAPES: [&str; 7] = [
+pub(crate) const SHAPES: [&str; 7] = [
     "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0z",
     "M-4-4h8v8h-8z",
     "M0-5.5l5 9h-10z",
@@ -50,7 +48,7 @@ const LINE: f64 = 22.0;
 const SPACE: f64 = 14.0;
 
 /// An entry of a legend.
-pub(super) struct Key<'a> {
+pub(crate) struct Key<'a> {
     /// Number of the colour.
     pub colour: usize,
     /// Outline of the mark.
@@ -59,25 +57,25 @@ pub(super) struct Key<'a> {
 }
 
 /// An axis: its name with the unit, and its ticks.
-pub(super) struct Axis {
+pub(crate) struct Axis {
     pub name: String,
     pub ticks: Vec<Tick>,
 }
 
 impl Axis {
     /// The horizontal axis of `scale`.
-    pub(super) fn across(name: impl Into<String>, scale: &Scale) -> Self {
+    pub(crate) fn across(name: impl Into<String>, scale: &Scale) -> Self {
         Self { name: name.into(), ticks: scale.ticks(0.11) }
     }
 
     /// The vertical axis of `scale`.
-    pub(super) fn up(name: impl Into<String>, scale: &Scale) -> Self {
+    pub(crate) fn up(name: impl Into<String>, scale: &Scale) -> Self {
         Self { name: name.into(), ticks: scale.ticks(0.09) }
     }
 }
 
 /// The texts and sizes of a chart.
-pub(super) struct Head {
+pub(crate) struct Head {
     /// The title; a page shows it itself.
     pub title: String,
     /// The content in words.
@@ -88,22 +86,22 @@ pub(super) struct Head {
 
 /// A rectangle: left, top, width, height in pixels.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Area(pub f64, pub f64, pub f64, pub f64);
+pub(crate) struct Area(pub f64, pub f64, pub f64, pub f64);
 
 impl Area {
-    pub(super) fn overlaps(&self, other: &Self) -> bool {
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
         let apart = |a: f64, length: f64, b: f64, other: f64| a + length <= b || b + other <= a;
         !apart(self.0, self.2, other.0, other.2) && !apart(self.1, self.3, other.1, other.3)
     }
 
-    pub(super) fn contains(&self, other: &Self) -> bool {
+    pub(crate) fn contains(&self, other: &Self) -> bool {
         let within = |a: f64, length: f64, b: f64, other: f64| a <= b && b + other <= a + length;
         within(self.0, self.2, other.0, other.2) && within(self.1, self.3, other.1, other.3)
     }
 }
 
 /// A chart being drawn.
-pub(super) struct Chart {
+pub(crate) struct Chart {
     /// Everything before the caption.
     head: String,
     body: String,
@@ -116,7 +114,7 @@ pub(super) struct Chart {
 
 impl Chart {
     /// Draws the axes, and the legend above the plot area.
-    pub(super) fn new(head: Head, legend: &[Key<'_>], x: &Axis, y: &Axis) -> Self {
+    pub(crate) fn new(head: Head, legend: &[Key<'_>], x: &Axis, y: &Axis) -> Self {
         let (width, plot) = head.size;
         let widest = y.ticks.iter().map(|tick| text_width(&tick.label, FONT)).fold(0.0, f64::max);
         let left = widest + SPACE + 8.0;
@@ -156,24 +154,24 @@ impl Chart {
     }
 
     /// Pixels of a place: 0 is left or at the bottom, 1 is right or at the top.
-    pub(super) fn at(&self, (x, y): (f64, f64)) -> (f64, f64) {
+    pub(crate) fn at(&self, (x, y): (f64, f64)) -> (f64, f64) {
         let Area(left, top, width, height) = self.area;
         (left + x * width, top + (1.0 - y) * height)
     }
 
     /// Marks a break of the horizontal axis.
-    pub(super) fn add_break(&mut self, place: f64) {
+    pub(crate) fn add_break(&mut self, place: f64) {
         let (x, y) = self.at((place, 0.0));
         self.body += &format!("<path class=\"axis\" d=\"M{:.1} {:.1}l6-12m5 0l-6 12\"/>\n", x - 5.5, y + 6.0);
     }
 
     /// Adds elements, which [`line`], [`mark`], [`bar`] and [`text`] make.
-    pub(super) fn add(&mut self, elements: &str) {
+    pub(crate) fn add(&mut self, elements: &str) {
         self.body += elements;
     }
 
     /// The chart for a page with [`STYLE`], without its caption.
-    pub(super) fn inline(self) -> String {
+    pub(crate) fn inline(self) -> String {
         let Self { head, body, width, height, .. } = self;
         let size =
             format!("viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" height=\"{height:.0}\"");
@@ -198,40 +196,31 @@ impl Chart {
     }
 
     /// Writes the chart to a file, which appears complete or not at all.
-    pub(super) fn save(self, path: &Path) -> Result<()> {
-        check_plot(path)?;
-        let mut file = AtomicFile::create(path)?;
-        file.write_all(self.file().as_bytes())?;
-        file.commit()
+    pub(crate) fn save(self, path: &Path) -> Result<()> {
+        write_file(path, self.file().as_bytes())
     }
 }
 
-/// Refuses a file with the extension of another kind: plots are SVG.
-fn check_plot(path: &Path) -> Result<()> {
-    let Some(extension) = path.extension().filter(|extension| !extension.eq_ignore_ascii_case("svg")) else {
-        return Ok(());
-    };
-    let found = format!("extension .{}", path_text(Path::new(extension)));
-    let expected = format!("a plot as SVG: {}", path_text(&path.with_extension("svg")));
-    Err(Error::File { path: path.to_owned(), found, expected })
-}
-
-/// Checks that points are finite.
-pub(super) fn check_finite(what: &'static str, name: &str, points: &[(f64, f64)]) -> Result<()> {
+/// Checks that the points of `name` are finite: an axis to infinity has labels without end.
+pub(crate) fn check_finite(name: &str, points: &[(f64, f64)]) -> Result<()> {
     match points.iter().find(|(x, y)| !x.is_finite() || !y.is_finite()) {
-        Some((x, y)) => Err(Error::argument(what, format_args!("({x}, {y}) in {name}"), "finite numbers")),
+        Some((x, y)) => Err(Error::Mismatch {
+            what: format!("plot of {name}"),
+            found: format!("({x}, {y})"),
+            expected: "finite numbers".to_owned(),
+        }),
         None => Ok(()),
     }
 }
 
 /// A line through `points` in pixels.
-pub(super) fn line(colour: usize, points: &[(f64, f64)]) -> String {
+pub(crate) fn line(colour: usize, points: &[(f64, f64)]) -> String {
     let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     format!("<polyline class=\"line c{colour}\" points=\"{}\"/>\n", points.join(" "))
 }
 
 /// A mark; a pointer over it shows `tip`.
-pub(super) fn mark(colour: usize, shape: &str, (x, y): (f64, f64), tip: &str) -> String {
+pub(crate) fn mark(colour: usize, shape: &str, (x, y): (f64, f64), tip: &str) -> String {
     format!(
         "<path class=\"mark c{colour}\" transform=\"translate({x:.1} {y:.1})\" d=\"{shape}\">{}</path>\n",
         title(tip)
@@ -239,7 +228,7 @@ pub(super) fn mark(colour: usize, shape: &str, (x, y): (f64, f64), tip: &str) ->
 }
 
 /// A filled rectangle; a pointer over it shows `tip`.
-pub(super) fn bar(colour: usize, Area(x, y, width, height): Area, tip: &str) -> String {
+pub(crate) fn bar(colour: usize, Area(x, y, width, height): Area, tip: &str) -> String {
     format!(
         "<rect class=\"mark c{colour}\" x=\"{x:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"{height:.1}\">{}</rect>\n",
         title(tip)
@@ -251,12 +240,12 @@ fn title(tip: &str) -> String {
 }
 
 /// A line of text that begins at a point, or with other `attributes`.
-pub(super) fn text((x, y): (f64, f64), attributes: &str, text: &str) -> String {
+pub(crate) fn text((x, y): (f64, f64), attributes: &str, text: &str) -> String {
     format!("<text x=\"{x:.1}\" y=\"{y:.1}\"{attributes}>{}</text>\n", escaped(text))
 }
 
 /// Width of a text at most, in pixels.
-pub(super) fn text_width(text: &str, font: f64) -> f64 {
+pub(crate) fn text_width(text: &str, font: f64) -> f64 {
     text.chars().count() as f64 * font * CHARACTER
 }
 
@@ -287,7 +276,7 @@ fn lines(text: &str, room: f64) -> Vec<String> {
 }
 
 /// Escapes text for SVG and HTML.
-pub(super) fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let text = one_line(text, 1 << 16);
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -301,16 +290,5 @@ mod tests {
         let rows: Vec<_> = flow([40.0, 50.0, 20.0, 200.0, 10.0].into_iter(), 100.0).collect();
         assert_eq!(rows, [(0, 0.0), (0, 40.0), (1, 0.0), (2, 0.0), (3, 0.0)]);
         assert_eq!(lines("a title of several words", 120.0), ["a title of", "several", "words"]);
-    }
-
-    #[test]
-    fn plots_of_other_formats_are_refused() {
-        for (path, found) in [("a.png", "extension .png"), ("a.svg.gz", "extension .gz")] {
-            let error = check_plot(Path::new(path)).unwrap_err().to_string();
-            assert!(error.contains(found) && error.contains(".svg"), "{error}");
-        }
-        for fits in ["a.SVG", "a"] {
-            check_plot(Path::new(fits)).unwrap();
-        }
     }
 }

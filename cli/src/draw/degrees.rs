@@ -2,10 +2,10 @@
 
 use super::chart::{Area, Axis, Chart, Head, bar};
 use super::scale::Scale;
-use crate::text::grouped;
+use crate::output::grouped;
 
 /// Draws the number of nodes of each degree, 0 and on.
-pub(super) fn draw(degrees: &[u64], size: (f64, f64)) -> Chart {
+pub(crate) fn draw(degrees: &[u64], size: (f64, f64)) -> Chart {
     let last = degrees.iter().rposition(|&nodes| nodes > 0).unwrap_or(0);
     let first = degrees.iter().position(|&nodes| nodes > 0).unwrap_or(0);
     let most = degrees.iter().copied().max().unwrap_or(0).max(1);
