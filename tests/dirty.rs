@@ -204,6 +204,9 @@ fn a_common_direction_does_not_rank_rows_of_inner_products() {
 fn searches_on_codes_find_the_rows_of_dense_spots() {
     // The rows of a spot have about the same codes.
     for (fault, share) in [
+        // Fewer rows than lists hold are no spot.
+        (Fault::Near { noise: 1e-6 }, 0.02),
+        (Fault::Near { noise: 1e-3 }, 0.02),
         (Fault::Near { noise: 1e-6 }, 0.05),
         (Fault::Near { noise: 1e-3 }, 0.3),
         (Fault::Ball { scale: 1e-3 }, 0.1),

@@ -76,7 +76,7 @@ pub(crate) struct Walked {
     /// take less memory; the nearest nodes are then reranked by the vectors
     #[arg(long, default_value_t, value_name = "TYPE")]
     vectors: Walk,
-    /// Nodes of the beam that a search on codes reranks [default: 32, or twice k if more]
+    /// Nodes of the beam that a search on codes reranks [default: 128, or twice k if more]
     #[arg(long, value_name = "N")]
     rerank: Option<usize>,
 }

@@ -10,7 +10,7 @@ use crate::{Error, IdSet, Result, Vectors};
 const BEAM: usize = 100;
 
 /// Nodes that a search on codes reranks unless set, if 2 k are not more.
-const RERANK: usize = 32;
+const RERANK: usize = 128;
 
 /// Ids that tell the share of the ids that a predicate accepts.
 const SAMPLE: u64 = 1024;

@@ -116,7 +116,7 @@ impl Searcher {
     }
 
     /// Sets how many nodes of its beam a search on [codes](Self::compressed) compares by the
-    /// vectors themselves: at least k and at most the beam, whatever is set; 32 unless set, or 2 k
+    /// vectors themselves: at least k and at most the beam, whatever is set; 128 unless set, or 2 k
     /// if that is more. A search with a filter compares all of its beam.
     #[must_use]
     pub fn rerank(mut self, nodes: usize) -> Self {

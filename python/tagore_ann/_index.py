@@ -259,7 +259,7 @@ class Index:
             width: nodes that a search on a GPU expands per step, 1 to 8.
             vectors: what the search walks on: ``full``, the vectors themselves, or their codes in
                 ``f16`` or ``int8``, which the first such search makes and the index keeps.
-            rerank: nodes of the beam that a search on codes compares by the vectors themselves; 32
+            rerank: nodes of the beam that a search on codes compares by the vectors themselves; 128
                 unless given, or 2 k if that is more.
             threads: threads of the call; one per core unless given.
             progress: True for a bar, or a callable that takes each `Update`.
