@@ -55,7 +55,7 @@ fn clean(dim: usize, count: usize) -> Vec<f32> {
 fn mixture(dim: usize, count: usize) -> Vec<f32> {
     let synth = Synth::new(count, dim, 7).unwrap().base();
     // In random order.
-    (0..count).flat_map(|row| synth.row((row * 7919) % count).into_owned()).collect()
+    (0..count).flat_map(|row| synth.row_to_f32((row * 7919) % count).unwrap().into_owned()).collect()
 }
 
 fn each(mut values: Vec<f32>, dim: usize, mut with: impl FnMut(usize, &mut [f32])) -> Vec<f32> {
@@ -201,9 +201,9 @@ fn distance(metric: Metric, x: &[f32], y: &[f32]) -> f64 {
 /// The distance of the k-th row, for each query.
 fn truth(metric: Metric, base: &Vectors, queries: &Vectors) -> Vec<f64> {
     let of = |query: usize| {
-        let query = queries.row(query);
+        let query = queries.row_to_f32(query).unwrap();
         let mut distances: Vec<f64> =
-            (0..base.len()).map(|row| distance(metric, &query, &base.row(row))).collect();
+            (0..base.len()).map(|row| distance(metric, &query, &base.row_to_f32(row).unwrap())).collect();
         *distances.select_nth_unstable_by(K - 1, f64::total_cmp).1
     };
     (0..queries.len()).into_par_iter().map(of).collect()
@@ -217,7 +217,7 @@ fn recall(
 ) -> (f64, f64) {
     let found = searcher.search(queries, Search::new(K).beam(beam), &Progress::silent()).unwrap();
     let hits = (0..queries.len()).map(|query| {
-        let row = queries.row(query);
+        let row = queries.row_to_f32(query).unwrap();
         let slack = match metric {
             // What f32 tells apart.
             Metric::Cosine => 2e-7,
@@ -226,10 +226,11 @@ fn recall(
         };
         let within = within[query] + within[query].abs() * 1e-6 + slack;
         let ids = found.ids(query).iter().filter(|&&id| id != u32::MAX);
-        ids.filter(|&&id| distance(metric, &row, &searcher.base().row(id as usize)) <= within).count()
+        ids.filter(|&&id| distance(metric, &row, &searcher.base().row_to_f32(id as usize).unwrap()) <= within)
+            .count()
     });
     let hits: Vec<usize> = hits.collect();
-    let norm = |query: usize| queries.row(query).iter().map(|x| x * x).sum::<f32>();
+    let norm = |query: usize| queries.row_to_f32(query).unwrap().iter().map(|x| x * x).sum::<f32>();
     let mut norms: Vec<(f32, usize)> = (0..queries.len()).map(|query| (norm(query), query)).collect();
     norms.sort_by(|a, b| b.0.total_cmp(&a.0));
     let of = |queries: &[(f32, usize)]| {

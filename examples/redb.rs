@@ -139,7 +139,7 @@ fn insert(database: &Database, base: &Vectors) -> Result<(), StoreError> {
     let transaction = database.begin_write()?;
     {
         let mut table = transaction.open_table(VECTORS)?;
-        let values = base.to_f32();
+        let values = base.to_f32()?;
         for (number, chunk) in (0..).zip(values.chunks(CHUNK * DIM)) {
             let bytes: Vec<u8> = chunk.iter().flat_map(|value| value.to_le_bytes()).collect();
             table.insert(number, &bytes[..])?;
@@ -183,7 +183,7 @@ fn run(path: &Path) -> Result<f64, StoreError> {
     let truth = ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent())?;
     let (began, mut hits) = (Instant::now(), 0);
     for query in 0..queries.len() {
-        let found = graph.search(&queries.row(query), 50)?;
+        let found = graph.search(&queries.row_to_f32(query)?, 50)?;
         hits += found[..10].iter().filter(|id| truth.ids(query).contains(id)).count();
     }
     let recall = hits as f64 / (10 * queries.len()) as f64;

@@ -71,7 +71,8 @@ pub(crate) fn check_pair(sums: &Path, paths: [&Path; 2], progress: &Progress) ->
     };
     let mut lines = expected.split_inclusive('\n');
     for path in paths {
-        let content = map(path)?;
+        // SAFETY: the checksum is computed from the bytes, each read once.
+        let content = unsafe { map(path) }?;
         let mut sum = crc32fast::Hasher::new();
         for piece in content.chunks(PIECE) {
             progress.check()?;

@@ -32,7 +32,8 @@
 //!
 //! | the vectors are in | use | copies |
 //! | --- | --- | --- |
-//! | a file | [`Vectors::open`] | none: mapped |
+//! | a file | [`Vectors::open`] | one, in memory |
+//! | a large file, which no one writes | [`Vectors::map`], `unsafe` | none: mapped |
 //! | a `Vec`, `Arc<[T]>`, or array of another library | [`Vectors::from_owner`] | none |
 //! | some columns of an array | [`Vectors::from_strided`] | none |
 //! | aligned bytes | [`Vectors::from_bytes`] | none |

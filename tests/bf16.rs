@@ -74,7 +74,7 @@ fn graphs_and_answers_are_those_of_the_same_values_as_f32() {
             let silent = Progress::silent();
             let search = |index: &Arc<Index>, base: &Vectors| {
                 let searcher = Searcher::new(Arc::clone(index), base.clone(), &silent).unwrap();
-                let one = searcher.search_one(&queries.row(0), Search::new(5)).unwrap();
+                let one = searcher.search_one(&queries.row_to_f32(0).unwrap(), Search::new(5)).unwrap();
                 let many =
                     searcher.device(device).unwrap().search(&queries, Search::new(5).beam(32), &silent);
                 let many = many.unwrap();
@@ -135,7 +135,7 @@ fn npy_holds_it_as_plain_values_of_two_bytes() {
         (bytes[name], bytes[name + 2]) = (first, size);
         fs::write(&path, bytes).unwrap();
         match Vectors::open(&path) {
-            Ok(read) => assert_eq!((size, read.to_f32()), (b'2', wide.to_f32())),
+            Ok(read) => assert_eq!((size, read.to_f32().unwrap()), (b'2', wide.to_f32().unwrap())),
             Err(error) => {
                 let (found, text) = (char::from(first), error.to_string());
                 assert_ne!(size, b'2', "{text}");

@@ -260,7 +260,7 @@ impl Rule for All {
 }
 
 rule_kernels! {
-    All: all_f32 all_f16 all_u8 all_i8;
+    unsafe All: all_f32 all_f16 all_u8 all_i8;
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn shifted(rows: usize, dim: usize, seed: u64) -> Vectors {
         if row % 97 == 5 { 0.0 } else { x * 3.0 + if i % 3 == 0 { 40.0 } else { -2.0 } }
     };
     let rows = (0..rows).flat_map(|row| {
-        let values = plain.row(row).into_owned();
+        let values = plain.row_to_f32(row).unwrap().into_owned();
         values.into_iter().enumerate().map(move |at| component(row, at)).collect::<Vec<_>>()
     });
     Vectors::from_f32(rows.collect(), dim).unwrap()
@@ -62,7 +62,7 @@ fn answers_are_exact_and_nearly_those_of_a_search_on_the_vectors() {
                     assert_eq!(exact.distances(query).unwrap()[rank].to_bits(), found.distance.to_bits());
                 }
                 assert!(found.distances(query).is_sorted());
-                let one = coded.search_one(&queries.row(query), search).unwrap();
+                let one = coded.search_one(&queries.row_to_f32(query).unwrap(), search).unwrap();
                 assert!(found.neighbors(query).eq(one), "{metric} {compression}, query {query}");
             }
         }
@@ -74,7 +74,7 @@ fn devices_give_the_answers_of_the_cpu() {
     let silent = Progress::silent();
     let (f32s, queries) = (shifted(400, 37, 3), shifted(9, 37, 4));
     let halves = |vectors: &Vectors| {
-        let rows = (0..vectors.len()).flat_map(|row| vectors.row(row).into_owned());
+        let rows = (0..vectors.len()).flat_map(|row| vectors.row_to_f32(row).unwrap().into_owned());
         Vectors::from_f16(rows.map(f16::from_f32).collect(), 37).unwrap()
     };
     let half = IdSet::from_ids(400, (0..400).filter(|id| id % 2 == 0)).unwrap();
@@ -100,8 +100,12 @@ fn devices_give_the_answers_of_the_cpu() {
                     assert!(found.computed() >= expected.computed());
                     let shape = format!("{metric} {compression} {search:?} on {device}");
                     assert_eq!(found.into_parts(), expected.into_parts(), "{shape}");
-                    let one = searcher.search_one(&queries.row(3), search).unwrap();
-                    assert_eq!(one, on_cpu.search_one(&queries.row(3), search).unwrap(), "{shape}");
+                    let one = searcher.search_one(&queries.row_to_f32(3).unwrap(), search).unwrap();
+                    assert_eq!(
+                        one,
+                        on_cpu.search_one(&queries.row_to_f32(3).unwrap(), search).unwrap(),
+                        "{shape}"
+                    );
                 }
             }
         }
@@ -143,7 +147,7 @@ fn changed(change: impl Fn(usize, &mut [f32])) -> [Vectors; 2] {
     [(1500, 31), (60, 32)].map(|(rows, seed)| {
         let plain = uniform(rows, 32, seed);
         let row = |row: usize| {
-            let mut values = plain.row(row).into_owned();
+            let mut values = plain.row_to_f32(row).unwrap().into_owned();
             change(row, &mut values);
             values
         };
@@ -249,7 +253,8 @@ fn queries_that_codes_do_not_hold_are_searched_for_on_the_vectors() {
     let half = IdSet::from_ids(1500, (0..1500).filter(|id| id % 2 == 0)).unwrap();
     let [base, _] = dirty().remove(1).1;
     // At ten sentinels and at rows between them.
-    let near = (0..40).flat_map(|i| base.row(25 * i + 4).iter().map(|x| x + 0.1).collect::<Vec<_>>());
+    let near = (0..40)
+        .flat_map(|i| base.row_to_f32(25 * i + 4).unwrap().iter().map(|x| x + 0.1).collect::<Vec<_>>());
     let queries = Vectors::from_f32(near.collect(), 32).unwrap();
     for metric in [Metric::L2, Metric::InnerProduct] {
         let full = searcher(base.clone(), metric);
@@ -259,9 +264,9 @@ fn queries_that_codes_do_not_hold_are_searched_for_on_the_vectors() {
                 let expected = coded.search(&queries, search, &silent).unwrap();
                 let answers = full.search(&queries, search, &silent).unwrap();
                 for query in 0..queries.len() {
-                    let one = coded.search_one(&queries.row(query), search).unwrap();
+                    let one = coded.search_one(&queries.row_to_f32(query).unwrap(), search).unwrap();
                     assert!(expected.neighbors(query).eq(one), "query {query}");
-                    let is_far = queries.row(query).iter().any(|x| *x < -1000.0);
+                    let is_far = queries.row_to_f32(query).unwrap().iter().any(|x| *x < -1000.0);
                     if is_far && (metric, compression) == (Metric::L2, Compression::Int8) {
                         assert_eq!(expected.ids(query), answers.ids(query), "{compression}, query {query}");
                     }
@@ -277,7 +282,7 @@ fn queries_that_codes_do_not_hold_are_searched_for_on_the_vectors() {
                         expected.clone().into_parts(),
                         "{compression} on {device}"
                     );
-                    let one = searcher.search_one(&queries.row(0), search).unwrap();
+                    let one = searcher.search_one(&queries.row_to_f32(0).unwrap(), search).unwrap();
                     assert!(expected.neighbors(0).eq(one), "{compression} on {device}");
                 }
             }
@@ -300,7 +305,9 @@ fn builds_on_codes_leave_repeated_rows_out_of_the_graph() {
     let once = uniform(300, 24, 9);
     // Row 300 + i repeats row 3 i.
     let rows = (0..300).chain((0..100).map(|i| 3 * i));
-    let base = Vectors::from_f32(rows.flat_map(|row| once.row(row).into_owned()).collect(), 24).unwrap();
+    let base =
+        Vectors::from_f32(rows.flat_map(|row| once.row_to_f32(row).unwrap().into_owned()).collect(), 24)
+            .unwrap();
     for device in devices().into_iter().chain([Device::Cpu]) {
         let builder = Builder::new(Strategy::nsg().degree(16)).knn(32).device(device);
         let builder = builder.compressed(Compression::Int8);
@@ -308,7 +315,7 @@ fn builds_on_codes_leave_repeated_rows_out_of_the_graph() {
         assert_eq!((stats.repeated, index.repeated().len()), (100, 100), "{device}");
         assert_eq!(index.repeated().first_of(317), 51, "{device}");
         let searcher = Searcher::new(index, base.clone(), &silent).unwrap();
-        let found = searcher.search_one(&base.row(51), Search::new(2).beam(40)).unwrap();
+        let found = searcher.search_one(&base.row_to_f32(51).unwrap(), Search::new(2).beam(40)).unwrap();
         let found: Vec<_> = found.iter().map(|found| (found.id, found.distance)).collect();
         assert_eq!(found, [(51, 0.0), (317, 0.0)], "{device}");
     }
@@ -353,7 +360,8 @@ fn settled_lists_are_pruned_alike_on_all_devices() {
         let plain = uniform(rows, dim, 14);
         // Heavy tails, so that some codes are cut and the others are coarse.
         let tailed = |x: f32| x.powi(power);
-        let values = (0..rows).flat_map(|row| plain.row(row).iter().map(|&x| tailed(x)).collect::<Vec<_>>());
+        let values = (0..rows)
+            .flat_map(|row| plain.row_to_f32(row).unwrap().iter().map(|&x| tailed(x)).collect::<Vec<_>>());
         let base = Vectors::from_f32(values.collect(), dim).unwrap();
         for metric in [Metric::L2, Metric::InnerProduct] {
             let kinds = [Strategy::nsg(), Strategy::nssg(), Strategy::vamana(), Strategy::dpg()];
@@ -409,7 +417,8 @@ fn lists_on_codes_keep_near_neighbours_where_others_lie_apart() {
     // Of three rows in four, neighbours are twelve times nearer than those of the fourth.
     let (dim, unit) = (24, uniform(1200, 24, 12));
     let near = |row: usize| if row.is_multiple_of(4) { 1.0 } else { 1.0 / 12.0 };
-    let rows = (0..1200).flat_map(|row| unit.row(row).iter().map(|x| x * near(row)).collect::<Vec<_>>());
+    let rows = (0..1200)
+        .flat_map(|row| unit.row_to_f32(row).unwrap().iter().map(|x| x * near(row)).collect::<Vec<_>>());
     let base = Vectors::from_f32(rows.collect(), dim).unwrap();
     for device in devices().into_iter().chain([Device::Cpu]) {
         let builder = Builder::new(Strategy::cagra().degree(16)).knn(32).device(device).sample(300);
@@ -424,13 +433,13 @@ fn lists_on_codes_keep_near_neighbours_where_others_lie_apart() {
 #[test]
 fn builds_on_codes_take_repeated_rows_and_devices() {
     let plain = uniform(600, 24, 9);
-    let rows = (0..900).flat_map(|row| plain.row(row % 600).into_owned());
+    let rows = (0..900).flat_map(|row| plain.row_to_f32(row % 600).unwrap().into_owned());
     let base = Vectors::from_f32(rows.collect(), 24).unwrap();
     let builder = Builder::new(Strategy::cagra().degree(12)).knn(24).compressed(Compression::Int8);
     let index = builder.clone().device(Device::Cpu).build(&base).unwrap();
     assert_eq!(index.repeated().len(), 300);
     let searcher = Searcher::new(index, base.clone(), &Progress::silent()).unwrap();
-    let found = searcher.search_one(&base.row(5), Search::new(2)).unwrap();
+    let found = searcher.search_one(&base.row_to_f32(5).unwrap(), Search::new(2)).unwrap();
     assert_eq!(found.iter().map(|row| (row.id, row.distance)).collect::<Vec<_>>(), [(5, 0.0), (605, 0.0)]);
     for device in devices() {
         let index = builder.clone().device(device).build(&base).unwrap();

@@ -74,7 +74,7 @@ fn few_equal_rows_are_grouped() {
 
 #[test]
 fn values_whose_squares_vanish_are_zero() {
-    let mut values = uniform(ROWS, DIM, 5).to_f32();
+    let mut values = uniform(ROWS, DIM, 5).to_f32().unwrap();
     values[..400 * DIM].iter_mut().for_each(|x| *x *= 1e-25);
     let base = Vectors::from_f32(values, DIM).unwrap();
     let index = builder(Strategy::vamana()).build(&base).unwrap();
@@ -143,7 +143,7 @@ fn an_index_with_dense_spots_is_the_same_from_its_file_and_on_a_device() {
     for device in devices() {
         let on_device = searcher(opened.clone(), &base).devices(&[device]).unwrap();
         let found = on_device.search(&queries, search, &silent).unwrap();
-        let one = on_device.search_one(&queries.row(2), search).unwrap();
+        let one = on_device.search_one(&queries.row_to_f32(2).unwrap(), search).unwrap();
         for query in 0..queries.len() {
             assert_eq!(found.ids(query), expected.ids(query), "{device}, query {query}");
             assert_eq!(found.distances(query), expected.distances(query), "{device}, query {query}");
@@ -191,7 +191,7 @@ fn a_common_direction_does_not_rank_rows_of_inner_products() {
         }
     }
     let bytes = |seed: u64, offset: f32| {
-        let values = uniform(ROWS, DIM, seed).to_f32();
+        let values = uniform(ROWS, DIM, seed).to_f32().unwrap();
         Vectors::from_i8(values.iter().map(|x| (x * 5.0 + offset) as i8).collect(), DIM).unwrap()
     };
     let (base, queries) = (bytes(1, 70.0), bytes(2, 0.0));
@@ -238,7 +238,7 @@ fn a_search_returns_k_rows_if_there_are_as_many() {
         let index = builder(strategy).metric(Metric::InnerProduct).build(&base).unwrap();
         let searcher = searcher(index, &base);
         let found = searcher.search(&queries, Search::new(900).beam(900), &silent).unwrap();
-        let one = searcher.search_one(&queries.row(0), Search::new(900).beam(900)).unwrap();
+        let one = searcher.search_one(&queries.row_to_f32(0).unwrap(), Search::new(900).beam(900)).unwrap();
         assert_eq!(one.len(), 900);
         for query in 0..queries.len() {
             assert_eq!(found.neighbors(query).count(), 900, "{}", searcher.index().kind());

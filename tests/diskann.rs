@@ -169,7 +169,7 @@ fn large_nodes_take_whole_sectors() {
     assert_eq!(numbers(&file[8..], 8), [3, 1100, 1, 4408, 0, 0, 0, 0, 7 * 4096]);
     for node in 0..3 {
         let place = &file[4096 * (1 + 2 * node)..];
-        assert_eq!(bytemuck::cast_slice::<f32, u8>(&base.row(node)), &place[..4400]);
+        assert_eq!(bytemuck::cast_slice::<f32, u8>(&base.row_to_f32(node).unwrap()), &place[..4400]);
         assert_eq!(numbers(&place[4400..], 4), [1, (node as u64 + 1) % 3]);
     }
     round_trip(&index, &base, IndexFormat::DiskannDisk);
@@ -179,7 +179,8 @@ fn large_nodes_take_whole_sectors() {
 fn every_type_size_and_metric_round_trips() {
     use {ElementType::*, Metric::*};
     let of_type = |floats: &Vectors, element| {
-        let values = (0..floats.len()).flat_map(|row| floats.row(row).into_owned()).map(|x| x * 100.0);
+        let values =
+            (0..floats.len()).flat_map(|row| floats.row_to_f32(row).unwrap().into_owned()).map(|x| x * 100.0);
         let dim = floats.dim();
         match element {
             F32 => Vectors::from_f32(values.collect(), dim),

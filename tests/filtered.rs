@@ -61,7 +61,7 @@ fn a_radius_cuts_the_answer_where_distances_exceed_it() {
                 .collect();
             assert_eq!(expected[0].len(), place + 1);
             assert_eq!(batch(&searcher, &queries, search.radius(radius)), expected, "{metric}");
-            let found = searcher.search_one(&queries.row(0), search.radius(radius)).unwrap();
+            let found = searcher.search_one(&queries.row_to_f32(0).unwrap(), search.radius(radius)).unwrap();
             assert_eq!(found, expected[0]);
         }
         assert!(batch(&searcher, &queries, search.radius(f32::NEG_INFINITY)).iter().all(Vec::is_empty));
@@ -72,7 +72,10 @@ fn a_radius_cuts_the_answer_where_distances_exceed_it() {
 fn one_query_finds_what_a_batch_finds() {
     let of = |rows: usize, seed: u64| -> Vec<f32> {
         let values = uniform(rows, 9, seed);
-        (0..rows).flat_map(|row| values.row(row).into_owned()).map(|x| x.round().abs()).collect()
+        (0..rows)
+            .flat_map(|row| values.row_to_f32(row).unwrap().into_owned())
+            .map(|x| x.round().abs())
+            .collect()
     };
     let bytes = |values: Vec<f32>| Vectors::from_u8(values.iter().map(|&x| x as u8).collect(), 9).unwrap();
     let halves =
@@ -85,7 +88,7 @@ fn one_query_finds_what_a_batch_finds() {
             for search in [Search::new(7), Search::new(1).beam(1), Search::new(5).beam(9).among(&some)] {
                 let all = batch(&searcher, &queries, search);
                 for (query, expected) in all.iter().enumerate() {
-                    let found = searcher.search_one(&queries.row(query), search).unwrap();
+                    let found = searcher.search_one(&queries.row_to_f32(query).unwrap(), search).unwrap();
                     assert_eq!(&found, expected, "{metric} of {}, {search:?}", base.element_type());
                 }
             }
@@ -113,7 +116,12 @@ fn a_filter_keeps_its_promise_at_every_share() {
         }
         let none = IdSet::new(4000);
         assert!(batch(&searcher, &queries, Search::new(10).among(&none)).iter().all(Vec::is_empty));
-        assert!(searcher.search_one(&queries.row(0), Search::new(1).accept(&|_| false)).unwrap().is_empty());
+        assert!(
+            searcher
+                .search_one(&queries.row_to_f32(0).unwrap(), Search::new(1).accept(&|_| false))
+                .unwrap()
+                .is_empty()
+        );
     }
 }
 
@@ -122,7 +130,7 @@ fn rows_far_from_the_query_are_found_among_those_that_pass() {
     // Half of the rows pass, and none of them lies near the queries: no beam holds k of them.
     let base = uniform(4000, 4, 1);
     let is_near = |row: &[f32]| row[0] > -1.0;
-    let far: Vec<u32> = (0..4000).filter(|&row| !is_near(&base.row(row as usize))).collect();
+    let far: Vec<u32> = (0..4000).filter(|&row| !is_near(&base.row_to_f32(row as usize).unwrap())).collect();
     let rows = (0..30).flat_map(|row| vec![9.0, row as f32 / 10.0, 0.0, 1.0]);
     let queries = Vectors::from_f32(rows.collect(), 4).unwrap();
     let searcher = searcher(base, Metric::L2);
@@ -131,7 +139,7 @@ fn rows_far_from_the_query_are_found_among_those_that_pass() {
     let search = Search::new(10).beam(10).among(&ids);
     let first: Vec<_> = expected.iter().map(|rows| rows[..10].to_vec()).collect();
     assert_eq!(batch(&searcher, &queries, search), first);
-    assert_eq!(searcher.search_one(&queries.row(3), search).unwrap(), first[3]);
+    assert_eq!(searcher.search_one(&queries.row_to_f32(3).unwrap(), search).unwrap(), first[3]);
     // The beam reaches beyond this radius, so it tells without exact search that no row is nearer.
     let near = search.radius(1.0);
     let found = searcher.search(&queries, near, &Progress::silent()).unwrap();
@@ -142,7 +150,7 @@ fn rows_far_from_the_query_are_found_among_those_that_pass() {
 #[test]
 fn a_filter_may_pass_a_row_and_not_the_one_that_it_repeats() {
     let values = uniform(4000, 5, 1);
-    let rows = (0..8000).flat_map(|row| values.row(row % 4000).into_owned());
+    let rows = (0..8000).flat_map(|row| values.row_to_f32(row % 4000).unwrap().into_owned());
     let base = Vectors::from_f32(rows.collect(), 5).unwrap();
     let (searcher, queries) = (searcher(base, Metric::L2), uniform(20, 5, 2));
     assert_eq!(searcher.index().repeated().len(), 4000);
@@ -177,7 +185,7 @@ fn every_device_gives_the_same_filtered_bytes() {
             for search in searches {
                 let found = batch(&searcher, &queries, search);
                 assert_eq!(found, batch(&on_cpu, &queries, search), "{metric}, {device}, {search:?}");
-                let one = searcher.search_one(&queries.row(0), search).unwrap();
+                let one = searcher.search_one(&queries.row_to_f32(0).unwrap(), search).unwrap();
                 assert_eq!(one, found[0], "{metric}, {device}, {search:?}");
             }
         }
@@ -240,7 +248,9 @@ fn a_searcher_is_shared_by_threads() {
             let (queries, expected) = (&queries, &expected);
             scope.spawn(move || {
                 for (query, expected) in expected.iter().enumerate() {
-                    let found = searcher.search_one(&queries.row(query), Search::new(5).beam(20)).unwrap();
+                    let found = searcher
+                        .search_one(&queries.row_to_f32(query).unwrap(), Search::new(5).beam(20))
+                        .unwrap();
                     assert_eq!(&found, expected);
                 }
             });

@@ -318,7 +318,7 @@ fn ids_of_faiss_are_rows() {
     let values: Vec<u8> = {
         let mut rows = [[0u8; 2]; 5];
         ids.iter().enumerate().for_each(|(place, &id)| {
-            let row = base().row(place).into_owned();
+            let row = base().row_to_f32(place).unwrap().into_owned();
             rows[id as usize] = [row[0] as u8, row[1] as u8];
         });
         rows.concat()
@@ -414,9 +414,14 @@ fn readers_without_groups_find_groups_of_equal_rows() {
         let read = Index::import(&path, IndexFormat::Hnswlib, &base, Metric::L2, &silent).unwrap();
         let mut found = 0;
         for query in 0..queries.len() {
-            let values = queries.row(query);
+            let values = queries.row_to_f32(query).unwrap();
             let distance = |row: u32| -> f32 {
-                base.row(row as usize).iter().zip(values.iter()).map(|(a, b)| (a - b) * (a - b)).sum()
+                base.row_to_f32(row as usize)
+                    .unwrap()
+                    .iter()
+                    .zip(values.iter())
+                    .map(|(a, b)| (a - b) * (a - b))
+                    .sum()
             };
             let farthest = distance(truth.ids(query)[k - 1]) * 1.000_01;
             let near = search_as_hnswlib(&read, distance, 100);

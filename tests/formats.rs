@@ -72,7 +72,7 @@ pub fn npy(text: &str, data: &[u8]) -> Vec<u8> {
 
 /// All values, row after row.
 pub fn all(vectors: &Vectors) -> Vec<f32> {
-    (0..vectors.len()).flat_map(|row| vectors.row(row).into_owned()).collect()
+    (0..vectors.len()).flat_map(|row| vectors.row_to_f32(row).unwrap().into_owned()).collect()
 }
 
 /// The text of an error without the path at its start; must be one line.

@@ -19,8 +19,14 @@ fn check_rows(graph: &KnnGraph, base: &Vectors, what: &str) {
         different.dedup();
         assert_eq!(different.len(), ids.len(), "{what}: row {node} holds an id twice");
         for (&id, &found) in ids.iter().zip(distances) {
-            let exact = distance(graph.metric(), &base.row(node), &base.row(id as usize));
-            let norm = |row: usize| base.row(row).iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+            let exact = distance(
+                graph.metric(),
+                &base.row_to_f32(node).unwrap(),
+                &base.row_to_f32(id as usize).unwrap(),
+            );
+            let norm = |row: usize| {
+                base.row_to_f32(row).unwrap().iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt()
+            };
             // The error of a sum of products of both signs grows with the size of its terms.
             let epsilon = match graph.metric() {
                 Metric::L2 => 0.0,
@@ -36,7 +42,8 @@ fn check_rows(graph: &KnnGraph, base: &Vectors, what: &str) {
 fn recall(graph: &KnnGraph, base: &Vectors) -> f64 {
     let mut hits = 0;
     for node in 0..base.len() {
-        let truth = nearest_distances(base, &base.row(node), Some(node), graph.metric(), graph.k());
+        let truth =
+            nearest_distances(base, &base.row_to_f32(node).unwrap(), Some(node), graph.metric(), graph.k());
         let far = truth[graph.k() - 1];
         let reach = far + far.abs() * 1e-4 + 1e-6;
         hits += graph.distances(node).iter().filter(|&&d| f64::from(d) <= reach).count();

@@ -21,11 +21,16 @@ fn kept() -> IdSet {
 fn base() -> Vectors {
     let all = uniform(N, 9, 4);
     let from = |row: usize| if row % 6 == 4 { row - 3 } else { row };
-    Vectors::from_f32((0..N).flat_map(|row| all.row(from(row)).into_owned()).collect(), 9).unwrap()
+    Vectors::from_f32((0..N).flat_map(|row| all.row_to_f32(from(row)).unwrap().into_owned()).collect(), 9)
+        .unwrap()
 }
 
 fn part(base: &Vectors, rows: &[u32]) -> Vectors {
-    Vectors::from_f32(rows.iter().flat_map(|&row| base.row(row as usize).into_owned()).collect(), 9).unwrap()
+    Vectors::from_f32(
+        rows.iter().flat_map(|&row| base.row_to_f32(row as usize).unwrap().into_owned()).collect(),
+        9,
+    )
+    .unwrap()
 }
 
 #[test]
@@ -81,7 +86,7 @@ fn no_search_returns_a_row_left_out() {
             for search in searches {
                 let found = searcher.search(&queries, search, &Progress::silent()).unwrap();
                 for query in 0..queries.len() {
-                    let one = searcher.search_one(&queries.row(query), search).unwrap();
+                    let one = searcher.search_one(&queries.row_to_f32(query).unwrap(), search).unwrap();
                     let ids: Vec<u32> = found.neighbors(query).map(|neighbor| neighbor.id).collect();
                     assert!(ids.iter().eq(one.iter().map(|neighbor| &neighbor.id)), "{search:?}");
                     assert!(!ids.is_empty() && ids.iter().all(|&id| stay.contains(id)), "{search:?}");
@@ -149,7 +154,7 @@ fn wrong_sets_are_refused() {
     let one = builder.among(IdSet::from_ids(N, [17]).unwrap()).build(&base).unwrap();
     let found = Searcher::new(one, base.clone(), &Progress::silent())
         .unwrap()
-        .search_one(&base.row(0), Search::new(3))
+        .search_one(&base.row_to_f32(0).unwrap(), Search::new(3))
         .unwrap();
     assert_eq!(found.iter().map(|neighbor| neighbor.id).collect::<Vec<_>>(), [17]);
 }

@@ -21,20 +21,20 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         PEAK.fetch_max(now, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise about `layout`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         PEAK.fetch_max(now, Ordering::Relaxed);
-        // SAFETY: as above.
+        // SAFETY: the caller's promise about `layout`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the memory was taken above, with this layout.
+        // SAFETY: `alloc` and `alloc_zeroed` took the memory from the system, with this layout.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -52,7 +52,8 @@ const SMALL: u64 = 64 << 10;
 fn with_hubs(n: usize) -> Vectors {
     let base = Synth::new(n, 8, 3).unwrap().base();
     let scale = |row: usize| if row.is_multiple_of(500) { 30.0 } else { 1.0 };
-    let values = (0..n).flat_map(|row| base.row(row).iter().map(|x| x * scale(row)).collect::<Vec<_>>());
+    let values = (0..n)
+        .flat_map(|row| base.row_to_f32(row).unwrap().iter().map(|x| x * scale(row)).collect::<Vec<_>>());
     Vectors::from_f32(values.collect(), 8).unwrap()
 }
 
@@ -60,7 +61,7 @@ fn with_hubs(n: usize) -> Vectors {
 fn with_repeated(n: usize) -> Vectors {
     let base = Synth::new(n - 150, 64, 3).unwrap().base();
     let rows = (0..n).map(|row| row % base.len());
-    Vectors::from_f32(rows.flat_map(|row| base.row(row).into_owned()).collect(), 64).unwrap()
+    Vectors::from_f32(rows.flat_map(|row| base.row_to_f32(row).unwrap().into_owned()).collect(), 64).unwrap()
 }
 
 /// Builds `base`, and compares the peak of memory with the plan.

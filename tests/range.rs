@@ -16,13 +16,17 @@ const SUMMED: [Metric; 2] = [Metric::L2, Metric::InnerProduct];
 
 /// `vectors` with all values multiplied by `by`.
 fn scaled(vectors: &Vectors, by: f32) -> Vectors {
-    let values = (0..vectors.len()).flat_map(|row| vectors.row(row).into_owned()).map(|x| x * by).collect();
+    let values = (0..vectors.len())
+        .flat_map(|row| vectors.row_to_f32(row).unwrap().into_owned())
+        .map(|x| x * by)
+        .collect();
     Vectors::from_f32(values, vectors.dim()).unwrap()
 }
 
 /// `vectors` with one value replaced.
 fn with(vectors: &Vectors, (row, dim): (usize, usize), value: f32) -> Vectors {
-    let mut values: Vec<f32> = (0..vectors.len()).flat_map(|row| vectors.row(row).into_owned()).collect();
+    let mut values: Vec<f32> =
+        (0..vectors.len()).flat_map(|row| vectors.row_to_f32(row).unwrap().into_owned()).collect();
     values[row * vectors.dim() + dim] = value;
     Vectors::from_f32(values, vectors.dim()).unwrap()
 }
@@ -127,11 +131,14 @@ fn small_values_beside_others_are_allowed() {
     let noise = uniform(200, 4, 1);
     let mixed =
         |row: usize, dim: usize| if row.is_multiple_of(3) || (row + dim) % 3 == 1 { 1e-23 } else { 1.0 };
-    let value = |i: usize| noise.row(i / 4)[i % 4] * mixed(i / 4, i % 4);
+    let value = |i: usize| noise.row_to_f32(i / 4).unwrap()[i % 4] * mixed(i / 4, i % 4);
     let base = Vectors::from_f32((0..800).map(value).collect(), 4).unwrap();
     let rows: Vec<usize> = (0..40).collect();
-    let queries =
-        Vectors::from_f32(rows.iter().flat_map(|&row| base.row(row).into_owned()).collect(), 4).unwrap();
+    let queries = Vectors::from_f32(
+        rows.iter().flat_map(|&row| base.row_to_f32(row).unwrap().into_owned()).collect(),
+        4,
+    )
+    .unwrap();
     for metric in SUMMED {
         for (what, result) in over_base(&base, metric, Device::Cpu) {
             assert!(result.is_ok(), "{what} under {metric}: {result:?}");
@@ -140,7 +147,7 @@ fn small_values_beside_others_are_allowed() {
         let truth = of(Device::Cpu);
         assert_eq!(of(Device::Emulated), truth, "{metric}");
         for row in rows.iter().copied() {
-            let expected = nearest_distances(&base, &queries.row(row), None, metric, 5);
+            let expected = nearest_distances(&base, &queries.row_to_f32(row).unwrap(), None, metric, 5);
             for (found, expected) in truth.distances(row).unwrap().iter().zip(expected) {
                 let error = (f64::from(*found) - expected).abs();
                 assert!(error <= 1e-5 * expected.abs().max(1e-30), "{found} for {expected}, {metric}");

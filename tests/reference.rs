@@ -29,7 +29,8 @@ pub fn nearest_distances(
     k: usize,
 ) -> Vec<f64> {
     let others = (0..base.len()).filter(|&row| Some(row) != itself);
-    let mut distances: Vec<f64> = others.map(|row| distance(metric, point, &base.row(row))).collect();
+    let mut distances: Vec<f64> =
+        others.map(|row| distance(metric, point, &base.row_to_f32(row).unwrap())).collect();
     distances.sort_by(f64::total_cmp);
     distances.truncate(k);
     distances
@@ -58,8 +59,8 @@ pub fn uniform(rows: usize, dim: usize, seed: u64) -> Vectors {
 pub fn separated(rows: usize, clusters: usize, dim: usize, part: u64) -> Vectors {
     let (centres, noise) = (uniform(clusters, dim, 77), uniform(rows, dim, 78 + part));
     let row = |i: usize| -> Vec<f32> {
-        let centre = centres.row(i % clusters);
-        centre.iter().zip(noise.row(i).iter()).map(|(c, x)| c + 0.01 * x).collect()
+        let centre = centres.row_to_f32(i % clusters).unwrap();
+        centre.iter().zip(noise.row_to_f32(i).unwrap().iter()).map(|(c, x)| c + 0.01 * x).collect()
     };
     Vectors::from_f32((0..rows).flat_map(row).collect(), dim).unwrap()
 }
@@ -71,7 +72,7 @@ pub fn hard_cases(rows: usize, dim: usize, seed: u64) -> Vec<(&'static str, Vect
         let values = (0..rows * dim).map(|i| value(i / dim, i % dim)).collect();
         Vectors::from_f32(values, dim).unwrap()
     };
-    let noise_at = |row: usize, d: usize| noise.row(row)[d];
+    let noise_at = |row: usize, d: usize| noise.row_to_f32(row).unwrap()[d];
     vec![
         ("noise", from(&noise_at)),
         ("all equal", from(&|_, _| 3.5)),

@@ -13,7 +13,7 @@ use crate::reference::{check_graph, reachable, search, uniform};
 /// Rows `from(row)` of a data set of distinct rows.
 fn rows_of(rows: usize, dim: usize, from: impl Fn(usize) -> usize) -> Vectors {
     let all = uniform(rows, dim, 7);
-    let values = (0..rows).flat_map(|row| all.row(from(row)).into_owned()).collect();
+    let values = (0..rows).flat_map(|row| all.row_to_f32(from(row)).unwrap().into_owned()).collect();
     Vectors::from_f32(values, dim).unwrap()
 }
 
@@ -192,7 +192,9 @@ fn leads_to(index: &Index, base: &Vectors, from: u32, to: u32) -> bool {
             return true;
         }
         for &id in index.neighbors(node as usize) {
-            if base.row(id as usize) == base.row(from as usize) && met.insert(id) {
+            if base.row_to_f32(id as usize).unwrap() == base.row_to_f32(from as usize).unwrap()
+                && met.insert(id)
+            {
                 next.push(id);
             }
         }

@@ -12,7 +12,8 @@ use crate::reference::{self, nearest_distances, reachable, uniform};
 /// Whole numbers: exact in f32 and f64, with many ties.
 fn whole(rows: usize, dim: usize, from: impl Fn(usize) -> usize) -> Vectors {
     let noise = uniform(rows, dim, rows as u64);
-    let values = (0..rows).flat_map(|row| noise.row(from(row)).iter().map(|x| x.round()).collect::<Vec<_>>());
+    let values = (0..rows)
+        .flat_map(|row| noise.row_to_f32(from(row)).unwrap().iter().map(|x| x.round()).collect::<Vec<_>>());
     Vectors::from_f32(values.collect(), dim).unwrap()
 }
 
@@ -30,7 +31,8 @@ fn recall(base: &Vectors, at: usize, found: impl Fn(usize) -> Vec<f32>) -> f64 {
         return 1.0;
     }
     let hits = (0..base.len()).map(|row| {
-        let farthest = nearest_distances(base, &base.row(row), Some(row), Metric::L2, at)[at - 1];
+        let farthest =
+            nearest_distances(base, &base.row_to_f32(row).unwrap(), Some(row), Metric::L2, at)[at - 1];
         found(row).into_iter().take(at).filter(|&distance| f64::from(distance) <= farthest).count()
     });
     hits.sum::<usize>() as f64 / (base.len() * at) as f64
@@ -55,8 +57,13 @@ fn reached_without(index: &Index, base: &Vectors, (row, crosses): (usize, bool))
         }
     }
     let others = found.into_iter().filter(|&other| other != row_id);
-    let distance =
-        |other: u32| reference::distance(Metric::L2, &base.row(row), &base.row(other as usize)) as f32;
+    let distance = |other: u32| {
+        reference::distance(
+            Metric::L2,
+            &base.row_to_f32(row).unwrap(),
+            &base.row_to_f32(other as usize).unwrap(),
+        ) as f32
+    };
     let mut distances: Vec<f32> = others.map(distance).collect();
     distances.sort_by(f32::total_cmp);
     distances

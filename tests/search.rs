@@ -17,7 +17,7 @@ fn exact_search_is_exact() {
             let (base, queries) = (uniform(rows, dim, 1), uniform(queries, dim, 2));
             let truth = ground_truth(&base, &queries, metric, k, &Progress::silent()).unwrap();
             for query in 0..queries.len() {
-                let expected = nearest_distances(&base, &queries.row(query), None, metric, k);
+                let expected = nearest_distances(&base, &queries.row_to_f32(query).unwrap(), None, metric, k);
                 for (found, expected) in truth.distances(query).unwrap().iter().zip(expected) {
                     approx::assert_relative_eq!(
                         f64::from(*found),

@@ -24,24 +24,24 @@ fn count(bytes: usize) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise about `layout`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: as above.
+        // SAFETY: the caller's promise about `layout`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size);
-        // SAFETY: as above.
+        // SAFETY: the caller's promise about `size`; the memory is the system's, with this layout.
         unsafe { System.realloc(memory, layout, size) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the memory was taken above, with this layout.
+        // SAFETY: `alloc` and `alloc_zeroed` took the memory from the system, with this layout.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -53,10 +53,11 @@ static ALLOCATOR: Counting = Counting;
 fn a_search_of_one_query_allocates_its_answer_alone() {
     let synth = Synth::new(2000, 20, 3).unwrap();
     let base = synth.base();
-    let values: Vec<f32> = (0..base.len()).flat_map(|row| base.row(row).into_owned()).collect();
+    let values: Vec<f32> =
+        (0..base.len()).flat_map(|row| base.row_to_f32(row).unwrap().into_owned()).collect();
     let halves = Vectors::from_f16(values.into_iter().map(f16::from_f32).collect(), 20).unwrap();
     let queries = synth.queries(20);
-    let rows: Vec<Vec<f32>> = (0..20).map(|query| queries.row(query).into_owned()).collect();
+    let rows: Vec<Vec<f32>> = (0..20).map(|query| queries.row_to_f32(query).unwrap().into_owned()).collect();
     let some = IdSet::from_ids(2000, (0..2000).filter(|id| id % 40 == 0)).unwrap();
     let is_even = |id: u32| id.is_multiple_of(2);
     for (base, metric) in

@@ -77,7 +77,7 @@ fn compare<T: Component>(values: &[T], dim: usize, metric: Metric) {
 
 #[test]
 fn an_index_of_a_store_equals_that_of_a_file_byte_for_byte() {
-    let values = Synth::new(700, 9, 3).unwrap().base().to_f32();
+    let values = Synth::new(700, 9, 3).unwrap().base().to_f32().unwrap();
     for metric in [Metric::L2, Metric::InnerProduct, Metric::Cosine] {
         compare(&values, 9, metric);
     }

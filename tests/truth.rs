@@ -37,7 +37,7 @@ impl Case {
         let base = uniform(600, 12, 1);
         let scaled = (0..base.len()).flat_map(|row| {
             let scale = 0.3 + (row % 10) as f32 * 0.3;
-            base.row(row).iter().map(|x| x * scale).collect::<Vec<_>>()
+            base.row_to_f32(row).unwrap().iter().map(|x| x * scale).collect::<Vec<_>>()
         });
         Self::new(Vectors::from_f32(scaled.collect(), 12).unwrap(), uniform(60, 12, 2), metric)
     }
@@ -188,7 +188,7 @@ fn one_unsorted_list_is_found_among_many() {
 fn random_ids_far_from_the_origin_are_refused() {
     let far = |vectors: Vectors| {
         let values = (0..vectors.len())
-            .flat_map(|row| vectors.row(row).iter().map(|x| x + 5000.0).collect::<Vec<_>>());
+            .flat_map(|row| vectors.row_to_f32(row).unwrap().iter().map(|x| x + 5000.0).collect::<Vec<_>>());
         Vectors::from_f32(values.collect(), 2).unwrap()
     };
     let case = Case::new(far(uniform(600, 2, 1)), far(uniform(60, 2, 2)), Metric::L2);
@@ -231,7 +231,7 @@ fn right_ids_pass_with_any_distances() {
 #[test]
 fn ties_pass_in_any_order() {
     let once = uniform(200, 6, 1);
-    let twice: Vec<f32> = (0..400).flat_map(|row| once.row(row / 2).to_vec()).collect();
+    let twice: Vec<f32> = (0..400).flat_map(|row| once.row_to_f32(row / 2).unwrap().to_vec()).collect();
     for metric in METRICS {
         let case = Case::new(Vectors::from_f32(twice.clone(), 6).unwrap(), uniform(40, 6, 2), metric);
         let twins = case.with_lists(|query| case.truth.ids(query).iter().map(|id| id ^ 1).collect());
@@ -247,8 +247,9 @@ fn ties_pass_in_any_order() {
 #[test]
 fn truth_of_other_arithmetic_passes() {
     let base = uniform(400, 16, 1);
-    let near =
-        |row: usize, by: f32| base.row(row % 20).iter().map(move |x| x + by * 1e-4).collect::<Vec<f32>>();
+    let near = |row: usize, by: f32| {
+        base.row_to_f32(row % 20).unwrap().iter().map(move |x| x + by * 1e-4).collect::<Vec<f32>>()
+    };
     let crowded: Vec<f32> = (0..400).flat_map(|row| near(row, (row / 20) as f32)).collect();
     let queries: Vec<f32> = (0..40).flat_map(|row| near(row, 3.1)).collect();
     let case = Case::new(
@@ -258,9 +259,9 @@ fn truth_of_other_arithmetic_passes() {
     );
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).fold(0f32, |sum, (x, y)| sum + x * y);
     let rough = case.with_lists(|query| {
-        let query = case.queries.row(query);
+        let query = case.queries.row_to_f32(query).unwrap();
         let distance = |id: u32| {
-            let row = case.base.row(id as usize);
+            let row = case.base.row_to_f32(id as usize).unwrap();
             dot(&query, &query) + dot(&row, &row) - 2.0 * dot(&query, &row)
         };
         let mut ids: Vec<u32> = (0..400).collect();
@@ -277,8 +278,9 @@ fn truth_of_f32_passes_for_the_same_vectors_in_f16() {
     let synth = Synth::new(2000, 48, 4).unwrap();
     let (base, queries) = (synth.base(), synth.queries(100));
     let halves = |vectors: &Vectors| {
-        let values = (0..vectors.len())
-            .flat_map(|row| vectors.row(row).iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>());
+        let values = (0..vectors.len()).flat_map(|row| {
+            vectors.row_to_f32(row).unwrap().iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>()
+        });
         Vectors::from_f16(values.collect(), 48).unwrap()
     };
     let truth = ground_truth(&base, &queries, Metric::L2, K, &Progress::silent()).unwrap();

@@ -10,7 +10,7 @@ use tagore::{BuildCost, Builder, DataShape};
 use crate::id_set::tagore_id_set;
 use crate::index::{Built, tagore_index};
 use crate::knn_graph::tagore_knn_graph;
-use crate::pointers::{handle, make_text, required, text};
+use crate::pointers::{Input, make_text, required, text};
 use crate::progress::{tagore_progress, watched};
 use crate::search::{Room, tagore_results};
 use crate::status::{Result, call, free, make, tagore_status};
@@ -29,7 +29,7 @@ impl tagore_builder {
     }
 
     /// A copy of the builder as it is now, for work under a callback.
-    pub(crate) fn with(&self, progress: *const tagore_progress) -> Result<Builder> {
+    pub(crate) fn with(&self, progress: Input<'_, tagore_progress>) -> Result<Builder> {
         let progress = watched(progress)?;
         Ok(self.lock().clone().progress(progress))
     }
@@ -39,7 +39,7 @@ impl tagore_builder {
 /// "alpha-cng", with the defaults of the kind.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_builder_create(
-    kind: *const c_char,
+    kind: Input<'_, c_char>,
     out: Option<&mut MaybeUninit<*mut tagore_builder>>,
 ) -> tagore_status {
     make(out, || Ok(tagore_builder(Mutex::new(Builder::new(text(kind, "kind")?.parse()?)))))
@@ -55,8 +55,8 @@ pub extern "C" fn tagore_builder_create(
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_builder_set(
     builder: Option<&tagore_builder>,
-    name: *const c_char,
-    value: *const c_char,
+    name: Input<'_, c_char>,
+    value: Input<'_, c_char>,
 ) -> tagore_status {
     call(|| {
         let builder = required(builder, "builder")?;
@@ -74,11 +74,11 @@ pub extern "C" fn tagore_builder_set(
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_builder_set_rows(
     builder: Option<&tagore_builder>,
-    rows: *const tagore_id_set,
+    rows: Option<&tagore_id_set>,
 ) -> tagore_status {
     call(|| {
         let builder = required(builder, "builder")?;
-        let rows = handle(rows).map(|tagore_id_set(ids)| ids.clone());
+        let rows = rows.map(|tagore_id_set(ids)| ids.clone());
         let mut settings = builder.lock();
         *settings = settings.clone().among(rows);
         Ok(())
@@ -109,7 +109,7 @@ pub extern "C" fn tagore_builder_build(
     builder: Option<&tagore_builder>,
     vectors: Option<&tagore_vectors>,
     graph: Option<&tagore_knn_graph>,
-    progress: *const tagore_progress,
+    progress: Input<'_, tagore_progress>,
     out: Option<&mut MaybeUninit<*mut tagore_index>>,
 ) -> tagore_status {
     make(out, || {
@@ -128,7 +128,7 @@ pub extern "C" fn tagore_builder_build(
 pub extern "C" fn tagore_builder_knn_graph(
     builder: Option<&tagore_builder>,
     vectors: Option<&tagore_vectors>,
-    progress: *const tagore_progress,
+    progress: Input<'_, tagore_progress>,
     out: Option<&mut MaybeUninit<*mut tagore_knn_graph>>,
 ) -> tagore_status {
     make(out, || {
@@ -144,8 +144,8 @@ pub extern "C" fn tagore_builder_knn_graph(
 pub extern "C" fn tagore_builder_knn_graph_into(
     builder: Option<&tagore_builder>,
     vectors: Option<&tagore_vectors>,
-    progress: *const tagore_progress,
-    results: *const tagore_results,
+    progress: Input<'_, tagore_progress>,
+    results: Input<'_, tagore_results>,
 ) -> tagore_status {
     call(|| {
         let builder = required(builder, "builder")?.with(progress)?;

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use tagore::{Index, IndexFormat};
 
 use crate::index::{metric_of, tagore_index, tagore_metric};
-use crate::pointers::{handle, path, read_if, required, structs, text_if};
+use crate::pointers::{Input, handle, path, read_if, required, structs, text_if};
 use crate::progress::{tagore_progress, watched};
 use crate::status::{Failure, Result, call, make, tagore_status};
 use crate::vectors::tagore_vectors;
@@ -31,7 +31,7 @@ pub struct tagore_export_options {
 structs!(tagore_export_options);
 
 /// The format that a text names, or else the extension of the file.
-fn format_of(format: *const c_char, file: &std::path::Path) -> Result<IndexFormat> {
+fn format_of(format: Input<'_, c_char>, file: &std::path::Path) -> Result<IndexFormat> {
     Ok(text_if(format, "format")?.map_or_else(|| IndexFormat::of(file), str::parse)?)
 }
 
@@ -41,17 +41,18 @@ fn format_of(format: *const c_char, file: &std::path::Path) -> Result<IndexForma
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_index_export(
     index: Option<&tagore_index>,
-    file: *const c_char,
-    format: *const c_char,
-    options: *const tagore_export_options,
-    progress: *const tagore_progress,
+    file: Input<'_, c_char>,
+    format: Input<'_, c_char>,
+    options: Input<'_, tagore_export_options>,
+    progress: Input<'_, tagore_progress>,
 ) -> tagore_status {
     call(|| {
         let index = &required(index, "index")?.index;
         let file = path(file, "file")?;
         let mut export = index.export(format_of(format, &file)?).progress(watched(progress)?);
         if let Some(tagore_export_options { vectors, pq_chunks, layers, .. }) = read_if(options)? {
-            if let Some(vectors) = handle(vectors) {
+            // SAFETY: by the header, null or a handle that is not freed during the call.
+            if let Some(vectors) = unsafe { handle(vectors) } {
                 export = export.base(&vectors.0);
             }
             if pq_chunks > 0 {
@@ -66,11 +67,11 @@ pub extern "C" fn tagore_index_export(
 /// Reads an index of `vectors` in a format of another system, by the names of tagore_index_export.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_index_import(
-    file: *const c_char,
-    format: *const c_char,
+    file: Input<'_, c_char>,
+    format: Input<'_, c_char>,
     vectors: Option<&tagore_vectors>,
     metric: tagore_metric,
-    progress: *const tagore_progress,
+    progress: Input<'_, tagore_progress>,
     out: Option<&mut MaybeUninit<*mut tagore_index>>,
 ) -> tagore_status {
     make(out, || {

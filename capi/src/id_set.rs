@@ -28,7 +28,9 @@ pub extern "C" fn tagore_id_set_create(
             let expected = format!("{} for {rows} rows", rows.div_ceil(64));
             return Err(Failure::argument("count", count, expected));
         }
-        Ok(tagore_id_set(IdSet::from_words(rows, values(words, count, "words")?.to_vec())?))
+        // SAFETY: by the header, `count` words.
+        let words = unsafe { values(words, count, "words") }?.to_vec();
+        Ok(tagore_id_set(IdSet::from_words(rows, words)?))
     })
 }
 

@@ -10,7 +10,7 @@ use tagore::{
 };
 
 use crate::knn_graph::check_row;
-use crate::pointers::{Context, make_text, path, read, required, structs, text_if, write};
+use crate::pointers::{Context, Input, Output, make_text, path, read, required, structs, text_if, write};
 use crate::progress::{tagore_progress, watched};
 use crate::status::{Failure, Result, call, free, make, tagore_status};
 use crate::vectors::{returned, tagore_vectors};
@@ -108,15 +108,19 @@ pub(crate) fn metric_of(given: tagore_metric) -> Result<Metric> {
 /// shrink while a handle uses it.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_index_open(
-    file: *const c_char,
+    file: Input<'_, c_char>,
     out: Option<&mut MaybeUninit<*mut tagore_index>>,
 ) -> tagore_status {
-    make(out, || Ok(tagore_index::opened(Index::open(path(file, "file")?)?)))
+    make(out, || {
+        let file = path(file, "file")?;
+        // SAFETY: by the header, the file does not change while a handle uses it.
+        Ok(tagore_index::opened(unsafe { Index::map(file) }?))
+    })
 }
 
 /// Writes an index to a file, which appears when it is complete.
 #[unsafe(no_mangle)]
-pub extern "C" fn tagore_index_save(index: Option<&tagore_index>, file: *const c_char) -> tagore_status {
+pub extern "C" fn tagore_index_save(index: Option<&tagore_index>, file: Input<'_, c_char>) -> tagore_status {
     call(|| {
         check_room(0)?;
         Ok(required(index, "index")?.index.save(path(file, "file")?)?)
@@ -127,7 +131,7 @@ pub extern "C" fn tagore_index_save(index: Option<&tagore_index>, file: *const c
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_index_get_info(
     index: Option<&tagore_index>,
-    info: *mut tagore_index_info,
+    info: Output<'_, tagore_index_info>,
 ) -> tagore_status {
     call(|| {
         let index = &required(index, "index")?.index;
@@ -217,7 +221,8 @@ impl RowSink for Sink {
     }
 
     fn row(&mut self, node: u32, neighbors: &[u32]) -> std::result::Result<(), StoreError> {
-        // SAFETY: as above.
+        // SAFETY: the header says what the callback may do, and the neighbours live through the
+        // call.
         returned(unsafe { (self.row)(self.context.0, node, neighbors.as_ptr(), neighbors.len()) })
     }
 }
@@ -227,8 +232,8 @@ impl RowSink for Sink {
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_index_write_rows(
     index: Option<&tagore_index>,
-    sink: *const tagore_row_sink,
-    progress: *const tagore_progress,
+    sink: Input<'_, tagore_row_sink>,
+    progress: Input<'_, tagore_progress>,
 ) -> tagore_status {
     call(|| {
         let index = &required(index, "index")?.index;
@@ -242,7 +247,7 @@ pub extern "C" fn tagore_index_write_rows(
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_index_verify(
     index: Option<&tagore_index>,
-    progress: *const tagore_progress,
+    progress: Input<'_, tagore_progress>,
 ) -> tagore_status {
     call(|| Ok(required(index, "index")?.index.verify(&watched(progress)?)?))
 }
@@ -255,8 +260,8 @@ pub extern "C" fn tagore_index_verify(
 pub extern "C" fn tagore_index_report(
     index: Option<&tagore_index>,
     vectors: Option<&tagore_vectors>,
-    device: *const c_char,
-    progress: *const tagore_progress,
+    device: Input<'_, c_char>,
+    progress: Input<'_, tagore_progress>,
     out: Option<&mut MaybeUninit<*mut c_char>>,
 ) -> tagore_status {
     make_text(out, || {

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use tagore::{KnnGraph, check_room};
 
 use crate::index::{metric_of, tagore_metric};
-use crate::pointers::{path, required};
+use crate::pointers::{Input, path, required};
 use crate::progress::{tagore_progress, watched};
 use crate::status::{Failure, Result, call, free, make, tagore_status};
 use crate::vectors::tagore_vectors;
@@ -18,10 +18,10 @@ pub struct tagore_knn_graph(pub(crate) KnnGraph);
 /// Reads a graph of `vectors` that tagore_knn_graph_save or `tagore knn` wrote.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_knn_graph_open(
-    file: *const c_char,
+    file: Input<'_, c_char>,
     vectors: Option<&tagore_vectors>,
     metric: tagore_metric,
-    progress: *const tagore_progress,
+    progress: Input<'_, tagore_progress>,
     out: Option<&mut MaybeUninit<*mut tagore_knn_graph>>,
 ) -> tagore_status {
     make(out, || {
@@ -35,7 +35,7 @@ pub extern "C" fn tagore_knn_graph_open(
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_knn_graph_save(
     graph: Option<&tagore_knn_graph>,
-    file: *const c_char,
+    file: Input<'_, c_char>,
 ) -> tagore_status {
     call(|| {
         check_room(0)?;

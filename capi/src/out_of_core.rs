@@ -6,7 +6,7 @@ use tagore::outofcore::{Limits, OutOfCore, unfinished};
 use tagore::{Vectors, with_suffix};
 
 use crate::builder::tagore_builder;
-use crate::pointers::{path, read_if, required, structs};
+use crate::pointers::{Input, path, read_if, required, structs};
 use crate::progress::tagore_progress;
 use crate::status::{call, tagore_status};
 use crate::vectors::tagore_vectors;
@@ -40,9 +40,9 @@ structs!(tagore_limits);
 pub extern "C" fn tagore_builder_build_file(
     builder: Option<&tagore_builder>,
     vectors: Option<&tagore_vectors>,
-    file: *const c_char,
-    limits: *const tagore_limits,
-    progress: *const tagore_progress,
+    file: Input<'_, c_char>,
+    limits: Input<'_, tagore_limits>,
+    progress: Input<'_, tagore_progress>,
 ) -> tagore_status {
     call(|| {
         let builder = required(builder, "builder")?.with(progress)?;
@@ -55,7 +55,10 @@ pub extern "C" fn tagore_builder_build_file(
         });
         let resume = options.is_some_and(|options| options.resume != 0);
         let work = match options {
-            Some(options) if !options.work_folder.is_null() => path(options.work_folder, "work_folder")?,
+            Some(options) if !options.work_folder.is_null() => {
+                // SAFETY: by the header, a text that does not change during the call.
+                path(unsafe { Input::new(options.work_folder) }, "work_folder")?
+            }
             _ => with_suffix(&file, ".work"),
         };
         let build = match OutOfCore::within(&builder, base, &given)? {

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use tagore::{Progress, Update, check_room, start_threads};
 
-use crate::pointers::{Context, read_if, structs};
+use crate::pointers::{Context, Input, read_if, structs};
 use crate::status::Result;
 
 /// The progress of one stage, and of the work that it belongs to.
@@ -48,7 +48,7 @@ const STAGE: usize = 64;
 
 /// Begins long work: its threads are started, if they are not. Returns the library's handle for a
 /// callback.
-pub(crate) fn watched(given: *const tagore_progress) -> Result<Progress> {
+pub(crate) fn watched(given: Input<'_, tagore_progress>) -> Result<Progress> {
     start_threads(None)?;
     check_room(0)?;
     let Some(tagore_progress { watch: Some(watch), context, .. }) = read_if(given)? else {

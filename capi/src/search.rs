@@ -8,7 +8,9 @@ use tagore::{Compression, Device, DeviceMemory, DeviceResults, ExactSearch, Sear
 
 use crate::id_set::tagore_id_set;
 use crate::index::{metric_of, tagore_index, tagore_metric};
-use crate::pointers::{Context, Struct, handle, read, read_if, required, slots, structs, text_if, values};
+use crate::pointers::{
+    Context, Input, Struct, handle, read, read_if, required, slots, structs, text_if, values,
+};
 use crate::progress::{tagore_progress, watched};
 use crate::status::{Failure, Result, call, free, make, tagore_status};
 use crate::vectors::{device_of, lent, tagore_matrix, tagore_memory, tagore_vectors};
@@ -130,31 +132,36 @@ pub(crate) struct HostRoom<'a> {
     short_queries: &'a mut [MaybeUninit<usize>],
 }
 
-impl Room<'_> {
+impl<'a> Room<'a> {
     /// Room for `k` rows for each of `queries` queries.
-    pub(crate) fn of(results: *const tagore_results, queries: usize, k: usize) -> Result<Self> {
+    pub(crate) fn of(results: Input<'a, tagore_results>, queries: usize, k: usize) -> Result<Self> {
         let results = read(results)?;
         let found = results.slots;
         let Some(needed) = queries.checked_mul(k).filter(|&needed| needed <= found) else {
             return Err(Failure::argument("slots", found, format_args!("at least {queries} x {k}")));
         };
         match device_of(results.memory, results.device)? {
-            Some(device) => DeviceRoom::of(&results, device, needed).map(Self::Device),
-            None => HostRoom::of(&results, needed).map(Self::Host),
+            // SAFETY: by the header, the arrays have the slots, which only this call uses, and the
+            // stream is one of the device.
+            Some(device) => unsafe { DeviceRoom::of(&results, device, needed) }.map(Self::Device),
+            // SAFETY: by the header, the arrays have the slots, which only this call uses.
+            None => unsafe { HostRoom::of(&results, needed) }.map(Self::Host),
         }
     }
 }
 
 impl DeviceRoom {
-    fn of(results: &tagore_results, device: Device, needed: usize) -> Result<Self> {
+    /// # Safety
+    /// - The arrays have `needed` slots in memory of the device, which nothing else uses while the
+    ///   room exists. The stream is one of the device.
+    unsafe fn of(results: &tagore_results, device: Device, needed: usize) -> Result<Self> {
         let &tagore_results { ids, distances, stream, .. } = results;
         if ids.is_null() {
             return Err(Failure::null("ids"));
         }
         let unwanted = if distances.is_null() { Some(DeviceMemory::new(device, needed)?) } else { None };
         let distances = unwanted.as_ref().map_or(distances.addr() as u64, DeviceMemory::address);
-        // SAFETY: the caller's arrays have as many slots, and the caller names a stream of the
-        // device.
+        // SAFETY: the caller's promise, or memory of its own.
         let results =
             unsafe { DeviceResults::new(ids.addr() as u64, distances, device).stream(stream.addr() as u64) };
         Ok(Self { results, _unwanted: unwanted })
@@ -162,12 +169,19 @@ impl DeviceRoom {
 }
 
 impl HostRoom<'_> {
-    fn of(results: &tagore_results, needed: usize) -> Result<Self> {
+    /// # Safety
+    /// - Arrays that are not null have `needed` slots, and `short_queries` one, which nothing else
+    ///   uses while the room exists.
+    unsafe fn of(results: &tagore_results, needed: usize) -> Result<Self> {
         let &tagore_results { ids, distances, short_queries, .. } = results;
-        let ids = slots(ids, needed, "ids")?;
-        let distances = if distances.is_null() { None } else { Some(slots(distances, needed, "distances")?) };
-        let short_queries = slots(short_queries, usize::from(!short_queries.is_null()), "short_queries")?;
-        Ok(Self { ids, distances, short_queries })
+        let counts = usize::from(!short_queries.is_null());
+        // SAFETY: the caller's promise.
+        unsafe {
+            let ids = slots(ids, needed, "ids")?;
+            let distances =
+                if distances.is_null() { None } else { Some(slots(distances, needed, "distances")?) };
+            Ok(Self { ids, distances, short_queries: slots(short_queries, counts, "short_queries")? })
+        }
     }
 
     /// Writes the number of queries that found too few rows, if it is wanted.
@@ -188,27 +202,39 @@ impl HostRoom<'_> {
     }
 }
 
-/// The devices that a text names, if it is there.
-fn devices(names: *const c_char, default: Device) -> Result<Vec<Device>> {
+/// The devices that the field of a struct names, if it is there.
+///
+/// # Safety
+/// - The field is null, or a text that does not change during the call.
+unsafe fn devices(names: *const c_char, default: Device) -> Result<Vec<Device>> {
+    // SAFETY: the caller's promise.
+    let names = unsafe { Input::new(names) };
     Ok(text_if(names, "device")?.map_or(Ok(vec![default]), Device::list)?)
 }
 
 /// The queries of a call, where they lie.
-fn lent_queries(matrix: *const tagore_matrix) -> Result<Vectors> {
-    lent(matrix, (None, Context(ptr::null_mut())))
+fn lent_queries(matrix: Input<'_, tagore_matrix>) -> Result<Vectors> {
+    // SAFETY: by the header, the rows do not change during the call, which ends the queries.
+    unsafe { lent(matrix, (None, Context(ptr::null_mut()))) }
 }
 
 impl tagore_search_options {
     /// The library's options.
-    fn search(&self) -> Result<Search<'_>> {
+    ///
+    /// # Safety
+    /// - The fields are those of the caller: null, or valid while this value exists.
+    unsafe fn search(&self) -> Result<Search<'_>> {
         let mut search = Search::new(self.k);
         if self.beam > 0 {
             search = search.beam(self.beam);
         }
-        if let [radius] = values(self.radius, usize::from(!self.radius.is_null()), "radius")? {
+        let radii = usize::from(!self.radius.is_null());
+        // SAFETY: the caller's promise.
+        if let [radius] = unsafe { values(self.radius, radii, "radius") }? {
             search = search.radius(*radius);
         }
-        if let Some(tagore_id_set(ids)) = handle(self.among) {
+        // SAFETY: the caller's promise.
+        if let Some(tagore_id_set(ids)) = unsafe { handle(self.among) } {
             search = search.among(ids);
         }
         Ok(search)
@@ -221,8 +247,8 @@ impl tagore_search_options {
 pub extern "C" fn tagore_searcher_create(
     index: Option<&tagore_index>,
     vectors: Option<&tagore_vectors>,
-    options: *const tagore_searcher_options,
-    progress: *const tagore_progress,
+    options: Input<'_, tagore_searcher_options>,
+    progress: Input<'_, tagore_progress>,
     out: Option<&mut MaybeUninit<*mut tagore_searcher>>,
 ) -> tagore_status {
     make(out, || {
@@ -242,11 +268,14 @@ pub extern "C" fn tagore_searcher_create(
             if rerank > 0 {
                 searcher = searcher.rerank(rerank);
             }
+            // SAFETY: by the header, null or a text that does not change during the call.
+            let walked = unsafe { Input::new(walked) };
             let codes = text_if(walked, "vectors")?.map(Compression::named).transpose()?;
             if let Some(codes) = codes.flatten() {
                 searcher = searcher.compressed(codes)?;
             }
-            searcher = searcher.devices(&devices(name, Device::Cpu)?)?;
+            // SAFETY: by the header, null or a text that does not change during the call.
+            searcher = searcher.devices(&unsafe { devices(name, Device::Cpu) }?)?;
         }
         Ok(tagore_searcher(searcher))
     })
@@ -257,22 +286,24 @@ pub extern "C" fn tagore_searcher_create(
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_search(
     searcher: Option<&tagore_searcher>,
-    queries: *const tagore_matrix,
-    options: *const tagore_search_options,
-    progress: *const tagore_progress,
-    results: *const tagore_results,
+    queries: Input<'_, tagore_matrix>,
+    options: Input<'_, tagore_search_options>,
+    progress: Input<'_, tagore_progress>,
+    results: Input<'_, tagore_results>,
 ) -> tagore_status {
     call(|| {
         let tagore_searcher(searcher) = required(searcher, "searcher")?;
         let (queries, options) = (lent_queries(queries)?, read(options)?);
         let progress = watched(progress)?;
+        // SAFETY: by the header, radius and set are null, or valid during the call.
+        let search = unsafe { options.search() }?;
         let mut room = match Room::of(results, queries.len(), options.k)? {
             Room::Host(room) => room,
             Room::Device(room) => {
-                return Ok(searcher.search_into(&queries, options.search()?, &room.results, &progress)?);
+                return Ok(searcher.search_into(&queries, search, &room.results, &progress)?);
             }
         };
-        let found = searcher.search(&queries, options.search()?, &progress)?;
+        let found = searcher.search(&queries, search, &progress)?;
         for query in 0..queries.len() {
             let pairs = found.ids(query).iter().zip(found.distances(query));
             room.fill(query * options.k, options.k, pairs.map(|(&id, &distance)| (id, distance)));
@@ -289,16 +320,18 @@ pub extern "C" fn tagore_search_one(
     searcher: Option<&tagore_searcher>,
     query: *const f32,
     dim: usize,
-    options: *const tagore_search_options,
-    results: *const tagore_results,
+    options: Input<'_, tagore_search_options>,
+    results: Input<'_, tagore_results>,
 ) -> tagore_status {
     call(|| {
         let tagore_searcher(searcher) = required(searcher, "searcher")?;
-        let (query, options) = (values(query, dim, "query")?, read(options)?);
+        // SAFETY: by the header, `dim` components that do not change during the call.
+        let (query, options) = (unsafe { values(query, dim, "query") }?, read(options)?);
         let Room::Host(mut room) = Room::of(results, 1, options.k)? else {
             return Err(Failure::argument("memory", "TAGORE_CUDA", "TAGORE_HOST: call tagore_search"));
         };
-        let found = searcher.search_one(query, options.search()?)?;
+        // SAFETY: by the header, radius and set are null, or valid during the call.
+        let found = searcher.search_one(query, unsafe { options.search() }?)?;
         room.fill(0, options.k, found.iter().map(|found| (found.id, found.distance)));
         room.count(usize::from(found.len() < options.k));
         Ok(())
@@ -309,10 +342,10 @@ pub extern "C" fn tagore_search_one(
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_exact_search(
     vectors: Option<&tagore_vectors>,
-    queries: *const tagore_matrix,
-    options: *const tagore_exact_options,
-    progress: *const tagore_progress,
-    results: *const tagore_results,
+    queries: Input<'_, tagore_matrix>,
+    options: Input<'_, tagore_exact_options>,
+    progress: Input<'_, tagore_progress>,
+    results: Input<'_, tagore_results>,
 ) -> tagore_status {
     call(|| {
         let tagore_vectors(base) = required(vectors, "vectors")?;
@@ -320,7 +353,8 @@ pub extern "C" fn tagore_exact_search(
         let tagore_exact_options { k, device_memory, .. } = options;
         let room = Room::of(results, queries.len(), k)?;
         let mut search = ExactSearch::new(k).metric(metric_of(options.metric)?).progress(watched(progress)?);
-        search = search.devices(&devices(options.device, Device::Auto)?);
+        // SAFETY: by the header, null or a text that does not change during the call.
+        search = search.devices(&unsafe { devices(options.device, Device::Auto) }?);
         if device_memory > 0 {
             search = search.device_memory(device_memory);
         }

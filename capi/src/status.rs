@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(last(), "a defect of the library: list 3 of 2");
         let mut out = MaybeUninit::new(ptr::dangling_mut());
         assert_eq!(make::<u8>(Some(&mut out), || panic!("no memory")), TAGORE_ERROR_INTERNAL);
-        // SAFETY: it was set above.
+        // SAFETY: it was made of a pointer, and `make` writes null.
         assert!(unsafe { out.assume_init() }.is_null() && last().ends_with("no memory"));
     }
 

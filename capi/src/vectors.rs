@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use half::{bf16, f16};
 use tagore::{Bits, Component, Device, DeviceRows, ElementType, Format, Source, StoreError, Vectors};
 
-use crate::pointers::{Context, path, read, required, structs, text_if, values, write};
+use crate::pointers::{Context, Input, Output, check, path, read, required, structs, text_if, write};
 use crate::progress::{tagore_progress, watched};
 use crate::status::{Failure, Result, call, free, make, tagore_status};
 
@@ -197,9 +197,10 @@ struct Release {
     is_taken: Arc<AtomicBool>,
 }
 
-// SAFETY: the values are read only, and the header lets any thread read and release them.
+// SAFETY: the header lets any thread read the values and call `release`.
 unsafe impl<T: Send + Sync> Send for Lent<T> {}
-// SAFETY: as above.
+// SAFETY: a shared `Lent` only reads the values, which by the header do not change until the
+// release.
 unsafe impl<T: Send + Sync> Sync for Lent<T> {}
 
 impl<T> AsRef<[T]> for Lent<T> {
@@ -219,15 +220,21 @@ impl Drop for Release {
 }
 
 /// The rows of the caller, which `release` ends. A failure takes nothing.
-pub(crate) fn lent(
-    matrix: *const tagore_matrix,
+///
+/// # Safety
+/// - The rows exist and do not change until the vectors and their clones are dropped, which calls
+///   `release`. A stream is one of the device that holds the rows.
+pub(crate) unsafe fn lent(
+    matrix: Input<'_, tagore_matrix>,
     (release, context): (tagore_release, Context),
 ) -> Result<Vectors> {
     let matrix = read(matrix)?;
     if let Some(device) = device_of(matrix.memory, matrix.device)? {
-        return lent_there(&matrix, device, (release, context));
+        // SAFETY: the caller's promise.
+        return unsafe { lent_there(&matrix, device, (release, context)) };
     }
-    with_component!(element_of(matrix.element)?, T => lent_as::<T>(&matrix, (release, context)))
+    // SAFETY: the caller's promise.
+    with_component!(element_of(matrix.element)?, T => unsafe { lent_as::<T>(&matrix, (release, context)) })
 }
 
 /// Values per row: components, or bytes of bits.
@@ -235,7 +242,9 @@ fn row_values<T: Component>(dim: usize) -> usize {
     T::TYPE.row_bytes(dim) / size_of::<T>()
 }
 
-fn lent_as<T: Component>(
+/// # Safety
+/// - As of [`lent`].
+unsafe fn lent_as<T: Component>(
     matrix: &tagore_matrix,
     (release, context): (tagore_release, Context),
 ) -> Result<Vectors> {
@@ -247,7 +256,8 @@ fn lent_as<T: Component>(
     let gaps = rows.saturating_sub(1).checked_mul(stride).ok_or_else(too_many)?;
     let len = if rows == 0 { 0 } else { gaps.checked_add(row).ok_or_else(too_many)? };
     let is_taken = Arc::new(AtomicBool::new(false));
-    let values = values(data.cast::<T>(), len, "data")?.as_ptr();
+    let values = data.cast::<T>();
+    check(values, len, "data")?;
     let release = Release { release, context, is_taken: Arc::clone(&is_taken) };
     let vectors = Vectors::from_strided(Lent { values, len, _release: release }, (rows, dim), stride)?;
     is_taken.store(true, Ordering::Release);
@@ -255,7 +265,10 @@ fn lent_as<T: Component>(
 }
 
 /// The rows of the caller in the memory of a device.
-fn lent_there(
+///
+/// # Safety
+/// - As of [`lent`].
+unsafe fn lent_there(
     matrix: &tagore_matrix,
     device: Device,
     (release, context): (tagore_release, Context),
@@ -267,7 +280,8 @@ fn lent_there(
     let lent = lent.stride(stride.saturating_mul(element.size()));
     let is_taken = Arc::new(AtomicBool::new(false));
     let owner = Release { release, context, is_taken: Arc::clone(&is_taken) };
-    // SAFETY: the caller keeps the vectors until the release, and names a stream of the device.
+    // SAFETY: the caller's promise: it keeps the rows until the release, and names a stream of the
+    // device.
     let vectors = unsafe { Vectors::from_device(lent, owner) }?;
     is_taken.store(true, Ordering::Release);
     Ok(vectors)
@@ -280,12 +294,16 @@ fn lent_there(
 /// and does not call `release`.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_vectors_from_memory(
-    matrix: *const tagore_matrix,
+    matrix: Input<'_, tagore_matrix>,
     release: tagore_release,
     context: *mut c_void,
     out: Option<&mut MaybeUninit<*mut tagore_vectors>>,
 ) -> tagore_status {
-    make(out, || Ok(tagore_vectors(Arc::new(lent(matrix, (release, Context(context)))?))))
+    make(out, || {
+        // SAFETY: by the header, the rows stay as they are until the release.
+        let vectors = unsafe { lent(matrix, (release, Context(context))) }?;
+        Ok(tagore_vectors(Arc::new(vectors)))
+    })
 }
 
 /// A failure that a callback reported.
@@ -333,8 +351,8 @@ impl<T: Component> Source for Store<T> {
 /// Reads a data set by callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_vectors_from_source(
-    source: *const tagore_source,
-    progress: *const tagore_progress,
+    source: Input<'_, tagore_source>,
+    progress: Input<'_, tagore_progress>,
     out: Option<&mut MaybeUninit<*mut tagore_vectors>>,
 ) -> tagore_status {
     make(out, || {
@@ -345,7 +363,9 @@ pub extern "C" fn tagore_vectors_from_source(
             if source.spool_folder.is_null() {
                 Vectors::from_source(&mut store, &progress)?
             } else {
-                Vectors::spooled(&mut store, &path(source.spool_folder, "spool_folder")?, &progress)?
+                // SAFETY: by the header, a text that does not change during the call.
+                let folder = unsafe { Input::new(source.spool_folder) };
+                Vectors::spooled(&mut store, &path(folder, "spool_folder")?, &progress)?
             }
         });
         Ok(tagore_vectors(Arc::new(vectors)))
@@ -353,7 +373,7 @@ pub extern "C" fn tagore_vectors_from_source(
 }
 
 /// The format that a text names, if it is there.
-pub(crate) fn format_of(name: *const c_char) -> Result<Option<Format>> {
+pub(crate) fn format_of(name: Input<'_, c_char>) -> Result<Option<Format>> {
     Ok(text_if(name, "format")?.map(str::parse).transpose()?)
 }
 
@@ -362,15 +382,18 @@ pub(crate) fn format_of(name: *const c_char) -> Result<Option<Format>> {
 /// uses it.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_vectors_open(
-    file: *const c_char,
-    format: *const c_char,
+    file: Input<'_, c_char>,
+    format: Input<'_, c_char>,
     out: Option<&mut MaybeUninit<*mut tagore_vectors>>,
 ) -> tagore_status {
     make(out, || {
         let (file, format) = (path(file, "file")?, format_of(format)?);
-        let vectors = match format {
-            Some(format) => Vectors::open_as(file, format)?,
-            None => Vectors::open(file)?,
+        // SAFETY: by the header, the file does not change while a handle uses it.
+        let vectors = unsafe {
+            match format {
+                Some(format) => Vectors::map_as(file, format)?,
+                None => Vectors::map(file)?,
+            }
         };
         Ok(tagore_vectors(Arc::new(vectors)))
     })
@@ -381,9 +404,9 @@ pub extern "C" fn tagore_vectors_open(
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_vectors_save(
     vectors: Option<&tagore_vectors>,
-    file: *const c_char,
-    format: *const c_char,
-    progress: *const tagore_progress,
+    file: Input<'_, c_char>,
+    format: Input<'_, c_char>,
+    progress: Input<'_, tagore_progress>,
 ) -> tagore_status {
     call(|| {
         let tagore_vectors(vectors) = required(vectors, "vectors")?;
@@ -398,7 +421,7 @@ pub extern "C" fn tagore_vectors_save(
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_vectors_matrix(
     vectors: Option<&tagore_vectors>,
-    matrix: *mut tagore_matrix,
+    matrix: Output<'_, tagore_matrix>,
 ) -> tagore_status {
     call(|| {
         let tagore_vectors(vectors) = required(vectors, "vectors")?;

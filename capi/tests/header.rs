@@ -10,7 +10,7 @@ fn the_header_is_that_of_the_sources() {
     let bindings = cbindgen::Builder::new().with_crate(root).with_config(config).generate().unwrap();
     let mut made = Vec::new();
     bindings.write(&mut made);
-    let (made, file) = (String::from_utf8(made).unwrap(), root.join("tagore.h"));
+    let (made, file) = (with_plain_pointers(&String::from_utf8(made).unwrap()), root.join("tagore.h"));
     if std::env::var_os("TAGORE_WRITE_API").is_some() {
         fs::write(&file, &made).unwrap();
     }
@@ -21,4 +21,22 @@ fn the_header_is_that_of_the_sources() {
         "tagore.h differs from the sources, first at {differs:?}; if that is intended, run TAGORE_WRITE_API=1 cargo \
          test -p tagore-capi, and note it in CHANGELOG.md"
     );
+}
+
+/// The header with plain pointers in place of `Input` and `Output`, which hold one each and of
+/// which cbindgen makes a type per target: `typedef const char *Input_c_char;`, after a comment.
+fn with_plain_pointers(made: &str) -> String {
+    let mut header = made.to_owned();
+    for line in made.lines().filter(|line| line.starts_with("typedef ")) {
+        let Some((target, name)) = line["typedef ".len()..].trim_end_matches(';').rsplit_once('*') else {
+            continue;
+        };
+        if name.starts_with("Input_") || name.starts_with("Output_") {
+            let end = header.find(line).unwrap();
+            let comment = header[..end].rfind("/**").unwrap();
+            header.replace_range(comment..end + line.len() + "\n\n".len(), "");
+            header = header.replace(&format!("{name} "), &format!("{target}*"));
+        }
+    }
+    header
 }

@@ -9,7 +9,7 @@ use tagore::{Format, GroundTruth, Index, IndexFormat, Progress, Vectors};
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::metric::MetricName;
-use crate::options::{is_text, open, text_file, with_flag};
+use crate::options::{is_text, open, open_index, text_file, with_flag};
 use crate::spool;
 
 /// A file of any kind, with the base and the metric of an index of another system.
@@ -108,7 +108,7 @@ impl Input {
     }
 
     fn native(&self) -> Result<Index> {
-        let index = Index::open(&self.file)?;
+        let index = open_index(&self.file)?;
         let (element, expected) = (index.fingerprint().element, index.metric());
         match &self.metric {
             Some(metric) if metric.of(element)? != expected => {

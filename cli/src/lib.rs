@@ -196,7 +196,8 @@ fn refuse_small_stacks() {
     const NAME: &str = "RUST_MIN_STACK";
     let size = std::env::var(NAME).ok().and_then(|size| size.parse::<usize>().ok());
     if size.is_some_and(|size| size < tagore::THREAD_STACK) {
-        // SAFETY: as above.
+        // SAFETY: the process belongs to the command, and no other thread of it uses the
+        // environment yet.
         unsafe { std::env::remove_var(NAME) };
     }
 }

@@ -10,8 +10,8 @@ use std::time::Instant;
 use serde_json::json;
 use tagore::gpu::KernelTime;
 use tagore::{
-    CellSettings, DEFAULT_KNN, Descent, DescentStats, Device, ElementType, Format, Iterations, KnnGraph,
-    Metric, Progress, PruneStats, RecallSample, Start, Vectors, peak_host_bytes,
+    CellSettings, DEFAULT_KNN, Descent, DescentStats, Device, ElementType, Format, Index, Iterations,
+    KnnGraph, Metric, Progress, PruneStats, RecallSample, Start, Vectors, peak_host_bytes,
 };
 
 use crate::error::{Error, Result};
@@ -78,7 +78,16 @@ pub(crate) fn open(path: &Path, format: Option<Format>) -> Result<Vectors> {
         (None, Err(error)) => return Err(unknown_format(path, error)),
     };
     spool::fill(path)?;
-    Vectors::open_as(path, format).map_err(|error| if is_text(path) { text_file(path) } else { error.into() })
+    // SAFETY: the command's page says that no one changes a file that it reads. A file that was cut
+    // short ends it with an error (`signals.rs`), as does one whose change makes work panic.
+    let opened = unsafe { Vectors::map_as(path, format) };
+    opened.map_err(|error| if is_text(path) { text_file(path) } else { error.into() })
+}
+
+/// Opens an index file.
+pub(crate) fn open_index(path: &Path) -> tagore::Result<Index> {
+    // SAFETY: the command's page says that no one changes a file that it reads.
+    unsafe { Index::map(path) }
 }
 
 /// The error of a file whose extension names no format.

@@ -9,7 +9,7 @@ use tagore::{GroundTruth, Index, Search, Searcher, Vectors, prepare_search};
 
 use crate::error::Result;
 use crate::files::{Files, Kind};
-use crate::options::{BaseAndQueries, Devices};
+use crate::options::{BaseAndQueries, Devices, open_index};
 use crate::output::{Output, STANDARD, grouped};
 use crate::results::TextFormat;
 use crate::walked::Walked;
@@ -40,7 +40,7 @@ impl Searched {
     }
 
     pub(crate) fn open(&self) -> Result<(Index, Vectors, Vectors)> {
-        let index = Index::open(&self.index)?;
+        let index = open_index(&self.index)?;
         let (base, queries) = self.data.open()?;
         Ok((index, base, queries))
     }

@@ -66,7 +66,7 @@ fn damage(s: &Session) {
     write("nan.fbin", &nan);
     write("what.xyz", &base);
     Synth::new(500, 9, 1).unwrap().queries(20).save(s.path("dim9.fbin")).unwrap();
-    let mut other: Vec<f32> = Vectors::open(s.path("base.fbin")).unwrap().row(0).to_vec();
+    let mut other: Vec<f32> = Vectors::open(s.path("base.fbin")).unwrap().row_to_f32(0).unwrap().to_vec();
     other.resize(500 * 8, 1.0);
     Vectors::from_f32(other, 8).unwrap().save(s.path("other.fbin")).unwrap();
     let index = std::fs::read(s.path("index.tagore")).unwrap();

@@ -16,7 +16,11 @@ fn writes(s: &Session, arguments: &str, synth: &Synth) {
     let found = Vectors::open(s.path("rows.fbin")).unwrap();
     assert_eq!((found.len(), found.dim()), (expected.len(), 5), "{arguments}");
     for row in 0..found.len() {
-        assert_eq!(found.row(row), expected.row(row), "{arguments}, row {row}");
+        assert_eq!(
+            found.row_to_f32(row).unwrap(),
+            expected.row_to_f32(row).unwrap(),
+            "{arguments}, row {row}"
+        );
     }
     assert_eq!(line["event"], "synth", "{line}");
     assert_eq!((&line["n"], &line["dim"], &line["seed"]), (&found.len().into(), &5.into(), &4.into()));
@@ -116,7 +120,10 @@ fn every_type_is_written_and_searched() {
         let expected = Synth::new(3000, 16, 2).unwrap().element_type(element).base();
         let found = Vectors::open(s.path(&base)).unwrap();
         assert_eq!((found.len(), found.dim(), found.element_type()), (3000, 16, element));
-        assert!((0..3000).all(|row| found.row(row) == expected.row(row)), "{name}");
+        assert!(
+            (0..3000).all(|row| found.row_to_f32(row).unwrap() == expected.row_to_f32(row).unwrap()),
+            "{name}"
+        );
         s.succeeds(&format!("synth -o {queries} {data} --queries 100"));
         s.succeeds(&format!(
             "groundtruth --base {base} --queries {queries} -o truth.ivecs -k 10 --device cpu"
@@ -133,7 +140,9 @@ fn every_type_is_written_and_searched() {
     // Whole numbers as floats, as byte vectors often come.
     s.succeeds("synth -o floats.fbin --n 50 --dim 4 --type u8");
     let floats = Vectors::open(s.path("floats.fbin")).unwrap();
-    assert!((0..50).all(|row| floats.row(row).iter().all(|x| x.fract() == 0.0 && (0.0..=255.0).contains(x))));
+    assert!((0..50).all(|row| {
+        floats.row_to_f32(row).unwrap().iter().all(|x| x.fract() == 0.0 && (0.0..=255.0).contains(x))
+    }));
     let fails = |arguments: &str, word: &str| {
         s.fails(2, &format!("synth --n 50 --dim 4 {arguments}"), &["--format: found", word]);
     };

@@ -18,7 +18,7 @@ use crate::{SEEDS, integers};
 
 /// Looks up four `ids` per thread, the first and the third from place `least` on; counts how often
 /// each place is found.
-#[kernel(block = 32..=128, shared = 4 * (table_words(len) + len))]
+#[kernel(unsafe, block = 32..=128, shared = 4 * (table_words(len) + len))]
 unsafe fn look_up(list: Global<u32>, len: u32, ids: Global<u32>, least: u32, counts: GlobalMut<u32>) {
     let (thread, threads) = (thread_idx_x(), block_dim_x());
     let table: Shared<u32> = shared::dynamic(0);

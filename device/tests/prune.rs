@@ -42,7 +42,7 @@ impl Rule for Weighted {
 }
 
 rule_kernels! {
-    Weighted: weighted_f32 weighted_f16 weighted_u8 weighted_i8;
+    unsafe Weighted: weighted_f32 weighted_f16 weighted_u8 weighted_i8;
 }
 
 /// A base with the distances between its rows.

@@ -33,7 +33,7 @@ struct SortAndMerge {
 }
 
 /// Sorts keys and merges them into a list.
-#[kernel(block = 32..=256, shared = 8 * (2 * p.len + p.k))]
+#[kernel(unsafe, block = 32..=256, shared = 8 * (2 * p.len + p.k))]
 unsafe fn sort_and_merge(p: SortAndMerge) {
     let here: Shared<Key> = shared::dynamic(0);
     let spare = here.offset(p.len as usize);

@@ -224,7 +224,7 @@ impl Builder {
     /// let deleted = IdSet::from_ids(1000, [3, 17])?;
     /// let index = Builder::new(Strategy::cagra()).among(deleted.complement()).build(&base)?;
     /// let searcher = Searcher::new(index, base.clone(), &Progress::silent())?;
-    /// let found = searcher.search_one(&base.row(3), Search::new(10))?;
+    /// let found = searcher.search_one(&base.row_to_f32(3)?, Search::new(10))?;
     /// assert!(found.iter().all(|neighbor| !deleted.contains(neighbor.id)));
     /// # Ok::<(), tagore::Error>(())
     /// ```

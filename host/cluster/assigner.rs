@@ -238,12 +238,12 @@ mod tests {
         let progress = Progress::silent();
         let stage = progress.stage("test", 0);
         let mut centres = Centres::none(vectors.dim());
-        (0..vectors.len()).step_by(every).for_each(|row| centres.push(&vectors.row(row)));
+        (0..vectors.len()).step_by(every).for_each(|row| centres.push(&vectors.host_row(row)));
         [None, Some(Gpu::emulated(2))].map(|gpu| {
             let rounding = RowRounding::of(vectors).unwrap();
             let room = AssignerRoom { piece, centres: centres.count() };
             let mut assigner = Assigner::new(gpu, &rounding, room).unwrap();
-            let write = |row: usize, out: &mut [f32]| out.copy_from_slice(&vectors.row(row));
+            let write = |row: usize, out: &mut [f32]| out.copy_from_slice(&vectors.host_row(row));
             assigner.with(&centres).unwrap().two(vectors.len(), write, &stage).unwrap()
         })
     }

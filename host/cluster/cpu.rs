@@ -26,7 +26,7 @@ pub(crate) fn nearest_two(
     // The row at position `index` of the sample.
     let sample =
         |index: u32| drawn(Draws::new(seed, Stage::Cells, 0, index.into()), index, count as u32, n as u32);
-    let copy = |row: usize, out: &mut [f32]| out.copy_from_slice(&vectors.row(row));
+    let copy = |row: usize, out: &mut [f32]| out.copy_from_slice(&vectors.host_row(row));
     let sampled = |index, out: &mut [f32]| copy(sample(index as u32) as usize, out);
     let nearest = |centres: &Centres| centres.nearest_two(count, sampled, &stage);
     let centres = Centres::find(vectors, clusters, CentreSample { count, row_of: sample }, seed, nearest)?;
@@ -61,7 +61,7 @@ impl Centres {
         let mut centres = Self::none(vectors.dim());
         for cluster in 0..clusters as u32 {
             let first = drawn(draws(1, cluster), cluster, clusters as u32, count as u32);
-            centres.push(&vectors.row(row_of(first) as usize));
+            centres.push(&vectors.host_row(row_of(first) as usize));
         }
         for round in 1..=ROUNDS {
             let nearest = nearest(&centres)?;
@@ -152,13 +152,13 @@ impl Centres {
         for (&[centre, _], index) in nearest.iter().zip(0..) {
             counts[centre as usize] += 1;
             let sums = &mut sums[centre as usize * self.dim..][..self.dim];
-            let vector = vectors.row(row(index) as usize);
+            let vector = vectors.host_row(row(index) as usize);
             sums.iter_mut().zip(vector.iter()).for_each(|(sum, &x)| *sum += f64::from(x));
         }
         let centres = self.values.chunks_exact_mut(self.dim).zip(sums.chunks_exact(self.dim));
         for ((cluster, &count), (centre, sums)) in (0..).zip(&counts).zip(centres) {
             if count == 0 {
-                centre.copy_from_slice(&vectors.row(empty(cluster) as usize));
+                centre.copy_from_slice(&vectors.host_row(empty(cluster) as usize));
             } else {
                 let mean = sums.iter().map(|sum| (sum / f64::from(count)) as f32);
                 centre.iter_mut().zip(mean).for_each(|(x, mean)| *x = mean);

@@ -242,7 +242,8 @@ mod tests {
     }
 
     fn bytes(vectors: &Vectors) -> Vec<u8> {
-        let row = |row: usize| vectors.row(row).iter().map(|x| (x * 20.0 + 128.0) as u8).collect::<Vec<_>>();
+        let row =
+            |row: usize| vectors.host_row(row).iter().map(|x| (x * 20.0 + 128.0) as u8).collect::<Vec<_>>();
         (0..vectors.len()).flat_map(row).collect()
     }
 
@@ -404,7 +405,8 @@ mod tests {
     #[test]
     fn assignment_by_lists_gives_valid_cells() {
         let vectors = Synth::new(300, 20, 3).unwrap().base();
-        let values: Vec<f32> = (0..vectors.len()).flat_map(|row| vectors.row(row).into_owned()).collect();
+        let values: Vec<f32> =
+            (0..vectors.len()).flat_map(|row| vectors.host_row(row).into_owned()).collect();
         let request =
             Clustering { most: 5, lists: ListLengths { guide: 4, centre: 12 }, ..Clustering::new(20, 8) };
         run_as(&values, 20, request);
@@ -419,7 +421,8 @@ mod tests {
     #[test]
     fn every_vector_is_in_one_cell_of_each_rank() {
         let vectors = Synth::new(700, 20, 3).unwrap().base();
-        let values: Vec<f32> = (0..vectors.len()).flat_map(|row| vectors.row(row).into_owned()).collect();
+        let values: Vec<f32> =
+            (0..vectors.len()).flat_map(|row| vectors.host_row(row).into_owned()).collect();
         run(&values, 20, (9, 4));
         run(&bytes(&vectors), 20, (140, 2));
     }

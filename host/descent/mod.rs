@@ -174,7 +174,7 @@ impl Descent {
     /// has too little room for them.
     pub fn build_into(&self, base: &Vectors, results: &DeviceResults) -> Result<DescentStats> {
         let k = self.k_for(base)?;
-        results.check(base.len() * k)?;
+        results.check(base.len().saturating_mul(k))?;
         let space = Space::new(base, self.metric, &self.progress)?;
         if let Some(gpu) = self.gpu(base.len(), base.dim())?.filter(|gpu| k > 0 && results.is_on(gpu)) {
             let DeviceGraph { lists, stats, .. } = self.build_on_device(&gpu, &space, k, |_| Ok(true))?;

@@ -132,7 +132,11 @@ mod tests {
                     assert_eq!((ids.len(), on_cpu.has_nearest(1)), (k, false));
                     assert!(distances.is_sorted() && !ids.contains(&(node as u32)));
                     let whole = |row: usize| {
-                        let parts = codes.row(row).into_owned().into_iter().zip(rests.row(row).into_owned());
+                        let parts = codes
+                            .host_row(row)
+                            .into_owned()
+                            .into_iter()
+                            .zip(rests.host_row(row).into_owned());
                         parts.map(|(code, rest)| f64::from(whole(code as i8, rest as i8))).collect::<Vec<_>>()
                     };
                     let own = whole(node);

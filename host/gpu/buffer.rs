@@ -62,7 +62,8 @@ impl Borrowed {
 
     /// The bytes as a kernel writes them, as of [`view`](Self::view).
     pub(crate) fn view_mut(&mut self) -> GlobalMut<u8> {
-        // SAFETY: as above.
+        // SAFETY: the memory lives as long as the value, and `self` is borrowed exclusively.
+        // Callers of `launch` guarantee the rest.
         unsafe { GlobalMut::new(self.0.address()) }
     }
 
@@ -124,7 +125,8 @@ impl<T: Pod> Buffer<T> {
     /// The values as a kernel reads and writes them. No launch may follow with the view once the
     /// buffer is dropped.
     pub(crate) fn view_mut(&mut self) -> GlobalMut<T> {
-        // SAFETY: as above.
+        // SAFETY: the memory lives as long as the buffer, which is borrowed exclusively. Callers of
+        // `launch` guarantee the rest.
         unsafe { GlobalMut::new(self.address(0)) }
     }
 

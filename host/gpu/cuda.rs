@@ -301,7 +301,7 @@ impl Machine for CudaMachine {
             // SAFETY: callers of `launch` guarantee that memory is written before it is read, and
             // that other streams wait.
             Some(_) => unsafe { DeviceBuffer::uninitialized_async(bytes, &self.stream) },
-            // SAFETY: as above.
+            // SAFETY: callers of `launch` guarantee that memory is written before it is read.
             None => unsafe { DeviceBuffer::uninitialized(&self.device.context, bytes) },
         };
         let mut buffer = allocate();

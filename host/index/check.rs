@@ -112,8 +112,8 @@ impl Index {
     /// # Errors
     /// For the first fault, or if the work is cancelled.
     pub fn verify(&self, progress: &Progress) -> Result<()> {
-        if let Adjacency::Mapped(mapped) = &self.adjacency {
-            mapped.check(self.path.as_deref().unwrap_or(Path::new("index")), progress)?;
+        if let Adjacency::File(file) = &self.adjacency {
+            file.check(self.path.as_deref().unwrap_or(Path::new("index")), progress)?;
         }
         self.check_graph(progress)
     }
@@ -136,7 +136,7 @@ impl Index {
         let first_bad = || spread_rows(self.nodes).find(|&node| !self.is_good(node) || !known(node));
         self.check_rows(match &self.adjacency {
             Adjacency::Owned { .. } => first_bad(),
-            Adjacency::Mapped(mapped) => mapped.far_apart(first_bad),
+            Adjacency::File(file) => file.far_apart(first_bad),
         })
     }
 

@@ -17,7 +17,7 @@ use super::{Graph, Spots, Start};
 use crate::atomic_file::AtomicFile;
 use crate::parallel::for_each_block_of;
 use crate::progress::Progress;
-use crate::vectors::{Access, MappedFile, advise, far_apart, map};
+use crate::vectors::{Access, Content, advise, far_apart, map};
 use crate::{Error, Result, regular_file};
 
 /// Nodes written between two checks for cancellation: enough for all threads to compute checksums.
@@ -57,9 +57,9 @@ impl Index {
     }
 
     fn write_to(&self, file: AtomicFile, stale: &[PathBuf], progress: &Progress) -> Result<()> {
-        if let (Adjacency::Mapped(mapped), Some(from)) = (&self.adjacency, &self.path) {
+        if let (Adjacency::File(file), Some(from)) = (&self.adjacency, &self.path) {
             // A damaged block must not get a new checksum.
-            mapped.check(from, progress)?;
+            file.check(from, progress)?;
         }
         let (degrees, neighbors) = self.parts();
         let (degree, entries) = (self.max_degree, self.entries.len());
@@ -73,19 +73,37 @@ impl Index {
         file.commit(self.start(), &self.absent.words(), stale).map(drop)
     }
 
-    /// Opens an index file and maps its rows. All but the degrees and the rows is read and checked;
-    /// [`verify`](Self::verify) checks the rest. The file must not be changed or truncated while it
-    /// is open.
+    /// Reads an index file to memory. All but the degrees and the rows is checked;
+    /// [`verify`](Self::verify) checks the rest. What happens to the file afterwards changes
+    /// nothing. Large files are better [mapped](Self::map).
     ///
     /// # Errors
-    /// If the file cannot be opened, is no index of a known version, is damaged outside its degrees
-    /// and rows, or has no entry points.
+    /// If the file cannot be read, is no index of a known version, is damaged outside its degrees
+    /// and rows, or has no entry points, or memory is short.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let map = map(path)?;
-        let header = Header::read(path, &map)?;
+        Self::of_content(path, Content::read(path)?)
+    }
+
+    /// Maps an index file. All but the degrees and the rows is read and checked;
+    /// [`verify`](Self::verify) checks the rest.
+    ///
+    /// # Safety
+    /// - No one changes or truncates the file while the index, or clones of it, exist. Another file
+    ///   may be renamed over it. On Unix, a read past the end of a truncated file raises SIGBUS.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub unsafe fn map(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        // SAFETY: the caller's promise.
+        Self::of_content(path, Content::Mapped(unsafe { map(path) }?))
+    }
+
+    fn of_content(path: &Path, content: Content) -> Result<Self> {
+        let header = Header::read(path, &content)?;
         let json: Json =
-            serde_json::from_slice(&map[header.sections[DESCRIPTION].clone()]).map_err(|error| {
+            serde_json::from_slice(&content[header.sections[DESCRIPTION].clone()]).map_err(|error| {
                 let found = format!("description: {}", beginning(&error.to_string()));
                 Error::file(path, found, "JSON with kind, metric, seed and parameters")
             })?;
@@ -98,15 +116,16 @@ impl Index {
             seed: json.seed,
             parameters: json.parameters,
         };
-        let entries = bytemuck::cast_slice(&map[header.sections[ENTRIES].clone()]).to_vec();
-        let mut layers =
-            Layer::read(bytemuck::cast_slice(&map[header.sections[LAYERS].clone()])).map_err(|found| {
+        let entries = bytemuck::cast_slice(&content[header.sections[ENTRIES].clone()]).to_vec();
+        let mut layers = Layer::read(bytemuck::cast_slice(&content[header.sections[LAYERS].clone()]))
+            .map_err(|found| {
                 Error::file(path, found, format_args!("at most {MAX_LAYERS} contiguous layers"))
             })?;
-        let absent = Absent::read(bytemuck::cast_slice(&map[header.sections[ABSENT].clone()]), header.nodes)
-            .map_err(|found| Error::file(path, found, "pairs of a repeated row and its first row"))?;
-        let mapped = MappedAdjacency { map: Arc::new(map), sections: header.sections };
-        mapped.check_blocks(path, |section| ![DEGREES, ADJACENCY].contains(&section), &Progress::silent())?;
+        let absent =
+            Absent::read(bytemuck::cast_slice(&content[header.sections[ABSENT].clone()]), header.nodes)
+                .map_err(|found| Error::file(path, found, "pairs of a repeated row and its first row"))?;
+        let file = FileAdjacency { content: Arc::new(content), sections: header.sections };
+        file.check_blocks(path, |section| ![DEGREES, ADJACENCY].contains(&section), &Progress::silent())?;
         let index = Self {
             description,
             fingerprint: header.fingerprint,
@@ -117,7 +136,7 @@ impl Index {
             layers,
             growth: header.growth,
             absent,
-            adjacency: Adjacency::Mapped(mapped),
+            adjacency: Adjacency::File(file),
             path: Some(path.to_owned()),
             checked: OnceLock::new(),
             identity: Identity::default(),
@@ -164,7 +183,7 @@ pub(crate) struct IndexFile {
 
 /// The rows of an index file that is not committed yet.
 pub(crate) struct WrittenRows {
-    mapped: MappedAdjacency,
+    mapped: FileAdjacency,
     max_degree: usize,
 }
 
@@ -276,10 +295,12 @@ impl IndexFile {
     /// # Errors
     /// If the file cannot be written or mapped.
     pub(crate) fn rows(&mut self) -> Result<WrittenRows> {
-        let map = map(self.file.flushed()?)?;
+        // SAFETY: no one else knows the file, and its rows are complete: `commit` writes other
+        // parts.
+        let content = Content::Mapped(unsafe { map(self.file.flushed()?) }?);
         let sections = self.sections.each_ref().map(|section| section.bytes.clone());
         Ok(WrittenRows {
-            mapped: MappedAdjacency { map: Arc::new(map), sections },
+            mapped: FileAdjacency { content: Arc::new(content), sections },
             max_degree: self.max_degree,
         })
     }
@@ -351,12 +372,12 @@ fn placed(begin: usize, lengths: [usize; SECTIONS.len()]) -> (Sections, usize) {
 
 /// The sections of an open file.
 #[derive(Clone, Debug)]
-pub(super) struct MappedAdjacency {
-    map: Arc<MappedFile>,
+pub(super) struct FileAdjacency {
+    content: Arc<Content>,
     sections: Sections,
 }
 
-impl MappedAdjacency {
+impl FileAdjacency {
     /// Degrees and padded rows.
     #[inline]
     pub(super) fn parts(&self) -> (&[u32], &[u32]) {
@@ -365,17 +386,22 @@ impl MappedAdjacency {
 
     /// Runs `read`, which reads distant rows, without read-ahead.
     pub(super) fn far_apart<R>(&self, read: impl FnOnce() -> R) -> R {
-        far_apart(&self.map, read)
+        match self.content.map() {
+            Some(map) => far_apart(map, read),
+            None => read(),
+        }
     }
 
     fn u32s(&self, section: usize) -> &[u32] {
-        // Sections start on pages, and so does the map, so the cast is aligned.
-        bytemuck::cast_slice(&self.map[self.sections[section].clone()])
+        // Sections start on pages, and the content on a word, so the cast is aligned.
+        bytemuck::cast_slice(&self.content[self.sections[section].clone()])
     }
 
     /// Advises the kernel of the access pattern from here on.
     pub(super) fn advise(&self, access: Access) {
-        advise(&self.map, access);
+        if let Some(map) = self.content.map() {
+            advise(map, access);
+        }
     }
 
     /// Compares the checksum of each block of some sections, by their numbers, with the file's.
@@ -383,7 +409,7 @@ impl MappedAdjacency {
         let mut checksums = self.u32s(CHECKSUMS);
         let stage = progress.stage("check", checksums.len() as u64);
         for (number, (section, name)) in self.sections[..CHECKSUMS].iter().zip(SECTIONS).enumerate() {
-            let content = &self.map[section.clone()];
+            let content = &self.content[section.clone()];
             let blocks = content.len().div_ceil(BLOCK);
             let (expected, rest) = checksums.split_at(blocks.min(checksums.len()));
             checksums = rest;
@@ -407,8 +433,8 @@ impl MappedAdjacency {
     pub(super) fn check(&self, path: &Path, progress: &Progress) -> Result<()> {
         self.check_blocks(path, |_| true, progress)?;
         let padded = |section: &Range<usize>| {
-            let page_end = section.end.next_multiple_of(PAGE).min(self.map.len());
-            self.map[section.end..page_end].iter().all(|&byte| byte == 0)
+            let page_end = section.end.next_multiple_of(PAGE).min(self.content.len());
+            self.content[section.end..page_end].iter().all(|&byte| byte == 0)
         };
         match self.sections.iter().position(|section| !padded(section)) {
             None => Ok(()),
@@ -459,8 +485,14 @@ mod tests {
         let whole = bytes(nodes);
         let index = Index::open(&path).unwrap();
         assert_eq!(index.parts(), (&degrees[..], &rows[..]));
-        let Adjacency::Mapped(mapped) = &index.adjacency else { panic!("not mapped") };
-        mapped.check(&path, &Progress::silent()).unwrap();
+        let Adjacency::File(file) = &index.adjacency else { panic!("not of a file") };
+        file.check(&path, &Progress::silent()).unwrap();
+        // SAFETY: the file changes when the map is gone.
+        let mapped = unsafe { Index::map(&path) }.unwrap();
+        assert_eq!(mapped.parts(), index.parts());
+        drop(mapped);
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(index.parts(), (&degrees[..], &rows[..]), "a file that was read may change");
         for piece in [1_000, 1 << 15, 33_333] {
             assert!(bytes(piece) == whole, "pieces of {piece}");
         }

@@ -104,7 +104,7 @@ pub(crate) struct PaddedRows {
 #[derive(Clone, Debug)]
 enum Adjacency {
     Owned { degrees: Vec<u32>, neighbors: Vec<u32> },
-    Mapped(file::MappedAdjacency),
+    File(file::FileAdjacency),
 }
 
 impl Index {
@@ -413,14 +413,14 @@ impl Index {
     fn parts(&self) -> (&[u32], &[u32]) {
         match &self.adjacency {
             Adjacency::Owned { degrees, neighbors } => (degrees, neighbors),
-            Adjacency::Mapped(mapped) => mapped.parts(),
+            Adjacency::File(file) => file.parts(),
         }
     }
 
     /// Advises the kernel of the access pattern from here on, if rows are mapped from a file.
     pub(crate) fn advise(&self, access: Access) {
-        if let Adjacency::Mapped(mapped) = &self.adjacency {
-            mapped.advise(access);
+        if let Adjacency::File(file) = &self.adjacency {
+            file.advise(access);
         }
     }
 }

@@ -165,7 +165,7 @@ impl Sample {
     /// The rows that codes are fitted to, in order of their distance from the center and rotated.
     fn centered(&self, of: Use, compression: Compression) -> Result<Centered> {
         let dim = self.rows().dim();
-        let row = |row: usize| self.rows().row(row).into_owned();
+        let row = |row: usize| self.rows().host_row(row).into_owned();
         let mut rows: Vec<Vec<f32>> = spread(self.random, FITTED).map(row).collect();
         let mut norms: Vec<(f64, usize)> = squares(self.rows())?.into_iter().zip(0..).collect();
         norms.sort_by(|a, b| b.0.total_cmp(&a.0));

@@ -187,7 +187,11 @@ mod tests {
                     let there = there.into_host().unwrap();
                     assert_eq!(there.element_type(), compression.element());
                     for row in 0..vectors.len() {
-                        assert_eq!(there.row(row), on_host.row(row), "{metric} {compression}, row {row}");
+                        assert_eq!(
+                            there.host_row(row),
+                            on_host.host_row(row),
+                            "{metric} {compression}, row {row}"
+                        );
                     }
                 }
             }
@@ -197,7 +201,8 @@ mod tests {
     #[test]
     fn a_gpu_tells_the_rows_that_codes_do_not_hold() {
         let plain = Synth::new(300, 32, 5).unwrap().base();
-        let component = |i: usize| if i.is_multiple_of(1601) { -9999.0 } else { plain.row(i / 32)[i % 32] };
+        let component =
+            |i: usize| if i.is_multiple_of(1601) { -9999.0 } else { plain.host_row(i / 32)[i % 32] };
         let dirty = Vectors::from_f32((0..300 * 32).map(component).collect(), 32).unwrap();
         check(&dirty, Metric::L2, Compression::F16);
         check(&dirty, Metric::L2, Compression::Int8);

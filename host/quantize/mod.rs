@@ -41,7 +41,8 @@ impl ProductQuantizer {
         let train = |chunk: usize| {
             let dims = start(sample.dim(), chunks, chunk)..start(sample.dim(), chunks, chunk + 1);
             let rows = (0..sample.len()).into_par_iter();
-            let points: Vec<f32> = rows.flat_map_iter(|row| sample.row(row)[dims.clone()].to_vec()).collect();
+            let points: Vec<f32> =
+                rows.flat_map_iter(|row| sample.host_row(row)[dims.clone()].to_vec()).collect();
             let draws = |round| Draws::new(seed, Stage::Cells, round, chunk as u64);
             Codebook::train(&points, dims.len(), draws, &stage)
         };
@@ -93,7 +94,7 @@ mod tests {
         let (centres, offsets) = (quantizer.centres(), quantizer.offsets());
         let mut codes = vec![0; offsets.len() - 1];
         let of = |row: usize| {
-            let vector = vectors.row(row);
+            let vector = vectors.host_row(row);
             quantizer.encode(&vector, &mut codes);
             let chunks = offsets.windows(2).zip(&codes);
             let distances = chunks.flat_map(|(dims, &code)| {
@@ -120,8 +121,8 @@ mod tests {
         let base = Synth::new(3000, 16, 2).unwrap().base();
         let whole = error(&train(&base, 4), &base);
         // The first 256 vectors as centres are about where k-means starts.
-        let first =
-            Vectors::from_f32((0..256).flat_map(|row| base.row(row).into_owned()).collect(), 16).unwrap();
+        let first = Vectors::from_f32((0..256).flat_map(|row| base.host_row(row).into_owned()).collect(), 16)
+            .unwrap();
         let untrained = error(&train(&first, 4), &base);
         assert!(whole < 0.8 * untrained, "{whole} against {untrained}");
     }

@@ -377,7 +377,7 @@ mod tests {
             for (query, &row) in rows.iter().enumerate() {
                 let other = without(&index, &base, row);
                 let other = Engine::new(Held::Borrowed(&other), Held::Borrowed(&base), &silent).unwrap();
-                let expected = other.run_one(&base.row(row as usize), search).unwrap();
+                let expected = other.run_one(&base.host_row(row as usize), search).unwrap();
                 let neighbors: Vec<Neighbor> = found.neighbors(query).take(10).collect();
                 assert_eq!(neighbors, expected, "row {row}, {} layers", index.layers().len());
             }

@@ -192,7 +192,8 @@ mod tests {
         assert_eq!((whole.queries, whole.beam, whole.recall), (3 * ROWS, BEAM, 1.0));
 
         // One far row of 2,000, without edges to it.
-        let mut values: Vec<f32> = (0..plain.len()).flat_map(|row| plain.row(row).into_owned()).collect();
+        let mut values: Vec<f32> =
+            (0..plain.len()).flat_map(|row| plain.host_row(row).into_owned()).collect();
         values[1234 * 8] = 1e4;
         let base = Vectors::from_f32(values, 8).unwrap();
         let lost = found(&base, &without(&base, &built(&base), 1234));
@@ -205,7 +206,7 @@ mod tests {
     fn rows_of_large_groups_are_in_the_sample() {
         let plain = Synth::new(600, 8, 1).unwrap().base();
         let from = |row: usize| if row.is_multiple_of(3) { row % 6 } else { row };
-        let values = (0..600).flat_map(|row| plain.row(from(row)).into_owned()).collect();
+        let values = (0..600).flat_map(|row| plain.host_row(from(row)).into_owned()).collect();
         let base = Vectors::from_f32(values, 8).unwrap();
         let index = built(&base);
         assert_eq!(index.repeated().of_largest_groups(3, 2), [594, 0, 597]);

@@ -273,7 +273,7 @@ impl<'a> Engine<'a> {
             let found = format_args!("{} for results on a device", gpus.name());
             return Err(Error::argument("device", found, "one device"));
         }
-        results.check(queries.len() * search.k)?;
+        results.check(queries.len().saturating_mul(search.k))?;
         let way = search.way(base.len());
         let is_plain = Answer::new(&search, index).is_plain();
         if let (Way::Walk(_), Some((on_gpus, limits)), true) = (way, self.gpus_for(&search, way)?, is_plain)

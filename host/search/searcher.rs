@@ -32,7 +32,7 @@ pub const MAX_WIDTH: usize = (SEARCH_THREADS / 32) as usize;
 /// let searcher = Searcher::new(index, base, &Progress::silent())?;
 /// for beam in [20, 50] {
 ///     let result = searcher.search(&queries, Search::new(10).beam(beam), &Progress::silent())?;
-///     let one = searcher.search_one(&queries.row(0), Search::new(10).beam(beam))?;
+///     let one = searcher.search_one(&queries.row_to_f32(0)?, Search::new(10).beam(beam))?;
 ///     assert_eq!(result.neighbors(0).collect::<Vec<_>>(), one);
 /// }
 /// # Ok::<(), tagore::Error>(())

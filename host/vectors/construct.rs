@@ -55,7 +55,7 @@ impl Vectors {
     /// ```
     /// use tagore::Vectors;
     /// let vectors = Vectors::from_bits(vec![0b101, 0b1, 0, 0b10], 9)?;
-    /// assert_eq!(&vectors.row(0)[..], [1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+    /// assert_eq!(&vectors.row_to_f32(0)?[..], [1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
     /// assert_eq!((vectors.len(), vectors.dim()), (2, 9));
     /// # assert!(vectors.validate(&tagore::Progress::silent()).is_err());
     /// # Ok::<(), tagore::Error>(())
@@ -79,7 +79,7 @@ impl Vectors {
     /// use tagore::Vectors;
     /// let shared: Arc<[f32]> = Arc::from([0.0, 1.0, 2.0, 3.0]);
     /// let vectors = Vectors::from_owner(Arc::clone(&shared), 2)?;
-    /// assert_eq!(vectors.row(1).as_ptr(), shared[2..].as_ptr());
+    /// assert_eq!(vectors.row_to_f32(1)?.as_ptr(), shared[2..].as_ptr());
     /// # Ok::<(), tagore::Error>(())
     /// ```
     ///
@@ -256,7 +256,7 @@ mod tests {
         let clone = vectors.clone();
         drop(vectors);
         assert_eq!(Arc::strong_count(&alive), 2);
-        assert_eq!(&clone.row(1)[..], [3.0, 4.0]);
+        assert_eq!(&clone.host_row(1)[..], [3.0, 4.0]);
         drop(clone);
         assert_eq!(Arc::strong_count(&alive), 1);
     }
@@ -265,7 +265,7 @@ mod tests {
     fn strided_rows_are_read_in_place_and_checked() {
         let wide: Arc<[u8]> = (0..11).collect();
         let vectors = Vectors::from_strided(Arc::clone(&wide), (3, 3), 4).unwrap();
-        let rows: Vec<Vec<f32>> = (0..3).map(|row| vectors.row(row).into_owned()).collect();
+        let rows: Vec<Vec<f32>> = (0..3).map(|row| vectors.host_row(row).into_owned()).collect();
         assert_eq!(rows, [[0.0, 1.0, 2.0], [4.0, 5.0, 6.0], [8.0, 9.0, 10.0]]);
         vectors.validate(&Progress::silent()).unwrap();
         assert_eq!(vectors.rows_as::<u8>().unwrap().nth(2).unwrap().as_ptr(), wide[8..].as_ptr());
@@ -283,7 +283,7 @@ mod tests {
         let floats: &'static [f32] = &[1.5, -2.5, 3.5, 4.5];
         let bytes: &'static [u8] = bytemuck::cast_slice(floats);
         let vectors = Vectors::from_bytes(bytes, ElementType::F32, 2).unwrap();
-        assert_eq!(&vectors.row(1)[..], [3.5, 4.5]);
+        assert_eq!(&vectors.host_row(1)[..], [3.5, 4.5]);
         let refused = |bytes: &'static [u8], element, dim| text(Vectors::from_bytes(bytes, element, dim));
         assert_eq!(
             refused(&bytes[1..9], ElementType::F32, 2),
@@ -295,13 +295,16 @@ mod tests {
             "bytes: found 6, expected a multiple of 4, the bytes of a row of 2 f16 values"
         );
         // Bytes of any alignment are rows of u8.
-        assert_eq!(&Vectors::from_bytes(&bytes[1..4], ElementType::I8, 3).unwrap().row(0)[..2], [0.0, -64.0]);
+        assert_eq!(
+            &Vectors::from_bytes(&bytes[1..4], ElementType::I8, 3).unwrap().host_row(0)[..2],
+            [0.0, -64.0]
+        );
     }
 
     #[test]
     fn ragged_and_missing_rows_are_refused() {
         let rows = |rows: &[&[i8]]| Vectors::from_rows(rows);
-        assert_eq!(&rows(&[&[1, 2], &[3, -4]]).unwrap().row(1)[..], [3.0, -4.0]);
+        assert_eq!(&rows(&[&[1, 2], &[3, -4]]).unwrap().host_row(1)[..], [3.0, -4.0]);
         assert_eq!(text(rows(&[&[1, 2], &[3, 4], &[5]])), "values of row 2: found 1, expected 2 as in row 0");
         assert_eq!(text(rows(&[])), "rows: found none, expected at least one: its length is the dimension");
         assert_eq!(text(rows(&[&[]])), "dim: found 0, expected 1 to 4096");

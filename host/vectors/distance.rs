@@ -38,10 +38,10 @@ pub(crate) fn one_to_many<P: Product, T: Element>(
     out: &mut [f32],
 ) {
     match InstructionSet::here() {
-        // SAFETY: the processor has the features that the function is compiled for.
+        // SAFETY: `here` found the features of the processor that the function is compiled for.
         #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx512 => unsafe { x86::avx512::<P, T>(row, matrix, ids, out) },
-        // SAFETY: as above.
+        // SAFETY: `here` found the features of the processor that the function is compiled for.
         #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx2 => unsafe { x86::avx2::<P, T>(row, matrix, ids, out) },
         InstructionSet::Portable => portable::<P, T>(row, matrix, ids, out),

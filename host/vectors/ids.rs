@@ -71,21 +71,21 @@ impl Ids {
 
     /// Opens a file of ids by its extension: `u64bin` (the numbers of rows and columns, n and 1, as
     /// two u32 or two u64, then n little-endian u64) or `npy` (an array of n or n x 1 integers).
-    /// The file is mapped, and must not be changed while the table is in use.
+    /// The file is read to memory.
     ///
     /// # Errors
-    /// If the file cannot be opened, has another extension, shape or type, its size contradicts its
-    /// header, or an i64 is negative.
+    /// If the file cannot be read, has another extension, shape or type, its size contradicts its
+    /// header, an i64 is negative, or memory is short.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let kind = Kind::of(path)?;
-        let file = OpenedFile::open(path)?;
+        let file = OpenedFile::read(path)?;
         let (offset, kind) = match kind {
             Kind::U64bin => (file.bin(ID, 1)?.offset, npy::Integer::U64),
             Kind::Npy => npy_ids(&file)?,
         };
         let (storage, offset) = if kind.size == ID && offset.is_multiple_of(ID) {
-            (Storage::new(file.into_map()), offset)
+            (Storage::new(file.into_content()), offset)
         } else {
             // An npy header may have any length. Unaligned and narrow ids cannot be used in place.
             (Storage::of::<u64>(file.widened(kind, offset)?), 0)

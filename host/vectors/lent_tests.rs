@@ -73,7 +73,7 @@ fn typed(values: &[f32], dim: usize, element: ElementType) -> Vectors {
 
 #[test]
 fn builds_from_a_device_have_the_same_bytes_and_copy_nothing_to_the_host() {
-    let values = Synth::new(220, 9, 5).unwrap().base().to_f32();
+    let values = Synth::new(220, 9, 5).unwrap().base().to_f32().unwrap();
     let types = [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I8];
     let metrics = [Metric::L2, Metric::Cosine, Metric::InnerProduct];
     let strategies =
@@ -89,7 +89,8 @@ fn builds_from_a_device_have_the_same_bytes_and_copy_nothing_to_the_host() {
 
 #[test]
 fn floats_that_are_bytes_become_bytes_on_the_device() {
-    let whole: Vec<f32> = typed(&Synth::new(200, 8, 1).unwrap().base().to_f32(), 8, ElementType::U8).to_f32();
+    let whole: Vec<f32> =
+        typed(&Synth::new(200, 8, 1).unwrap().base().to_f32().unwrap(), 8, ElementType::U8).to_f32().unwrap();
     let base = Vectors::from_f32(whole, 8).unwrap();
     for metric in [Metric::L2, Metric::Cosine] {
         let builder = Builder::new(Strategy::cagra().degree(6)).knn(10).start(Start::Cells).metric(metric);
@@ -109,7 +110,8 @@ fn rows_that_no_edge_leads_to_are_attached_on_the_device() {
 
 #[test]
 fn repeated_rows_and_zero_vectors_are_found_on_the_device() {
-    let mut values = Synth::of_kind(SynthKind::Repeated { copies: 5 }, 150, 7, 2).unwrap().base().to_f32();
+    let mut values =
+        Synth::of_kind(SynthKind::Repeated { copies: 5 }, 150, 7, 2).unwrap().base().to_f32().unwrap();
     values[7 * 20..7 * 22].fill(0.0);
     values[7 * 21] = -0.0;
     values[7 * 60..7 * 61].fill(0.0);
@@ -133,7 +135,7 @@ fn faulty_values_on_a_device_are_named_as_those_in_host_memory() {
     let base = Synth::new(90, 5, 1).unwrap().base();
     for device in devices() {
         for (row, dim, wrong) in [(89, 4, f32::NAN), (0, 0, f32::NEG_INFINITY), (41, 2, 3e38)] {
-            let mut values = base.to_f32();
+            let mut values = base.to_f32().unwrap();
             values[row * 5 + dim] = wrong;
             let host = Vectors::from_f32(values, 5).unwrap();
             let there = lent(&host, device, 8);
@@ -147,7 +149,7 @@ fn faulty_values_on_a_device_are_named_as_those_in_host_memory() {
         there.validate(&Progress::silent()).unwrap();
         assert_eq!(there.device(), Some(device));
         // What a device does not do reads a copy.
-        assert_eq!(there.to_f32(), base.to_f32());
+        assert_eq!(there.to_f32().unwrap(), base.to_f32().unwrap());
         assert!(there.is_mirrored() && format!("{there:?}").contains("bytes on"), "{there:?}");
     }
 }
@@ -225,6 +227,37 @@ fn results_stay_on_a_device() {
         let error = exact.run_into(&there, &asked, &nowhere).unwrap_err().to_string();
         assert!(error.starts_with("ids: found 0x0, expected the address of 28 values"), "{error}");
     }
+}
+
+#[test]
+fn a_row_of_a_device_is_copied_alone() {
+    let base = Synth::new(30, 5, 4).unwrap().base();
+    for device in devices() {
+        let there = lent(&base, device, 8);
+        for row in [0, 7, 29] {
+            assert_eq!(there.row_to_f32(row).unwrap(), base.row_to_f32(row).unwrap(), "{device}");
+        }
+        assert!(!there.is_mirrored());
+        let error = there.row_to_f32(30).unwrap_err().to_string();
+        assert_eq!(error, "row: found 30, expected below 30");
+        assert_eq!(there.to_f32().unwrap(), base.to_f32().unwrap());
+        assert!(there.is_mirrored());
+        assert_eq!(there.row_to_f32(7).unwrap(), base.row_to_f32(7).unwrap(), "{device}");
+    }
+}
+
+#[test]
+fn results_that_fit_no_memory_are_refused() {
+    let room = [0u32; 2];
+    let address = room.as_ptr().expose_provenance() as u64;
+    // SAFETY: nothing is written.
+    let results = unsafe { DeviceResults::new(address, address, Device::Emulated) };
+    for count in [usize::MAX, 1 << 62, (1 << 62) - 1] {
+        let error = results.check(count).unwrap_err().to_string();
+        let found = format!("ids: found room for {count} values of 4 bytes at {address:#x}");
+        assert_eq!(error, format!("{found}, expected values that fit memory"));
+    }
+    results.check(2).unwrap();
 }
 
 #[test]

@@ -7,10 +7,9 @@
 
 use std::fs::{self, File, Metadata};
 use std::io;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
@@ -32,16 +31,22 @@ pub(crate) struct MappedFile {
 }
 
 /// A registry entry: address range and name of a map.
+///
+/// A sequence lock: a thread that holds [`WATCHED`] writes, and a signal handler reads without a
+/// lock. It takes what it has read only if `changes` was even and the same before and after.
 #[derive(Debug)]
 struct Place {
-    /// The first address; [`FREE`], or [`TAKEN`] while the entry changes.
+    /// Odd while the entry changes.
+    changes: AtomicUsize,
+    /// The first address, or [`FREE`].
     begin: AtomicUsize,
     end: AtomicUsize,
-    name: AtomicPtr<String>,
+    /// Bytes of the name.
+    len: AtomicUsize,
+    name: [AtomicU8; ROOM],
 }
 
 const FREE: usize = 0;
-const TAKEN: usize = usize::MAX;
 
 /// The registry: more entries than any command needs. Further maps have no name.
 static PLACES: [Place; 64] = [const { Place::free() }; 64];
@@ -50,8 +55,11 @@ static PLACES: [Place; 64] = [const { Place::free() }; 64];
 #[cfg(unix)]
 const AT_A_TIME: usize = 16 << 20;
 
-/// Most bytes of a name, since an error is one line.
+/// Bytes after which a name is cut, since an error is one line.
 const NAME: usize = 800;
+
+/// Room for a name: [`NAME`] bytes, an escaped character and three dots.
+const ROOM: usize = NAME + 16;
 
 /// The state of a mapped file when it was mapped.
 struct Watched {
@@ -117,9 +125,14 @@ impl MappedFile {
     pub(super) unsafe fn new(file: &File, path: &Path) -> io::Result<Self> {
         // SAFETY: guaranteed by the caller.
         let (map, found) = (unsafe { Mmap::map(file) }?, file.metadata()?);
-        let place = PLACES.iter().find(|place| place.take(&map, path));
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        watched().push(Watched {
+        let mut watched = watched();
+        let place = PLACES.iter().find(|place| place.begin.load(Ordering::Relaxed) == FREE);
+        if let Some(place) = place {
+            let range = map.as_ptr_range();
+            place.set(range.start as usize..range.end as usize, &name(path), &mut watched);
+        }
+        watched.push(Watched {
             number,
             path: path.to_owned(),
             #[cfg(unix)]
@@ -150,10 +163,12 @@ impl Deref for MappedFile {
 
 impl Drop for MappedFile {
     fn drop(&mut self) {
+        let mut watched = watched();
         if let Some(place) = self.place {
-            place.leave();
+            place.set(FREE..FREE, "", &mut watched);
         }
-        watched().retain(|watched| watched.number != self.watched);
+        watched.retain(|watched| watched.number != self.watched);
+        drop(watched);
         // While a large file is unmapped, no other thread can map memory: 10 ms for 512 MiB. So its
         // pages go first, some at a time.
         #[cfg(unix)]
@@ -169,30 +184,42 @@ impl Drop for MappedFile {
 impl Place {
     const fn free() -> Self {
         Self {
+            changes: AtomicUsize::new(0),
             begin: AtomicUsize::new(FREE),
-            end: AtomicUsize::new(0),
-            name: AtomicPtr::new(ptr::null_mut()),
+            end: AtomicUsize::new(FREE),
+            len: AtomicUsize::new(0),
+            name: [const { AtomicU8::new(0) }; ROOM],
         }
     }
 
-    /// Takes this entry for `map`, if it is free.
-    fn take(&self, map: &[u8], path: &Path) -> bool {
-        let is_free = self.begin.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        if is_free {
-            self.end.store(map.as_ptr_range().end as usize, Ordering::Relaxed);
-            self.name.store(Box::into_raw(Box::new(name(path))), Ordering::Relaxed);
-            self.begin.store(map.as_ptr() as usize, Ordering::Release);
+    /// Sets this entry. The lock keeps other writers out.
+    fn set(&self, addresses: Range<usize>, name: &str, _lock: &mut MutexGuard<'_, Vec<Watched>>) {
+        let changes = self.changes.load(Ordering::Relaxed);
+        self.changes.store(changes + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.begin.store(addresses.start, Ordering::Relaxed);
+        self.end.store(addresses.end, Ordering::Relaxed);
+        self.len.store(name.len().min(ROOM), Ordering::Relaxed);
+        for (to, from) in self.name.iter().zip(name.bytes()) {
+            to.store(from, Ordering::Relaxed);
         }
-        is_free
+        self.changes.store(changes + 2, Ordering::Release);
     }
 
-    /// Frees this entry.
-    fn leave(&self) {
-        self.begin.store(TAKEN, Ordering::Relaxed);
-        let name = self.name.swap(ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: the pointer came from a box in `take`, and only this frees it.
-        drop(unsafe { Box::from_raw(name) });
-        self.begin.store(FREE, Ordering::Release);
+    /// Copies the name to `room`, if the map holds `address` and does not change meanwhile.
+    fn name_at<'r>(&self, address: usize, room: &'r mut [u8; ROOM]) -> Option<&'r str> {
+        let changes = self.changes.load(Ordering::Acquire);
+        let addresses = self.begin.load(Ordering::Relaxed)..self.end.load(Ordering::Relaxed);
+        if !changes.is_multiple_of(2) || !addresses.contains(&address) {
+            return None;
+        }
+        let len = self.len.load(Ordering::Relaxed);
+        for (to, from) in room.iter_mut().zip(&self.name) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        fence(Ordering::Acquire);
+        let is_whole = self.changes.load(Ordering::Relaxed) == changes;
+        if is_whole { str::from_utf8(room.get(..len)?).ok() } else { None }
     }
 }
 
@@ -213,23 +240,21 @@ fn name(path: &Path) -> String {
 }
 
 /// Calls `tell` with the name of the mapped file at `address`, if any. For a SIGBUS handler on the
-/// thread that read the address: takes no locks and allocates nothing.
+/// thread that read the address: takes no locks and allocates nothing. The name is a copy, so other
+/// threads may map and unmap files meanwhile.
 pub fn with_mapped_file_at(address: usize, tell: impl FnOnce(&str)) {
-    let holds = |place: &&Place| {
-        let begin = place.begin.load(Ordering::Acquire);
-        // All addresses are below `TAKEN`, so a changing entry matches none.
-        (begin..place.end.load(Ordering::Relaxed)).contains(&address) && begin != FREE
-    };
-    if let Some(place) = PLACES.iter().find(holds) {
-        // SAFETY: the name lives as long as the map, which the reading thread has borrowed.
-        if let Some(name) = unsafe { place.name.load(Ordering::Acquire).as_ref() } {
-            tell(name);
+    let mut room = [0; ROOM];
+    for place in &PLACES {
+        if let Some(name) = place.name_at(address, &mut room) {
+            return tell(name);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
     fn found(address: usize) -> Option<String> {
@@ -257,6 +282,34 @@ mod tests {
         drop(first);
         assert_ne!(found(gone), shown("a\\nb"));
         assert_eq!(found(addresses(&second)[1]), shown("c"));
+    }
+
+    #[test]
+    fn a_name_is_whole_or_absent_while_others_are_mapped() {
+        let place = Place::free();
+        let names = ["a".repeat(ROOM), "b".repeat(ROOM - 7)];
+        let has_ended = AtomicBool::new(false);
+        let found = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for turn in 0..3000 {
+                    place.set(16..32, &names[turn % 2], &mut watched());
+                }
+                has_ended.store(true, Ordering::Release);
+            });
+            let mut found = [0; 2];
+            while !has_ended.load(Ordering::Acquire) || found == [0; 2] {
+                let mut room = [0; ROOM];
+                if let Some(name) = place.name_at(20, &mut room) {
+                    let number = names.iter().position(|whole| whole == name);
+                    found[number.expect("a whole name")] += 1;
+                }
+            }
+            found
+        });
+        assert!(found[0] + found[1] > 0);
+        place.set(FREE..FREE, "", &mut watched());
+        assert_eq!(place.name_at(20, &mut [0; ROOM]), None);
+        assert_eq!(place.name_at(FREE, &mut [0; ROOM]), None);
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub(crate) fn common_mean(base: &Vectors, metric: Metric) -> Result<Option<Vec<f
     }
     let count = SAMPLE.min(n) as u32;
     let id = |i: u32| drawn(Draws::new(0, Stage::Verify, 2, i.into()), i, count, n as u32);
-    let sample = base.select(&(0..count).map(id).collect::<Vec<_>>())?.to_f32();
+    let sample = base.select(&(0..count).map(id).collect::<Vec<_>>())?.to_f32()?;
     let mut mean = vec![0f64; dim];
     for row in sample.chunks_exact(dim) {
         mean.iter_mut().zip(row).for_each(|(mean, &x)| *mean += f64::from(x));
@@ -105,7 +105,7 @@ pub(super) fn largest_square_less(base: &Vectors, mean: &[f32], progress: &Progr
     for first in (0..base.len()).step_by(AT_A_TIME) {
         progress.check()?;
         let part = base.part(first..(first + AT_A_TIME).min(base.len()))?;
-        let square = |row| less(&part.row(row), mean).map(|x| f64::from(x).powi(2)).sum::<f64>();
+        let square = |row| less(&part.host_row(row), mean).map(|x| f64::from(x).powi(2)).sum::<f64>();
         largest = (0..part.len()).into_par_iter().map(square).reduce(|| largest, f64::max);
     }
     Ok(largest)
@@ -128,7 +128,7 @@ fn all_less<T: Copy + Default + Send + bytemuck::Zeroable>(
         // Copied from a device, or read where they are.
         let part = base.part(first..(first + AT_A_TIME).min(n))?;
         moved.par_chunks_exact_mut(dim).enumerate().for_each(|(row, moved)| {
-            moved.iter_mut().zip(less(&part.row(row), mean)).for_each(|(moved, x)| *moved = to(x));
+            moved.iter_mut().zip(less(&part.host_row(row), mean)).for_each(|(moved, x)| *moved = to(x));
         });
     }
     Ok(all)
@@ -199,7 +199,7 @@ mod tests {
         let check = |base: Vectors, element: ElementType, expected: &[f32]| {
             let moved = less_mean(&base, &mean).unwrap();
             assert_eq!((moved.element_type(), moved.len()), (element, 2));
-            assert_eq!(moved.to_f32(), expected);
+            assert_eq!(moved.to_f32().unwrap(), expected);
             let largest = largest_square_less(&base, &mean, &Progress::silent()).unwrap();
             let square = |row: &[f32]| f64::from(row[0]).powi(2) + f64::from(row[1]).powi(2);
             assert_eq!(largest, square(&expected[..2]).max(square(&expected[2..])));
@@ -209,6 +209,6 @@ mod tests {
         let floats = Vectors::from_f32(vec![0.25, 1e9, 0.0, 0.0], 2).unwrap();
         check(floats, ElementType::F32, &[-1.25, 1e9, -1.5, 2.0]);
         let cut = less_mean(&Vectors::from_f16(vec![f16::MIN, f16::MAX], 2).unwrap(), &mean).unwrap();
-        assert_eq!(cut.to_f32(), [f16::MIN.to_f32(), f16::MAX.to_f32()]);
+        assert_eq!(cut.to_f32().unwrap(), [f16::MIN.to_f32(), f16::MAX.to_f32()]);
     }
 }

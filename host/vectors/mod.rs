@@ -4,6 +4,7 @@ mod advice;
 mod ahead;
 mod bits;
 mod construct;
+mod content;
 pub(crate) mod distance;
 mod element;
 pub(crate) mod embedding;
@@ -49,6 +50,7 @@ use rayon::prelude::*;
 
 pub(crate) use advice::{Access, advise, far_apart};
 pub use bits::Bits;
+pub(crate) use content::Content;
 pub use element::{Component, ElementType};
 pub(crate) use element::{Element, Scalar};
 pub use format::Format;
@@ -87,7 +89,7 @@ pub const MAX_DIM: usize = 4096;
 /// The values are read only. Clones share them, and `Vectors` is `Send` and `Sync`, so threads
 /// share a data set without a lock. Values come from
 ///
-/// - [`open`](Self::open): a file, mapped;
+/// - [`open`](Self::open): a file, read; [`map`](Self::map): a file, mapped;
 /// - [`from_f32`](Self::from_f32) and the like, [`from_rows`](Self::from_rows): vectors and rows;
 ///   [`from_bits`](Self::from_bits): packed bits;
 /// - [`from_owner`](Self::from_owner), [`from_strided`](Self::from_strided),
@@ -173,11 +175,32 @@ impl Vectors {
         self.path.as_deref()
     }
 
-    /// Row `index` as f32, converted if needed.
+    /// Row `index` as f32: borrowed if it lies in host memory as f32, else converted. Of vectors on
+    /// a [device](Self::device) this row alone is copied, unless all [have
+    /// been](Self::is_mirrored).
+    ///
+    /// # Errors
+    /// If there is no such row, or the device fails.
+    pub fn row_to_f32(&self, index: usize) -> Result<Cow<'_, [f32]>> {
+        if index >= self.len() {
+            return Err(Error::argument("row", index, format_args!("below {}", self.len())));
+        }
+        match self.lent().filter(|_| !self.is_readable()) {
+            Some(lent) => {
+                let layout = Layout::dense(self.element_type(), 1, self.dim());
+                let row = Self::new(Storage::owned(lent.row(self.place(index))?), layout, None);
+                Ok(Cow::Owned(row.host_row(0).into_owned()))
+            }
+            None => Ok(self.host_row(index)),
+        }
+    }
+
+    /// Row `index` of values in host memory as f32, converted if needed.
     ///
     /// # Panics
-    /// If `index >= len()`.
-    pub fn row(&self, index: usize) -> Cow<'_, [f32]> {
+    /// If `index >= len()`. If the values lie on a device that fails: [`on_host`](Self::on_host)
+    /// comes first.
+    pub(crate) fn host_row(&self, index: usize) -> Cow<'_, [f32]> {
         assert!(index < self.len(), "row {index} of {}", self.len());
         match self.rows() {
             TypedRows::F32(matrix) => Cow::Borrowed(matrix.row(index)),
@@ -240,7 +263,7 @@ impl Vectors {
     pub(crate) fn one_from_device(&self) -> Result<Option<Self>> {
         let Some(lent) = self.lent().filter(|lent| lent.rows() == 1) else { return Ok(None) };
         let layout = Layout::dense(self.element_type(), 1, self.dim());
-        Ok(Some(Self::new(Storage::owned(lent.first()?), layout, None)))
+        Ok(Some(Self::new(Storage::owned(lent.row(0)?), layout, None)))
     }
 
     /// The name of these vectors in an error: their file, or `vectors`.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use bytemuck::AnyBitPattern;
 
+use super::content::{Content, check_len};
 use super::format::Framing;
 use super::mapped::MappedFile;
 use super::shape::with_type;
@@ -13,28 +14,61 @@ use crate::memory::with_capacity;
 use crate::{Error, Progress, Result, regular_file};
 
 impl Vectors {
-    /// Opens a file of vectors in the format of its extension (see [`Format::of`]).
+    /// Reads a file of vectors in the format of its extension (see [`Format::of`]) to memory.
     ///
-    /// The file is mapped, not read: opening takes constant time and memory for any size. The file
-    /// must not be changed or truncated while the vectors are in use; another file may be renamed
-    /// over it. [`validate`](Self::validate) checks the values.
+    /// What happens to the file afterwards changes nothing. Large files are better
+    /// [mapped](Self::map). [`validate`](Self::validate) checks the values.
     ///
     /// # Errors
-    /// If the file cannot be opened, its extension names no vector format, its size contradicts its
-    /// header, the dimension is not in 1..=4096 (of bits, 1..=32768), or there are more than
-    /// [`MAX_ROWS`] rows.
+    /// If the file cannot be read, its extension names no vector format, its size contradicts its
+    /// header, the dimension is not in 1..=4096 (of bits, 1..=32768), there are more than
+    /// [`MAX_ROWS`] rows, or memory is short.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let source = OpenedFile::open(path)?;
-        source.vectors(Format::of(path)?)
+        // A folder, or no file at all, is told before a wrong extension.
+        let format = regular_file::open(path).and_then(|_| Format::of(path))?;
+        Self::open_as(path, format)
     }
 
-    /// Opens a file of vectors in `format`, whatever its extension; see [`open`](Self::open).
+    /// Reads a file of vectors in `format`, whatever its extension; see [`open`](Self::open).
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_as(path: impl AsRef<Path>, format: Format) -> Result<Self> {
-        OpenedFile::open(path.as_ref())?.vectors(format)
+        OpenedFile::read(path.as_ref())?.vectors(format)
+    }
+
+    /// Maps a file of vectors in the format of its extension (see [`Format::of`]).
+    ///
+    /// The file is not read: mapping takes constant time and memory for any size.
+    /// [`validate`](Self::validate) checks the values.
+    ///
+    /// # Safety
+    /// - No one changes or truncates the file while the vectors, or clones of them, exist. Another
+    ///   file may be renamed over it. On Unix, a read past the end of a truncated file raises
+    ///   SIGBUS.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub unsafe fn map(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let format = regular_file::open(path).and_then(|_| Format::of(path))?;
+        // SAFETY: the caller's promise.
+        unsafe { Self::map_as(path, format) }
+    }
+
+    /// Maps a file of vectors in `format`, whatever its extension; see [`map`](Self::map).
+    ///
+    /// # Safety
+    /// - As of [`map`](Self::map).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub unsafe fn map_as(path: impl AsRef<Path>, format: Format) -> Result<Self> {
+        let path = path.as_ref();
+        // SAFETY: the caller's promise.
+        let content = Content::Mapped(unsafe { map(path) }?);
+        OpenedFile { path, content }.vectors(format)
     }
 }
 
@@ -53,28 +87,30 @@ pub(crate) struct IdMatrix {
 /// If the file cannot be read, its size contradicts its header, memory is short, or the work is
 /// cancelled.
 pub(crate) fn open_ids_as(path: &Path, format: Format, progress: &Progress) -> Result<IdMatrix> {
-    OpenedFile::open(path)?.ids(format, progress)
+    OpenedFile::map_to_copy(path)?.ids(format, progress)
 }
 
 /// Maps a regular file that is not empty.
 ///
+/// # Safety
+/// - No one changes or truncates the file while it is mapped. Or all that is taken from the map are
+///   copies of numbers, and nothing is checked in the map that is used later: then a change gives
+///   other numbers, as if it had come before or after.
+///
 /// # Errors
 /// If the file cannot be opened, is not a regular file, or is empty.
-pub(crate) fn map(path: &Path) -> Result<MappedFile> {
+pub(crate) unsafe fn map(path: &Path) -> Result<MappedFile> {
     let file = regular_file::open(path)?;
-    // SAFETY: the map is read only. `Vectors::open` requires that no one changes or truncates the
-    // file while it is mapped; this library's writers replace files and never change them.
+    // SAFETY: the caller's promise.
     let map = unsafe { MappedFile::new(&file, path) }.map_err(Error::io(path))?;
-    if map.is_empty() {
-        return Err(Error::file(path, "an empty file", "a header or rows"));
-    }
+    check_len(path, map.len() as u64)?;
     Ok(map)
 }
 
-/// A mapped file that is not empty.
+/// A file that is not empty, mapped or read.
 pub(super) struct OpenedFile<'a> {
     path: &'a Path,
-    map: MappedFile,
+    content: Content,
 }
 
 /// The header of a `bin` file.
@@ -107,8 +143,15 @@ pub(super) struct Shape {
 }
 
 impl<'a> OpenedFile<'a> {
-    pub(super) fn open(path: &'a Path) -> Result<Self> {
-        Ok(Self { path, map: map(path)? })
+    pub(super) fn read(path: &'a Path) -> Result<Self> {
+        Ok(Self { path, content: Content::read(path)? })
+    }
+
+    /// Maps a file for as long as its numbers are [copied](Self::copied).
+    pub(super) fn map_to_copy(path: &'a Path) -> Result<Self> {
+        // SAFETY: callers copy numbers, and check the copies. Sizes are those of the map, which
+        // does not change.
+        Ok(Self { path, content: Content::Mapped(unsafe { map(path) }?) })
     }
 
     pub(super) fn path(&self) -> &'a Path {
@@ -116,11 +159,11 @@ impl<'a> OpenedFile<'a> {
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.map
+        &self.content
     }
 
-    pub(super) fn into_map(self) -> MappedFile {
-        self.map
+    pub(super) fn into_content(self) -> Content {
+        self.content
     }
 
     fn vectors(self, format: Format) -> Result<Vectors> {
@@ -152,10 +195,10 @@ impl<'a> OpenedFile<'a> {
         let path = Some(self.path.to_owned());
         if offset.is_multiple_of(element.size()) {
             let layout = Layout { element, rows, dim, offset, stride, prefixed };
-            return Ok(Vectors::new(Storage::new(self.map), layout, path));
+            return Ok(Vectors::new(Storage::new(self.content), layout, path));
         }
         // An npy header may have any length. Unaligned values cannot be used in place.
-        let (values, silent) = (&self.map[offset..], &Progress::silent());
+        let (values, silent) = (&self.content[offset..], &Progress::silent());
         let storage = with_type!(element, T => Storage::owned(self.copied::<T>(values, silent)?));
         Ok(Vectors::new(storage, Layout::dense(element, rows, dim), path))
     }
@@ -178,7 +221,7 @@ impl<'a> OpenedFile<'a> {
         };
         let ids = if format.framing() == Framing::Vecs {
             let mut ids = with_capacity(rows * cols)?;
-            for (row, bytes) in self.map.chunks_exact(PREFIX + cols * ID).enumerate() {
+            for (row, bytes) in self.content.chunks_exact(PREFIX + cols * ID).enumerate() {
                 progress.check()?;
                 let found = word(bytes);
                 if found as usize != cols {
@@ -189,7 +232,7 @@ impl<'a> OpenedFile<'a> {
             }
             ids
         } else {
-            self.copied(&self.map[offset..], progress)?
+            self.copied(&self.content[offset..], progress)?
         };
         Ok(IdMatrix { rows, cols, ids })
     }
@@ -198,7 +241,7 @@ impl<'a> OpenedFile<'a> {
     fn converted_ids(&self, kind: npy::Integer, shape: &Shape, progress: &Progress) -> Result<IdMatrix> {
         let &Shape { rows, cols, offset } = shape;
         let mut ids = with_capacity(rows * cols)?;
-        for piece in self.map[offset..].chunks(PIECE) {
+        for piece in self.content[offset..].chunks(PIECE) {
             progress.check()?;
             for number in kind.numbers(piece) {
                 let id = if number == -1 { Some(u32::MAX) } else { u32::try_from(number).ok() };
@@ -214,7 +257,7 @@ impl<'a> OpenedFile<'a> {
 
     /// The integers from byte `offset` on as u64; negative ones wrap.
     pub(super) fn widened(&self, kind: npy::Integer, offset: usize) -> Result<Vec<u64>> {
-        let bytes = &self.map[offset..];
+        let bytes = &self.content[offset..];
         let mut values = with_capacity(bytes.len() / kind.size)?;
         values.extend(kind.numbers(bytes).map(|number| number as u64));
         Ok(values)
@@ -232,7 +275,7 @@ impl<'a> OpenedFile<'a> {
 
     /// The headers that the file may start with: 8 bytes and, if it is long enough, 16.
     pub(super) fn bin_headers(&self) -> Result<Vec<BinHeader>> {
-        let bytes: &[u8] = &self.map;
+        let bytes: &[u8] = &self.content;
         let Some(short) = bytes.first_chunk::<8>() else {
             return Err(Error::file(
                 self.path,
@@ -262,7 +305,7 @@ impl<'a> OpenedFile<'a> {
         let headers = self.bin_headers()?;
         let bytes = |header: &BinHeader| header.of_values(per_value).file_size(size);
         // No file matches both: read as a short header, a long one has no columns.
-        if let Some(header) = headers.iter().find(|header| bytes(header) == self.map.len() as u128) {
+        if let Some(header) = headers.iter().find(|header| bytes(header) == self.content.len() as u128) {
             return self.shape(header.rows, header.cols, header.bytes, widest);
         }
         let stated = headers.iter().find(|header| header.cols != 0).unwrap_or(&headers[0]);
@@ -272,8 +315,8 @@ impl<'a> OpenedFile<'a> {
     /// The shape of a `vecs` file with `size` bytes per element and at most `widest` elements per
     /// row.
     fn vecs(&self, size: usize, widest: usize) -> Result<Shape> {
-        let bytes = self.map.len();
-        let Some(prefix) = self.map.first_chunk::<PREFIX>() else {
+        let bytes = self.content.len();
+        let Some(prefix) = self.content.first_chunk::<PREFIX>() else {
             return Err(Error::file(self.path, format_args!("{bytes} bytes"), "rows with a 4-byte length"));
         };
         let cols = i32::from_le_bytes(*prefix);
@@ -291,7 +334,7 @@ impl<'a> OpenedFile<'a> {
     fn npy<T: Copy>(&self, types: &[(&str, usize, T)], widest: usize) -> Result<(T, Shape)> {
         let names: Vec<&str> = types.iter().map(|(name, ..)| *name).collect();
         let expected = format!("a 2-D array in C order of {}", names.join(", "));
-        let Some(header) = npy::parse(&self.map) else {
+        let Some(header) = npy::parse(&self.content) else {
             return Err(Error::file(self.path, "no npy header of a plain array", expected));
         };
         let known = types.iter().find(|(name, ..)| *name == header.descr);
@@ -303,7 +346,7 @@ impl<'a> OpenedFile<'a> {
             return Err(Error::file(self.path, found, expected));
         };
         let stated = BinHeader { bytes: header.offset, rows, cols };
-        if stated.file_size(size) != self.map.len() as u128 {
+        if stated.file_size(size) != self.content.len() as u128 {
             return Err(self.wrong_size(&stated, size));
         }
         Ok((kind, self.shape(rows, cols, header.offset, widest)?))
@@ -313,7 +356,7 @@ impl<'a> OpenedFile<'a> {
         let BinHeader { bytes, rows, cols } = stated;
         let expected =
             format!("{} ({bytes} + {rows} x {cols} x {size}, by its header)", stated.file_size(size));
-        Error::file(self.path, format_args!("{} bytes", self.map.len()), expected)
+        Error::file(self.path, format_args!("{} bytes", self.content.len()), expected)
     }
 
     /// Checks the numbers of a header against the limits.

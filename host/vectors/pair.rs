@@ -47,7 +47,8 @@ impl GroundTruth {
     /// cancelled.
     pub fn open_pair(stem: impl AsRef<Path>, progress: &Progress) -> Result<Self> {
         let [ids_path, distances_path, sums] = Self::pair_files(stem);
-        let values = Vectors::open_as(&distances_path, Format::Fbin)?;
+        // SAFETY: the distances are copied below, and nothing of the map is used later.
+        let values = unsafe { Vectors::map_as(&distances_path, Format::Fbin) }?;
         let table = open_ids_as(&ids_path, Format::Ibin, progress)?;
         check_pair(&sums, [&ids_path, &distances_path], progress)?;
         if (values.len(), values.dim()) != (table.rows, table.cols) {

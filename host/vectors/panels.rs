@@ -155,7 +155,7 @@ fn near(rows: Side<'_>, others: Side<'_>) -> [u32; PANEL] {
             return unsafe { x86::avx512(rows, others) };
         }
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            // SAFETY: as above.
+            // SAFETY: the processor has both features that the function is compiled for.
             return unsafe { x86::avx2(rows, others) };
         }
     }
@@ -326,13 +326,13 @@ mod x86 {
 
     #[target_feature(enable = "avx512f")]
     pub(super) fn avx512(rows: Side<'_>, others: Side<'_>) -> [u32; PANEL] {
-        // SAFETY: this function is compiled for the instructions.
+        // SAFETY: the processor runs AVX-512F where this function may be called.
         unsafe { near_by::<__m512, 8, 2>(rows, others) }
     }
 
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn avx2(rows: Side<'_>, others: Side<'_>) -> [u32; PANEL] {
-        // SAFETY: as above.
+        // SAFETY: the processor runs AVX2 and FMA where this function may be called.
         unsafe { near_by::<__m256, 4, 2>(rows, others) }
     }
 

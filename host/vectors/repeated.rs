@@ -127,7 +127,7 @@ impl Repeated {
             return Self::by(hash, base, progress);
         }
         let bytes = |row: u32| {
-            let mut values = base.row(row as usize).into_owned();
+            let mut values = base.host_row(row as usize).into_owned();
             normalise(&mut values);
             Cow::Owned(bytemuck::cast_slice(&values).to_vec())
         };
@@ -354,7 +354,7 @@ mod tests {
     /// Compares all pairs of rows.
     fn plain(base: &Vectors, metric: Metric) -> Vec<[u32; 2]> {
         let row = |row: usize| {
-            let mut values = base.row(row).into_owned();
+            let mut values = base.host_row(row).into_owned();
             if metric == Metric::Cosine && !normalise(&mut values) {
                 values.fill(0.0);
             }

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     fn values(vectors: &Vectors) -> Vec<f32> {
-        (0..vectors.len()).flat_map(|row| vectors.row(row).into_owned()).collect()
+        (0..vectors.len()).flat_map(|row| vectors.host_row(row).into_owned()).collect()
     }
 
     #[test]

@@ -46,7 +46,7 @@ const PIECE: usize = 1 << 20;
 /// }
 ///
 /// let read = |text: &str| Vectors::from_source(&mut Lines(text.lines()), &Progress::silent());
-/// assert_eq!(read("1 2\n3 4\n5 6")?.to_f32(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+/// assert_eq!(read("1 2\n3 4\n5 6")?.to_f32()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
 /// assert!(read("1 2\n3 four\n5 6").is_err());
 /// # Ok::<(), tagore::Error>(())
 /// ```

@@ -331,7 +331,7 @@ impl<'a> Space<'a> {
         let mut rows = vec![0f32; (ids.len() + 1) * dim];
         let (point, others) = rows.split_at_mut(dim);
         let unit = |row: usize, out: &mut [f32]| {
-            out.copy_from_slice(&self.vectors.row(row));
+            out.copy_from_slice(&self.vectors.host_row(row));
             normalise(out)
         };
         let all = unit(row, point);

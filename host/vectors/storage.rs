@@ -29,16 +29,6 @@ pub(super) trait Memory: Any + Send + Sync {
     }
 }
 
-impl Memory for MappedFile {
-    fn bytes(&self) -> &[u8] {
-        self
-    }
-
-    fn mapped(&self) -> Option<&MappedFile> {
-        Some(self)
-    }
-}
-
 /// An owner of values of type `T`.
 struct Owner<T, O>(O, PhantomData<fn() -> T>);
 

@@ -102,7 +102,7 @@ mod tests {
 
     /// The numbers of rows of a ramp.
     fn numbers(vectors: &Vectors) -> Vec<f32> {
-        (0..vectors.len()).map(|row| vectors.row(row)[0]).collect()
+        (0..vectors.len()).map(|row| vectors.host_row(row)[0]).collect()
     }
 
     #[test]
@@ -122,7 +122,7 @@ mod tests {
             assert_eq!(numbers(&again), [2.0, 14.0, 38.0]);
             assert_eq!(numbers(&again.part(1..3).unwrap()), [14.0, 38.0]);
             assert_eq!(numbers(&alone.select(&[9, 0]).unwrap()), [38.0, 2.0]);
-            assert_eq!(again.to_f32(), [2.0, 3.0, 14.0, 15.0, 38.0, 39.0]);
+            assert_eq!(again.to_f32().unwrap(), [2.0, 3.0, 14.0, 15.0, 38.0, 39.0]);
             assert_eq!(again.into_vec::<f32>().unwrap(), [2.0, 3.0, 14.0, 15.0, 38.0, 39.0]);
         }
     }

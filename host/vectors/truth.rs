@@ -125,7 +125,7 @@ impl GroundTruth {
     /// cancelled.
     pub fn open(path: impl AsRef<Path>, progress: &Progress) -> Result<Self> {
         let path = path.as_ref();
-        let source = OpenedFile::open(path)?;
+        let source = OpenedFile::map_to_copy(path)?;
         if let Ok(format @ (Format::Ivecs | Format::Npy)) = Format::of(path) {
             let table = source.ids(format, progress)?;
             return Ok(Self::new(table.cols, table.ids, None)?.at(path));

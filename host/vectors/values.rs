@@ -9,6 +9,9 @@ use crate::{Error, Result};
 impl Vectors {
     /// All rows in place, as slices of `dim` values of their own type, or of the bytes of bits.
     ///
+    /// Like all functions that give all values, this copies those of a [device](Self::device) to
+    /// the host, once.
+    ///
     /// ```
     /// use tagore::Vectors;
     /// let vectors = Vectors::from_u8(vec![0, 1, 2, 3], 2)?;
@@ -17,7 +20,7 @@ impl Vectors {
     /// ```
     ///
     /// # Errors
-    /// If `T` is another type.
+    /// If `T` is another type, or a device that holds the values fails.
     pub fn rows_as<T: Component>(&self) -> Result<impl ExactSizeIterator<Item = &[T]>> {
         let matrix: Matrix<'_, T> = self.typed()?;
         Ok((0..self.len()).map(move |row| matrix.row(row)))
@@ -28,7 +31,7 @@ impl Vectors {
     /// apart than their dimension.
     ///
     /// # Errors
-    /// If `T` is another type.
+    /// If `T` is another type, or a device that holds the values fails.
     pub fn strided_as<T: Component>(&self) -> Result<(&[T], usize)> {
         let Matrix { data, stride, .. } = self.typed()?;
         Ok((data, stride))
@@ -38,7 +41,7 @@ impl Vectors {
     /// rows and have no clones.
     ///
     /// # Errors
-    /// If `T` is another type than that of the values.
+    /// If `T` is another type than that of the values, or a device that holds them fails.
     pub fn into_vec<T: Component>(self) -> Result<Vec<T>> {
         self.typed::<T>()?;
         let row = T::TYPE.row_bytes(self.dim());
@@ -58,17 +61,18 @@ impl Vectors {
 
     /// All values as f32, row-major. Every type converts exactly.
     ///
-    /// # Panics
-    /// If the system refuses the memory.
-    pub fn to_f32(&self) -> Vec<f32> {
-        self.floats(|_| Ok(())).unwrap_or_else(|error| panic!("{error}"))
+    /// # Errors
+    /// If memory is short, or a device that holds the values fails.
+    pub fn to_f32(&self) -> Result<Vec<f32>> {
+        self.floats(|_| Ok(()))
     }
 
     /// All values as f32, row-major, with rows as `finish` leaves them.
     ///
     /// # Errors
-    /// One of `finish`.
+    /// One of `finish`; if memory is short, or a device that holds the values fails.
     pub(super) fn floats(&self, finish: impl Fn(&mut [f32]) -> Result<()> + Sync) -> Result<Vec<f32>> {
+        self.on_host()?;
         let dim = self.dim();
         let mut values: Vec<f32> = zeros(self.len() * dim)?;
         with_matrix!(self.rows(), matrix => {
@@ -82,6 +86,7 @@ impl Vectors {
 
     fn typed<T: Component>(&self) -> Result<Matrix<'_, T>> {
         if T::TYPE == self.element_type() {
+            self.on_host()?;
             return Ok(self.matrix());
         }
         let expected = format!("{}, or a conversion", T::TYPE);
@@ -114,8 +119,8 @@ mod tests {
         let strided = Vectors::from_strided(Arc::clone(&shared), (2, 2), 3).unwrap();
         assert_eq!(strided.clone().into_vec::<u8>().unwrap(), [1, 2, 4, 5]);
         assert_eq!(
-            Vectors::from_strided(vec![1u8, 2, 3, 4, 5], (2, 2), 3).unwrap().to_f32(),
-            strided.to_f32()
+            Vectors::from_strided(vec![1u8, 2, 3, 4, 5], (2, 2), 3).unwrap().to_f32().unwrap(),
+            strided.to_f32().unwrap()
         );
         let gaps = Vectors::from_strided(vec![1u8, 2, 3, 4, 5], (2, 2), 2).unwrap();
         assert_eq!(gaps.into_vec::<u8>().unwrap(), [1, 2, 3, 4]);
@@ -125,7 +130,7 @@ mod tests {
     #[test]
     fn values_come_back_in_their_own_type_or_as_f32() {
         let halves = Vectors::from_f16([0.5, -1.0].map(f16::from_f32).to_vec(), 1).unwrap();
-        assert_eq!(halves.to_f32(), [0.5, -1.0]);
+        assert_eq!(halves.to_f32().unwrap(), [0.5, -1.0]);
         assert_eq!(halves.rows_as::<f16>().unwrap().len(), 2);
         let error = halves.rows_as::<u8>().err().unwrap().to_string();
         assert_eq!(error, "vectors: found f16 values, expected u8, or a conversion");

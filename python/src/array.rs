@@ -19,9 +19,13 @@ struct Values<T> {
     _pins: Vec<Py<PyAny>>,
 }
 
-// SAFETY: the values are only read, and `Py` may be dropped on any thread.
+// SAFETY: `Py` may be dropped on any thread, and keeps the memory; the pins keep NumPy from moving
+// it.
 unsafe impl<T> Send for Values<T> {}
-// SAFETY: as above.
+// SAFETY: all threads of the library only read. The documentation says that no thread of Python
+// writes the values meanwhile. None can be kept from it, since NumPy lends any number of writable
+// views; but every bits are a value of a `T`, and values address no memory, so a writer changes
+// answers alone.
 unsafe impl<T> Sync for Values<T> {}
 
 impl<T> AsRef<[T]> for Values<T> {
@@ -53,6 +57,23 @@ fn pins(array: &Bound<'_, PyAny>) -> PyResult<Vec<Py<PyAny>>> {
 /// # Errors
 /// If the array has another shape, type or order than rows of 1 to 4,096 f32, f16, bf16, u8 or i8.
 pub(crate) fn vectors(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<Vectors> {
+    vectors_or_copy(array, name, 0)
+}
+
+/// The vectors of a search, as [`vectors`] takes them; few of NumPy are copied, so that the
+/// caller's other threads may use the array for the next queries.
+///
+/// # Errors
+/// As of [`vectors`].
+pub(crate) fn queries(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<Vectors> {
+    vectors_or_copy(array, name, COPIED)
+}
+
+/// Most bytes of queries that are copied: a copy takes far less time than the search.
+const COPIED: usize = 1 << 20;
+
+/// [`vectors`], copied if they have at most `copied` bytes.
+fn vectors_or_copy(array: &Bound<'_, PyAny>, name: &'static str, copied: usize) -> PyResult<Vectors> {
     let py = array.py();
     let wrong = |found: String, expected: &str| Err(errors::argument(py, name, found, expected));
     if let Ok(array) = array.cast::<DeviceArray>() {
@@ -99,11 +120,11 @@ pub(crate) fn vectors(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<
     }
     let (stride, pins) = (stride as usize / size, pins(array.as_any())?);
     let made = match element {
-        ElementType::F32 => strided::<f32>((array, pins, name), (rows, dim), stride),
-        ElementType::F16 => strided::<half::f16>((array, pins, name), (rows, dim), stride),
-        ElementType::Bf16 => strided::<half::bf16>((array, pins, name), (rows, dim), stride),
-        ElementType::U8 => strided::<u8>((array, pins, name), (rows, dim), stride),
-        ElementType::I8 => strided::<i8>((array, pins, name), (rows, dim), stride),
+        ElementType::F32 => strided::<f32>((array, pins, name), (rows, dim), (stride, copied)),
+        ElementType::F16 => strided::<half::f16>((array, pins, name), (rows, dim), (stride, copied)),
+        ElementType::Bf16 => strided::<half::bf16>((array, pins, name), (rows, dim), (stride, copied)),
+        ElementType::U8 => strided::<u8>((array, pins, name), (rows, dim), (stride, copied)),
+        ElementType::I8 => strided::<i8>((array, pins, name), (rows, dim), (stride, copied)),
         ElementType::B1 => unreachable!("no type of NumPy is one of bits"),
     };
     made.map_err(|error| errors::of(py, error, &Names { vectors: name, renamed: &[] }))
@@ -115,7 +136,7 @@ const NATIVE: u8 = if cfg!(target_endian = "little") { b'<' } else { b'>' };
 fn strided<T: Component>(
     (array, pins, name): (&Bound<'_, PyUntypedArray>, Vec<Py<PyAny>>, &'static str),
     (rows, dim): (usize, usize),
-    stride: usize,
+    (stride, copied): (usize, usize),
 ) -> tagore::Result<Vectors> {
     // SAFETY: the pointer of a live array.
     let first = unsafe { (*array.as_array_ptr()).fields.data }.cast::<T>().cast_const();
@@ -130,6 +151,9 @@ fn strided<T: Component>(
     // An empty array may lend no address.
     let first = if values == 0 { std::ptr::NonNull::<T>::dangling().as_ptr().cast_const() } else { first };
     let values = Values { first, len: values, _array: array.clone().into_any().unbind(), _pins: pins };
+    if size_of_val(values.as_ref()) <= copied {
+        return Vectors::from_strided(values.as_ref().to_vec(), (rows, dim), stride.max(dim));
+    }
     Vectors::from_strided(values, (rows, dim), stride.max(dim))
 }
 

@@ -87,7 +87,7 @@ pub(crate) fn build_file(
         let stats = settings.build(build, &base, &path)?;
         stats.devices.iter().for_each(|device| process().ran_on(&device.to_string()));
         let (sample, cost) = (KnnSample::default(), BuildCost::out_of_core(&stats));
-        Ok(((tagore::Index::open(&path)?, base, Built { sample, cost }), ids))
+        Ok(((open_index(&path)?, base, Built { sample, cost }), ids))
     })?;
     // The index of a build out of core may not fit the device.
     Ok(Index::new(index, Some(base), ids).built(built, Device::Cpu))
@@ -136,10 +136,20 @@ impl Clusters {
 
 /// Opens vectors in `format`, or in that of the extension.
 pub(crate) fn open(path: &Path, format: Option<tagore::Format>) -> tagore::Result<Vectors> {
-    match format {
-        Some(format) => Vectors::open_as(path, format),
-        None => Vectors::open(path),
+    // SAFETY: the documentation of the package says that no one changes a file in use. Python has
+    // no way to promise that; its readers of NumPy files map them on the same terms.
+    unsafe {
+        match format {
+            Some(format) => Vectors::map_as(path, format),
+            None => Vectors::map(path),
+        }
     }
+}
+
+/// Opens an index file of the library.
+pub(crate) fn open_index(path: &Path) -> tagore::Result<tagore::Index> {
+    // SAFETY: the documentation of the package says that no one changes a file in use.
+    unsafe { tagore::Index::map(path) }
 }
 
 /// Builds the k-NN graph of the rows of `x`.

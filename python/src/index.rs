@@ -154,7 +154,7 @@ pub(crate) fn open(
             (false, Some(format), Some(base)) if format != tagore::IndexFormat::Tagore => {
                 tagore::Index::import(&path, format, base, metric.unwrap_or_default(), progress)?
             }
-            _ => tagore::Index::open(&path)?,
+            _ => build::open_index(&path)?,
         };
         if let Some(base) = &base {
             index.check_base(base)?;

@@ -139,7 +139,7 @@ pub(crate) fn search_on_device(
     options: &Bound<'_, PyDict>,
 ) -> PyResult<Left> {
     let (py, options, index) = (q.py(), Options(options), index.get());
-    let queries = array::vectors(q, "q")?;
+    let queries = array::queries(q, "q")?;
     let settings = Settings::of(index, k, options)?;
     let (call, is_watched) = (options.call(QUERIES)?, options.is_given("progress")?);
     let searcher = searcher(py, index, &settings, options)?;
@@ -179,7 +179,7 @@ pub(crate) fn search<'py>(
     options: &Bound<'py, PyDict>,
 ) -> PyResult<(Pair<'py>, Own<'py>, u64, usize)> {
     let (py, options, index) = (q.py(), Options(options), index.get());
-    let queries = array::vectors(q, "q")?;
+    let queries = array::queries(q, "q")?;
     let settings = Settings::of(index, k, options)?;
     let (call, is_watched) = (options.call(QUERIES)?, options.is_given("progress")?);
     let searcher = searcher(py, index, &settings, options)?;
@@ -231,7 +231,7 @@ pub(crate) fn evaluate(
     options: &Bound<'_, PyDict>,
 ) -> PyResult<String> {
     let (py, options, index) = (q.py(), Options(options), index.get());
-    let queries = array::vectors(q, "q")?;
+    let queries = array::queries(q, "q")?;
     let columns = truth.shape()[1];
     let values = truth.readonly().as_array().iter().copied().collect();
     let truth = GroundTruth::new(columns, values, None)
@@ -256,7 +256,7 @@ pub(crate) fn exact<'py>(
     options: &Bound<'py, PyDict>,
 ) -> PyResult<Pair<'py>> {
     let (py, options) = (base.py(), Options(options));
-    let (base, queries) = (array::vectors(base, "base")?, array::vectors(q, "q")?);
+    let (base, queries) = (array::vectors(base, "base")?, array::queries(q, "q")?);
     let search = options.exact(k, &Progress::silent(), &options.devices()?)?;
     let call = options.call(Names { vectors: "base or q", renamed: &[] })?;
     let truth = call.run(py, |progress| {
@@ -277,7 +277,7 @@ pub(crate) fn exact_on_device(
     options: &Bound<'_, PyDict>,
 ) -> PyResult<Left> {
     let (py, options) = (base.py(), Options(options));
-    let (base, queries) = (array::vectors(base, "base")?, array::vectors(q, "q")?);
+    let (base, queries) = (array::vectors(base, "base")?, array::queries(q, "q")?);
     let device = options.device()?;
     let search = options.exact(k, &Progress::silent(), &[device])?;
     let call = options.call(Names { vectors: "base or q", renamed: &[] })?;

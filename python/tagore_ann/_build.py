@@ -61,7 +61,7 @@ def build(
         x: vectors, shape (n, dim) with dim at most 4,096: float32, float16, bfloat16, uint8 or
             int8, of NumPy or anything with ``__array_interface__`` or DLPack, in host memory or on
             a GPU (also ``__cuda_array_interface__``). They are not copied, and must not change
-            while the index is used.
+            while the index is used, by other threads neither: results would be wrong.
         kind: the kind of index (docs/data.md says which for which data).
         metric: ``l2`` (squared), ``ip`` (inner product) or ``cosine``.
         knn: neighbours per node of the k-NN graph; by the kind and the data unless given.
@@ -152,7 +152,7 @@ def build_file(
 
     Args:
         x: a file of vectors: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin or npy.
-            It is mapped, not read.
+            It is mapped, and must not change meanwhile.
         path: the file of the index. It appears when it is complete.
         kind: the kind of index.
         metric: ``l2``, ``ip`` or ``cosine``.

@@ -133,7 +133,7 @@ class Index:
         progress: Progress = None,
         convert: bool = False,
     ) -> Index:
-        """Opens an index file and maps it.
+        """Opens an index file and maps it: nothing may write the file while the index is used.
 
         Args:
             path: a file of `Index.save` or of the command, or with ``base`` one of another system.

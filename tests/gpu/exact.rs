@@ -51,7 +51,7 @@ fn exact_search_of_hard_data() {
 fn exact_search_of_every_type() {
     let of = |rows: usize, seed: u64, to: &dyn Fn(Vec<f32>) -> Vectors| {
         let values = uniform(rows, 33, seed);
-        to((0..rows).flat_map(|row| values.row(row).to_vec()).collect())
+        to((0..rows).flat_map(|row| values.row_to_f32(row).unwrap().to_vec()).collect())
     };
     type Convert<'a> = &'a dyn Fn(Vec<f32>) -> Vectors;
     let types: [(&str, Convert<'_>); 3] = [
@@ -79,7 +79,8 @@ fn exact_search_of_every_type() {
 fn exact_search_far_from_the_origin() {
     let synth = Synth::new(1500, 24, 7).unwrap();
     let shifted = |vectors: &Vectors| {
-        let values = (0..vectors.len()).flat_map(|row| vectors.row(row).to_vec()).map(|x| x + 1000.0);
+        let values =
+            (0..vectors.len()).flat_map(|row| vectors.row_to_f32(row).unwrap().to_vec()).map(|x| x + 1000.0);
         Vectors::from_f32(values.collect(), 24).unwrap()
     };
     for metric in METRICS {
@@ -104,12 +105,12 @@ fn exact_search_of_a_few_huge_values_among_tiny_ones() {
             900 => 1.5 * huge,
             _ => x * 1e-13,
         };
-        let values =
-            (0..rows).flat_map(|row| tiny.row(row).iter().map(|&x| value(row, x)).collect::<Vec<_>>());
+        let values = (0..rows)
+            .flat_map(|row| tiny.row_to_f32(row).unwrap().iter().map(|&x| value(row, x)).collect::<Vec<_>>());
         let base = Vectors::from_f32(values.collect(), dim).unwrap();
         let values = (0..3).flat_map(|row| {
             let scale = if row == 1 { huge_query } else { 1e-13 };
-            tiny.row(row).iter().map(|x| x.abs() * scale).collect::<Vec<_>>()
+            tiny.row_to_f32(row).unwrap().iter().map(|x| x.abs() * scale).collect::<Vec<_>>()
         });
         let queries = Vectors::from_f32(values.collect(), dim).unwrap();
         for metric in METRICS {

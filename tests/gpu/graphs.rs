@@ -69,7 +69,7 @@ pub(super) fn recall(graph: &KnnGraph, base: &Vectors) -> f64 {
 #[test]
 fn graphs_of_cells_find_nearly_all() {
     let synth = Synth::new(780, 20, 5).unwrap().base();
-    let values = (0..780).flat_map(|row| synth.row(row).to_vec());
+    let values = (0..780).flat_map(|row| synth.row_to_f32(row).unwrap().to_vec());
     let bytes: Vec<u8> = values.map(|x| (x * 4.0 + 128.0).clamp(0.0, 255.0) as u8).collect();
     // Whole numbers in f32 are compared as bytes and give the same graph.
     let whole: Vec<f32> = bytes.iter().map(|&x| f32::from(x)).collect();
@@ -224,7 +224,8 @@ fn descent_on_a_device_copes_with_odd_data() {
     let far = |row: usize| if row.is_multiple_of(2) { 60_000.0 } else { -60_000.0 };
     let synth = Synth::new(300, 6, 8).unwrap().base();
     let of = |value: &dyn Fn(usize, f32) -> f32| -> Vectors {
-        let row = |row: usize| synth.row(row).iter().map(|&x| value(row, x)).collect::<Vec<_>>();
+        let row =
+            |row: usize| synth.row_to_f32(row).unwrap().iter().map(|&x| value(row, x)).collect::<Vec<_>>();
         Vectors::from_f32((0..300).flat_map(row).collect(), 6).unwrap()
     };
     let cases = [

@@ -56,9 +56,16 @@ fn check(case: &str, base: &Vectors, builder: &Builder) -> u64 {
         let resident = on_cpu.clone().resident(&there).unwrap();
         assert_eq!(resident.runs_on(), device.to_string(), "{case}");
         // Rows of the base, and of f32 also one between two of them, which is no row of bytes.
-        let mut values: Vec<f32> = (0..6).flat_map(|row| base.row(7 * row).into_owned()).collect();
+        let mut values: Vec<f32> =
+            (0..6).flat_map(|row| base.row_to_f32(7 * row).unwrap().into_owned()).collect();
         if base.element_type() == ElementType::F32 {
-            values.extend(base.row(1).iter().zip(&*base.row(2)).map(|(a, b)| (a + b) / 2.0 + 0.25));
+            values.extend(
+                base.row_to_f32(1)
+                    .unwrap()
+                    .iter()
+                    .zip(&*base.row_to_f32(2).unwrap())
+                    .map(|(a, b)| (a + b) / 2.0 + 0.25),
+            );
         }
         let queries = Vectors::from_f32(values, base.dim()).unwrap();
         for beam in [10, 40] {
@@ -76,7 +83,8 @@ fn check(case: &str, base: &Vectors, builder: &Builder) -> u64 {
 
 #[test]
 fn an_index_is_searched_where_its_build_left_it() {
-    let floats: Vec<f32> = (0..300).flat_map(|row| uniform(300, 11, 4).row(row).into_owned()).collect();
+    let floats: Vec<f32> =
+        (0..300).flat_map(|row| uniform(300, 11, 4).row_to_f32(row).unwrap().into_owned()).collect();
     let whole = |scale: f32| floats.iter().map(move |x| (x * scale).round());
     let vectors = [
         ("f32", Vectors::from_f32(floats.clone(), 11)),
@@ -100,7 +108,7 @@ fn repeated_rows_stay_too() {
     // Every row but a third twice, the second time far from the first; and one row often.
     let rows = uniform(150, 11, 4);
     let order = (0..150).chain((50..150).rev()).chain([7; 40]);
-    let floats: Vec<f32> = order.flat_map(|row| rows.row(row).into_owned()).collect();
+    let floats: Vec<f32> = order.flat_map(|row| rows.row_to_f32(row).unwrap().into_owned()).collect();
     let whole = |scale: f32| floats.iter().map(move |x| (x * scale).round());
     // Under cosine all zero vectors are equal, whatever their signs.
     let zeros = (0..60).map(|i| if i % 7 == 0 { -0.0 } else { 0.0 });
@@ -132,7 +140,7 @@ fn layers_stay_too() {
     assert!(!builder.clone().device(Device::Cpu).build(&base).unwrap().layers().is_empty());
     check("layers", &base, &builder);
     let separated = separated(400, 16, 20, 0);
-    let rows = (0..800).flat_map(|row| separated.row(row % 400).into_owned()).collect();
+    let rows = (0..800).flat_map(|row| separated.row_to_f32(row % 400).unwrap().into_owned()).collect();
     let base = Vectors::from_f32(rows, 20).unwrap();
     let builder = Builder::new(Strategy::cagra()).knn(32);
     assert!(!builder.clone().device(Device::Cpu).build(&base).unwrap().layers().is_empty());

@@ -46,7 +46,8 @@ fn check_search(case: &str, index: Index, base: &Vectors, queries: &Vectors, wid
 fn beam_search_of_every_kind_and_metric() {
     for (strategy, metric) in Strategy::all().into_iter().zip(METRICS.into_iter().cycle()) {
         let (name, synth) = (strategy.kind().to_owned(), Synth::new(240, 17, 6).unwrap());
-        let values: Vec<f32> = (0..240).flat_map(|row| synth.base().row(row).into_owned()).collect();
+        let values: Vec<f32> =
+            (0..240).flat_map(|row| synth.base().row_to_f32(row).unwrap().into_owned()).collect();
         let with_zeros = |mut values: Vec<f32>| {
             values[17 * 3..17 * 4].fill(0.0);
             Vectors::from_f32(values, 17).unwrap()
@@ -64,7 +65,10 @@ fn beam_search_of_every_kind_and_metric() {
 fn beam_search_of_every_type_and_of_hard_data() {
     let of = |rows: usize, seed: u64| -> Vec<f32> {
         let values = uniform(rows, 21, seed);
-        (0..rows).flat_map(|row| values.row(row).into_owned()).map(|x| (x * 12.0).floor()).collect()
+        (0..rows)
+            .flat_map(|row| values.row_to_f32(row).unwrap().into_owned())
+            .map(|x| (x * 12.0).floor())
+            .collect()
     };
     let f16 =
         |v: Vec<f32>| Vectors::from_f16(v.iter().map(|&x| f16::from_f32(x / 8.0)).collect(), 21).unwrap();
@@ -93,7 +97,7 @@ fn beam_search_of_every_type_and_of_hard_data() {
 fn beam_search_through_layers() {
     let of = |rows: usize, part: u64| -> Vec<f32> {
         let values = separated(rows, 30, 9, part);
-        (0..rows).flat_map(|row| values.row(row).into_owned()).collect()
+        (0..rows).flat_map(|row| values.row_to_f32(row).unwrap().into_owned()).collect()
     };
     let f32 = |v: Vec<f32>| Vectors::from_f32(v, 9).unwrap();
     let f16 = |v: Vec<f32>| Vectors::from_f16(v.iter().map(|&x| f16::from_f32(x)).collect(), 9).unwrap();

@@ -64,8 +64,12 @@ fn beam_search_on_several_devices() {
                     assert!(seconds.is_none() == (count == 0) && seconds.unwrap_or(0.0) <= sum, "{shape}");
                     assert_eq!(bits(found), bits(expected), "{shape}");
                     if count > 0 {
-                        let alone = several.search_one(&queries.row(0), search).unwrap();
-                        assert_eq!(alone, one.search_one(&queries.row(0), search).unwrap(), "{shape}");
+                        let alone = several.search_one(&queries.row_to_f32(0).unwrap(), search).unwrap();
+                        assert_eq!(
+                            alone,
+                            one.search_one(&queries.row_to_f32(0).unwrap(), search).unwrap(),
+                            "{shape}"
+                        );
                     }
                 }
             }

@@ -50,7 +50,8 @@ pub(super) fn separated(rows: usize, dim: usize, clusters: usize) -> Vectors {
 
 /// A data set of some rows of `all`.
 fn part(all: &Vectors, rows: impl Iterator<Item = usize>) -> Vectors {
-    Vectors::from_f32(rows.flat_map(|row| all.row(row).into_owned()).collect(), all.dim()).unwrap()
+    Vectors::from_f32(rows.flat_map(|row| all.row_to_f32(row).unwrap().into_owned()).collect(), all.dim())
+        .unwrap()
 }
 
 /// Each of the first `rows` rows ten times, shuffled.

@@ -154,7 +154,7 @@ fn stopped_builds_resume_to_the_same_bytes() {
 fn clusters_of_small_values_resume_beside_large_ones() {
     // Alone, most clusters would be refused: their squares would vanish.
     let row = |row: usize| if row.is_multiple_of(4) { 1.0 } else { 1e-14 };
-    let values = uniform(800, 6, 5).to_f32();
+    let values = uniform(800, 6, 5).to_f32().unwrap();
     let values = values.iter().enumerate().map(|(i, x)| x * row(i / 6)).collect::<Vec<f32>>();
     // Each build reads a base that no other has checked.
     let base = || Vectors::from_f32(values.clone(), 6).unwrap();

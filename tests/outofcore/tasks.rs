@@ -87,8 +87,10 @@ fn small() -> Case {
 #[test]
 fn tasks_in_any_order_make_the_bytes_of_one_machine() {
     let base = Synth::new(3000, 12, 1).unwrap().base();
-    let bytes =
-        Vectors::from_u8((0..base.len() * 12).map(|i| base.row(i / 12)[i % 12].abs() as u8).collect(), 12);
+    let bytes = Vectors::from_u8(
+        (0..base.len() * 12).map(|i| base.row_to_f32(i / 12).unwrap()[i % 12].abs() as u8).collect(),
+        12,
+    );
     let cases = [
         (vamana(), base.clone(), Order::Cluster),
         (vamana().metric(Metric::InnerProduct), base.clone(), Order::Random),
@@ -143,7 +145,7 @@ fn full_clusters_layers_and_repeated_rows_are_those_of_one_machine() {
 fn heavy() -> Vectors {
     let rows = Synth::of_kind(SynthKind::Lognormal, 4000, 16, 1).unwrap().base();
     let stretched = |row: usize| {
-        let values = rows.row(row).into_owned();
+        let values = rows.row_to_f32(row).unwrap().into_owned();
         let square: f32 = values.iter().map(|x| x * x).sum();
         values.into_iter().map(move |x| x * square.powf(1.5))
     };
@@ -192,7 +194,7 @@ fn rows_of(folder: &TaskFolder, there: &TaskFolder, task: TaskId, base: &Vectors
     let ranges = there.base_rows(task).unwrap().unwrap().into_iter().flatten();
     for row in ranges.chain(folder.fingerprint_rows()) {
         let row = row as usize;
-        values[row * base.dim()..][..base.dim()].copy_from_slice(&base.row(row));
+        values[row * base.dim()..][..base.dim()].copy_from_slice(&base.row_to_f32(row).unwrap());
     }
     Vectors::from_f32(values, base.dim()).unwrap()
 }

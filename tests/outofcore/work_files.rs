@@ -162,7 +162,8 @@ fn wrong_numbers_with_right_checksums_are_found() {
 #[test]
 fn a_changed_base_is_not_resumed() {
     let stopped = Stopped::new();
-    let mut values: Vec<f32> = (0..3000).flat_map(|row| stopped.base.row(row).to_vec()).collect();
+    let mut values: Vec<f32> =
+        (0..3000).flat_map(|row| stopped.base.row_to_f32(row).unwrap().to_vec()).collect();
     // A row outside the fingerprint of 1,024 rows.
     values[12] += 1.0;
     let changed = Vectors::from_f32(values, 12).unwrap();

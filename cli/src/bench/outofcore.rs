@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tagore::outofcore::{ClusterPlan, Order, OutOfCore, OutOfCoreStats, TaskKind};
-use tagore::{Builder, Evaluation, Index, Strategy, Vectors, peak_host_bytes};
+use tagore::{Builder, Evaluation, Strategy, Vectors, peak_host_bytes};
 
 use super::disk::Disk;
 use super::judge::{Judge, JudgeOptions};
@@ -16,7 +16,7 @@ use crate::draw::timeline_plot;
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
 use crate::limits::{LimitOptions, clusters_event, say_clusters};
-use crate::options::{DescentOptions, Input};
+use crate::options::{DescentOptions, Input, open_index};
 use crate::output::{Output, grouped};
 use crate::tasks::task_event;
 
@@ -143,7 +143,7 @@ impl Bench<'_> {
 
     /// Searches the index with the queries, if given.
     fn judge(&self, output: &Output) -> Result<Vec<Evaluation>> {
-        let index = Index::open(&self.path)?;
+        let index = open_index(&self.path)?;
         let Some(judge) = &self.judge else { return Ok(Vec::new()) };
         let quality = judge.evaluate(index, self.base, self.args.descent.device.first(), output)?;
         for Evaluation { beam, k, recall, distances, .. } in &quality {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tagore::gpu::Rates;
-use tagore::{Evaluation, Format, GroundTruth, Index, Searcher, Target, TestQueries};
+use tagore::{Evaluation, Format, GroundTruth, Searcher, Target, TestQueries};
 
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
-use crate::options::{Devices, Input, open};
+use crate::options::{Devices, Input, open, open_index};
 use crate::output::{Output, grouped};
 use crate::spool;
 use crate::walked::Walked;
@@ -69,7 +69,7 @@ impl Args {
         ));
         let mut events = Vec::new();
         for path in &self.index {
-            let index = Index::open(path)?;
+            let index = open_index(path)?;
             let searcher = Searcher::new(index, Arc::clone(&base), output.progress())?;
             let mut searcher = self.walked.set(searcher, output)?.devices(&self.device.0)?;
             for &width in &self.widths {

@@ -14,6 +14,7 @@ use super::{Args, Started, say_repeated};
 use crate::draw::timeline_plot;
 use crate::error::{Error, Result};
 use crate::limits::{clusters_event, say_clusters};
+use crate::options::open_index;
 use crate::output::{Output, grouped};
 use crate::tasks::task_event;
 
@@ -62,7 +63,7 @@ impl Args {
         let build = OutOfCore::new(builder.progress(building), plan).in_memory(in_memory);
         let before = laps.total();
         let stats = self.build_clusters(build, &base, output)?;
-        let index = Index::open(&self.output)?;
+        let index = open_index(&self.output)?;
         laps.end_parts("prepare", &parts(&stats));
         let done = Done { index, plan, in_memory, stats, read, total: laps.total() };
         done.say(&base, output);

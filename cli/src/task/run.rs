@@ -63,7 +63,10 @@ impl Args {
         }
         let base = match &self.input {
             Some(path) => open(path, self.format)?,
-            None => folder.open_base()?,
+            None => {
+                let (path, format) = folder.base();
+                open(path, Some(format))?
+            }
         };
         let worker = folder.worker(base, self.device, self.any_device)?.progress(output.progress().clone());
         self.which.run(&worker, Events { began: Instant::now(), output }).map_err(with_flag)?;

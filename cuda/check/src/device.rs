@@ -44,7 +44,7 @@ fn product<E: Element>(a: Global<Quad>, b: Global<Quad>) -> [E::Sum; 4] {
 ///
 /// # Safety
 /// - The views have the sizes above, and `totals` and `least` are written.
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 pub unsafe fn check_device(
     bytes: Global<Quad>,
     halves: Global<Quad>,

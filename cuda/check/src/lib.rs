@@ -43,7 +43,7 @@ pub const WARP_RESULTS: usize = 19;
 ///
 /// # Safety
 /// - The views have the sizes above.
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 pub unsafe fn check_warp(values: Global<u32>, masks: Global<u32>, out: GlobalMut<u32>) {
     let (lane, block) = (lane_id(), block_idx_x() as usize);
     let mask = masks.get(block);
@@ -109,7 +109,7 @@ pub const HALF_RESULTS: usize = 8;
 ///
 /// # Safety
 /// - The views have the sizes above for every thread of the grid.
-#[kernel(block = 64)]
+#[kernel(unsafe, block = 64)]
 pub unsafe fn check_half(
     a: Global<u32>,
     b: Global<u32>,
@@ -160,7 +160,7 @@ macro_rules! product_kernels {
         ///
         /// # Safety
         /// - The views have the sizes above.
-        #[kernel(block = 32)]
+        #[kernel(unsafe, block = 32)]
         pub unsafe fn $name(a: Global<Quad>, b: Global<Quad>, c: Global<$sum>, out: GlobalMut<$sum>) {
             product::<$type>(a, b, c, out);
         }

@@ -50,7 +50,7 @@ macro_rules! instruction {
         macro_rules! one {
             ($scope_and_space:literal, $address:ident, $width:ident) => {{
                 let old;
-                // SAFETY: the creator of the view guarantees the address.
+                // SAFETY: the promise of the running kernel covers the address.
                 unsafe {
                     core::arch::asm!(
                         concat!("atom.relaxed.", $scope_and_space, ".", $operation, $operands),
@@ -102,7 +102,7 @@ macro_rules! values {
             #[track_caller]
             fn reduce_min(address: u64, value: Self) {
                 #[cfg(target_os = "cuda")]
-                // SAFETY: the creator of the view guarantees the address.
+                // SAFETY: the promise of the running kernel covers the address.
                 unsafe {
                     core::arch::asm!(
                         concat!("red.relaxed.gpu.global.", $min, " [{}], {};"),

@@ -18,7 +18,7 @@ unsafe extern "C" {
 #[track_caller]
 pub fn quad<T: Plain>(to: Shared<T>, from: Global<T>, source_bytes: u32) {
     #[cfg(target_os = "cuda")]
-    // SAFETY: the creators of the views guarantee the addresses.
+    // SAFETY: the promise of the running kernel covers both addresses.
     unsafe {
         core::arch::asm!("cp.async.cg.shared.global [{}], [{}], 16, {};", in(reg32) to.address(),
             in(reg64) from.address(), in(reg32) source_bytes, options(nostack));

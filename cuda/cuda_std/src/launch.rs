@@ -8,7 +8,7 @@
 //!
 //! /// # Safety
 //! /// `out` holds 2 n values.
-//! #[kernel(block = 32..=256, shared = 8 * n)]
+//! #[kernel(unsafe, block = 32..=256, shared = 8 * n)]
 //! pub unsafe fn double(out: GlobalMut<f32>, n: u32) {}
 //!
 //! fn launch<K: Kernel>(arguments: K::Arguments) -> Contract {
@@ -31,7 +31,7 @@
 //! ```compile_fail
 //! # use cuda_std::launch::{Contract, Kernel};
 //! # use cuda_std::prelude::*;
-//! # #[kernel(block = 32..=256, shared = 8 * n)]
+//! # #[kernel(unsafe, block = 32..=256, shared = 8 * n)]
 //! # pub unsafe fn double(out: GlobalMut<f32>, n: u32) {}
 //! # fn launch<K: Kernel>(arguments: K::Arguments) -> Contract { K::contract(&arguments) }
 //! # let out = unsafe { GlobalMut::<u32>::new(0) };
@@ -41,7 +41,7 @@
 //! ```compile_fail
 //! # use cuda_std::launch::{Contract, Kernel};
 //! # use cuda_std::prelude::*;
-//! # #[kernel(block = 32..=256, shared = 8 * n)]
+//! # #[kernel(unsafe, block = 32..=256, shared = 8 * n)]
 //! # pub unsafe fn double(out: GlobalMut<f32>, n: u32) {}
 //! # fn launch<K: Kernel>(arguments: K::Arguments) -> Contract { K::contract(&arguments) }
 //! # let out = unsafe { GlobalMut::<f32>::new(0) };
@@ -52,7 +52,11 @@ use std::ffi::c_void;
 use std::fmt;
 
 /// A kernel, as [`kernel`](crate::kernel) describes it: a type of the function's name.
-pub trait Kernel {
+///
+/// # Safety
+/// - With any arguments, and a [`Lane`](crate::host::Lane) that checks all accesses, exchanges and
+///   barriers, [`run`](Self::run) is sound: it touches memory through views alone.
+pub unsafe trait Kernel {
     /// The name of its entry in the PTX.
     const NAME: &'static str;
 
@@ -65,8 +69,8 @@ pub trait Kernel {
     /// Runs the kernel's body as one lane on the host.
     ///
     /// # Safety
-    /// - The arguments meet the kernel's own safety section, and a [`Lane`](crate::host::Lane) is
-    ///   current.
+    /// - A [`Lane`](crate::host::Lane) is current. Either it checks all that the kernel does, or
+    ///   the arguments meet the kernel's own safety section.
     unsafe fn run(arguments: Self::Arguments);
 }
 

@@ -17,7 +17,7 @@
 //! ///
 //! /// # Safety
 //! /// `values` and `out` hold n values.
-//! #[kernel(block = 256)]
+//! #[kernel(unsafe, block = 256)]
 //! pub unsafe fn scale(values: Global<f32>, out: GlobalMut<f32>, n: u32, factor: f32) {
 //!     let i = thread::index_1d();
 //!     if i < n {
@@ -27,6 +27,17 @@
 //! # #[cfg(not(target_os = "cuda"))]
 //! assert_eq!(<scale as cuda_std::launch::Kernel>::NAME, "scale");
 //! ```
+//!
+//! # Safety
+//!
+//! On the host no safe call here can go wrong: the lane checks addresses, masks and barriers. On a
+//! GPU nothing is checked. There the functions that device code calls thousands of times, such as
+//! [`Global::get`](memory::Global::get), [`Shared::set`](shared::Shared::set),
+//! [`shared::dynamic`] and [`warp::sync`], are safe to call because they run in kernels alone, and
+//! the `unsafe` in the attribute of each [`kernel`] promises that all calls below it are right:
+//! which accesses and calls are right is listed there. The tests of a kernel on the emulator show
+//! that it keeps the promise. Launches promise the rest, what the kernel's own section asks for,
+//! and are `unsafe` wherever a GPU runs them.
 //!
 //! Barriers, shuffles and votes are LLVM intrinsics that the compiler knows to be convergent. They
 //! are never inline assembly, which the compiler may copy into branches.

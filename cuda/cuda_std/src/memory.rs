@@ -1,8 +1,9 @@
 //! Views of device memory, through which kernels read and write it.
 //!
-//! A view is an address and a type. Its creator, in the end the launch, guarantees that every
-//! access lies in allocated memory and that every value read was written. On a GPU views check
-//! nothing. On the host every access goes to the [`Lane`](crate::host::Lane), which checks it.
+//! A view is an address and a type. Its creator, in the end the launch, guarantees the memory
+//! behind it. The author of the [`kernel`](crate::kernel) promises that every access lies there and
+//! reads what was written. On a GPU views check nothing. On the host every access goes to the
+//! [`Lane`](crate::host::Lane), which checks it.
 
 use core::marker::PhantomData;
 
@@ -58,17 +59,19 @@ macro_rules! views {
 
         impl<T> Copy for $view<T> {}
 
-        // SAFETY: an address, used only by kernels.
+        // SAFETY: an address and no memory: host threads can only copy it.
         unsafe impl<T> Send for $view<T> {}
-        // SAFETY: as above.
+        // SAFETY: a shared view has no methods that reach memory outside a kernel, where the
+        // kernel's author rules out races, or the lane finds them.
         unsafe impl<T> Sync for $view<T> {}
 
         impl<T> $view<T> {
             /// The view of the values at a device address.
             ///
             /// # Safety
-            /// - Every access of the kernel through the view lies in allocated memory, and every
-            ///   value it reads was written.
+            /// - Every access of the kernel through the view, and through views made of it, lies in
+            ///   allocated memory at a multiple of its size, and every value it reads was written.
+            ///   If a lane checks all accesses, any address will do.
             #[inline(always)]
             pub const unsafe fn new(address: u64) -> Self {
                 Self { address, of: PhantomData }
@@ -83,7 +86,15 @@ macro_rules! views {
             /// The address of value `index`.
             #[inline(always)]
             const fn at(self, index: usize) -> u64 {
-                self.address.wrapping_add((index * size_of::<T>()) as u64)
+                #[cfg(target_os = "cuda")]
+                {
+                    self.address.wrapping_add((index * size_of::<T>()) as u64)
+                }
+                // Beyond 64 bits lies no memory: the lane finds that, and not another buffer.
+                #[cfg(not(target_os = "cuda"))]
+                {
+                    self.address.saturating_add(index.saturating_mul(size_of::<T>()) as u64)
+                }
             }
 
             /// The same memory from value `index` on.
@@ -188,7 +199,7 @@ impl<T: AtomicValue> GlobalMut<T> {
 fn load<T: Plain>(address: u64) -> T {
     use core::arch::asm;
     use core::mem::transmute_copy;
-    // SAFETY: the creator of the view guarantees the address; a `Plain` may have any bits.
+    // SAFETY: the promise of the running kernel covers the address; a `Plain` may have any bits.
     unsafe {
         match size_of::<T>() {
             1 => {
@@ -226,7 +237,7 @@ fn load<T: Plain>(address: u64) -> T {
 fn store<T: Plain>(address: u64, value: T) {
     use core::arch::asm;
     use core::mem::transmute_copy;
-    // SAFETY: the creator of the view guarantees the address; sizes match in each arm.
+    // SAFETY: the promise of the running kernel covers the address; sizes match in each arm.
     unsafe {
         match size_of::<T>() {
             1 => {

@@ -1,4 +1,7 @@
 //! Views of shared memory, which the threads of a block have in common while it runs.
+//!
+//! The promise of the [`kernel`](crate::kernel) covers every access: it lies in the dynamic memory
+//! of the launch contract, or in a static array. On the host the lane checks each.
 
 use core::marker::PhantomData;
 
@@ -34,7 +37,7 @@ pub fn dynamic<T>(offset: usize) -> Shared<T> {
     #[cfg(target_os = "cuda")]
     let base = {
         let base: u32;
-        // SAFETY: takes the address of the module's array.
+        // SAFETY: `mov` of a symbol, which this module declares with `.shared`, accesses nothing.
         unsafe {
             core::arch::asm!("mov.u32 {}, dynamic_smem;", out(reg32) base, options(pure, nomem, nostack))
         };
@@ -42,7 +45,7 @@ pub fn dynamic<T>(offset: usize) -> Shared<T> {
     };
     #[cfg(not(target_os = "cuda"))]
     let base = lane(|lane, _| lane.dynamic_shared());
-    Shared { address: base + offset as u32, of: PhantomData }
+    Shared::<u8> { address: base, of: PhantomData }.offset(offset).cast()
 }
 
 /// A static shared array, one per block: `let counts = static_shared!(COUNTS: [u32; 64]);`. Its
@@ -59,7 +62,8 @@ macro_rules! static_shared {
                 );
             }
             let address: u32;
-            // SAFETY: takes the address of the array above.
+            // SAFETY: `mov` of a symbol, which this block declares with `.shared`, accesses
+            // nothing.
             unsafe {
                 core::arch::asm!(concat!("mov.u32 {}, ", stringify!($name), ";"), out(reg32) address,
                     options(pure, nomem, nostack));
@@ -68,7 +72,8 @@ macro_rules! static_shared {
         };
         #[cfg(not(target_os = "cuda"))]
         let address = $crate::shared::on_host(stringify!($name), ($count) * size_of::<$type>());
-        // SAFETY: the array holds `count` values.
+        // SAFETY: the promise of the running kernel covers every access: the array holds `count`
+        // values.
         unsafe { $crate::shared::Shared::<$type>::new(address) }
     }};
 }
@@ -84,7 +89,8 @@ impl<T> Shared<T> {
     /// The view of the values at an address of shared memory.
     ///
     /// # Safety
-    /// - Every access of the kernel through the view lies in the block's shared memory.
+    /// - Every access of the kernel through the view, and through views made of it, lies in the
+    ///   block's shared memory. If a lane checks all accesses, any address will do.
     #[inline(always)]
     pub const unsafe fn new(address: u32) -> Self {
         Self { address, of: PhantomData }
@@ -98,7 +104,16 @@ impl<T> Shared<T> {
 
     #[inline(always)]
     const fn at(self, index: usize) -> u32 {
-        self.address + (index * size_of::<T>()) as u32
+        #[cfg(target_os = "cuda")]
+        {
+            self.address + (index * size_of::<T>()) as u32
+        }
+        // Beyond 32 bits lies no memory: the lane finds that, and not another array.
+        #[cfg(not(target_os = "cuda"))]
+        {
+            let bytes = index.saturating_mul(size_of::<T>());
+            if bytes > u32::MAX as usize { u32::MAX } else { self.address.saturating_add(bytes as u32) }
+        }
     }
 
     /// The same memory from value `index` on.
@@ -193,7 +208,7 @@ impl<T: AtomicValue> Shared<T> {
 fn load<T: Plain>(address: u32) -> T {
     use core::arch::asm;
     use core::mem::transmute_copy;
-    // SAFETY: the creator of the view guarantees the address; a `Plain` may have any bits.
+    // SAFETY: the promise of the running kernel covers the address; a `Plain` may have any bits.
     unsafe {
         match size_of::<T>() {
             1 => {
@@ -231,7 +246,7 @@ fn load<T: Plain>(address: u32) -> T {
 fn store<T: Plain>(address: u32, value: T) {
     use core::arch::asm;
     use core::mem::transmute_copy;
-    // SAFETY: the creator of the view guarantees the address; sizes match in each arm.
+    // SAFETY: the promise of the running kernel covers the address; sizes match in each arm.
     unsafe {
         match size_of::<T>() {
             1 => {

@@ -66,7 +66,7 @@ mod raw {
 #[track_caller]
 pub fn load_matrices<T: Plain>(row: Shared<T>) -> [u32; 4] {
     #[cfg(target_os = "cuda")]
-    // SAFETY: the creator of the view guarantees the address.
+    // SAFETY: the promise of the running kernel covers the rows, and the whole warp is here.
     unsafe {
         raw::load_matrices(row.address())
     }
@@ -97,7 +97,7 @@ impl Element for half::f16 {
     #[track_caller]
     fn multiply_add(c: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
         #[cfg(target_os = "cuda")]
-        // SAFETY: the whole warp is here.
+        // SAFETY: the whole warp is here, by the promise of the running kernel.
         unsafe {
             raw::mma_f16(c, a, b);
         }
@@ -126,7 +126,7 @@ macro_rules! bytes {
             fn multiply_add(c: &mut [i32; 4], a: [u32; 4], b: [u32; 2]) {
                 #[cfg(target_os = "cuda")]
                 {
-                    // SAFETY: the whole warp is here.
+                    // SAFETY: the whole warp is here, by the promise of the running kernel.
                     let d = unsafe { raw::$raw(a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], c[2], c[3]) };
                     *c = [d.0, d.1, d.2, d.3];
                 }

@@ -75,7 +75,7 @@ pub fn warp_idx() -> u32 {
 #[track_caller]
 pub fn sync_threads() {
     #[cfg(target_os = "cuda")]
-    // SAFETY: a barrier of the block.
+    // SAFETY: its threads all reach this barrier, by the promise of the running kernel.
     unsafe {
         raw::_syncthreads();
     }
@@ -88,7 +88,7 @@ pub fn sync_threads() {
 #[track_caller]
 pub fn sync_threads_count(predicate: u32) -> u32 {
     #[cfg(target_os = "cuda")]
-    // SAFETY: a barrier of the block.
+    // SAFETY: its threads all reach this barrier, by the promise of the running kernel.
     unsafe {
         raw::barrier_count(predicate)
     }
@@ -102,7 +102,7 @@ pub fn sync_threads_count(predicate: u32) -> u32 {
 #[track_caller]
 pub fn sync_named(id: u32, threads: u32) {
     #[cfg(target_os = "cuda")]
-    // SAFETY: a barrier of the block.
+    // SAFETY: its threads all reach this barrier, by the promise of the running kernel.
     unsafe {
         raw::barrier_named(id, threads);
     }

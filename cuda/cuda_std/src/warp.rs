@@ -1,7 +1,9 @@
 //! Collective operations of the 32 lanes of a warp.
 //!
 //! Functions with a mask have rust-cuda's names and are `unsafe`: exactly the lanes of the mask
-//! must call them together. Functions without a mask are for whole warps.
+//! must call them together. Functions without a mask are for whole warps: the promise of the
+//! [`kernel`](crate::kernel) is that the whole warp reaches them, and on the host the lane checks
+//! it.
 
 #[cfg(target_os = "cuda")]
 mod raw {
@@ -359,7 +361,7 @@ pub unsafe fn warp_reduce<T: WarpReduceValue>(mask: u32, value: T, op: WarpReduc
 #[inline(always)]
 #[track_caller]
 pub fn sync() {
-    // SAFETY: the mask holds every lane, this one among them.
+    // SAFETY: the whole warp is here, by the promise of the running kernel.
     unsafe { sync_warp(FULL) }
 }
 
@@ -367,7 +369,7 @@ pub fn sync() {
 #[inline(always)]
 #[track_caller]
 pub fn broadcast<T: WarpShuffleValue>(value: T, from: u32) -> T {
-    // SAFETY: the mask holds every lane, this one among them.
+    // SAFETY: the whole warp is here, by the promise of the running kernel.
     unsafe { warp_shuffle_idx(FULL, value, from, 32) }.0
 }
 
@@ -375,7 +377,7 @@ pub fn broadcast<T: WarpShuffleValue>(value: T, from: u32) -> T {
 #[inline(always)]
 #[track_caller]
 pub fn shuffle_xor<T: WarpShuffleValue>(value: T, lane_mask: u32) -> T {
-    // SAFETY: the mask holds every lane, this one among them.
+    // SAFETY: the whole warp is here, by the promise of the running kernel.
     unsafe { warp_shuffle_xor(FULL, value, lane_mask, 32) }.0
 }
 
@@ -384,7 +386,7 @@ pub fn shuffle_xor<T: WarpShuffleValue>(value: T, lane_mask: u32) -> T {
 #[inline(always)]
 #[track_caller]
 pub fn shuffle_up<T: WarpShuffleValue>(value: T, delta: u32) -> T {
-    // SAFETY: the mask holds every lane, this one among them.
+    // SAFETY: the whole warp is here, by the promise of the running kernel.
     unsafe { warp_shuffle_up(FULL, value, delta, 32) }.0
 }
 
@@ -392,7 +394,7 @@ pub fn shuffle_up<T: WarpShuffleValue>(value: T, delta: u32) -> T {
 #[inline(always)]
 #[track_caller]
 pub fn ballot(predicate: bool) -> u32 {
-    // SAFETY: the mask holds every lane, this one among them.
+    // SAFETY: the whole warp is here, by the promise of the running kernel.
     unsafe { warp_vote_ballot(FULL, predicate) }
 }
 
@@ -400,7 +402,7 @@ pub fn ballot(predicate: bool) -> u32 {
 #[inline(always)]
 #[track_caller]
 pub fn any(predicate: bool) -> bool {
-    // SAFETY: the mask holds every lane, this one among them.
+    // SAFETY: the whole warp is here, by the promise of the running kernel.
     unsafe { warp_vote_any(FULL, predicate) }
 }
 

@@ -7,8 +7,9 @@ use syn::parse::Parser;
 use syn::spanned::Spanned;
 use syn::{Error, Expr, FnArg, Ident, ItemFn, Pat, ReturnType, Type};
 
-/// Makes a function a kernel: `#[kernel(block = 256)]`.
+/// Makes a function a kernel: `#[kernel(unsafe, block = 256)]`.
 ///
+/// - `unsafe`: the author's promise below.
 /// - `block = N` or `block = A..=B`: threads per block, constant, a multiple of 32.
 /// - `shared = EXPRESSION`: bytes of dynamic shared memory, computed from the kernel's parameters;
 ///   0 by default.
@@ -19,6 +20,21 @@ use syn::{Error, Expr, FnArg, Ident, ItemFn, Pat, ReturnType, Type};
 /// `Copy` types: numbers, views and `#[repr(C)]` structs of them. For a GPU it becomes an entry of
 /// the PTX; on the host it stays a function, and a type of the same name implements
 /// `cuda_std::launch::Kernel`.
+///
+/// # Safety
+///
+/// A GPU checks nothing that a kernel does, so all code that a kernel calls relies on one promise
+/// of its author, `unsafe` in the attribute, as `#[unsafe(no_mangle)]` is one for a whole program.
+/// For all launches that meet the contract and the `# Safety` section of the kernel:
+///
+/// - Every access through a view of memory lies in what the section names, the dynamic shared
+///   memory of the contract or a static shared array, at a multiple of its size, and reads what was
+///   written. It races with no other.
+/// - The whole warp, or exactly the lanes of the mask, reach each exchange between lanes together.
+///   All threads of a barrier reach it.
+///
+/// On the host, where the lane checks all of this, only one promise is left: with any arguments,
+/// the body touches memory through views alone, not through addresses in its arguments.
 #[proc_macro_attribute]
 pub fn kernel(attributes: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let mut contract = Contract::default();
@@ -29,6 +45,7 @@ pub fn kernel(attributes: proc_macro::TokenStream, item: proc_macro::TokenStream
 
 #[derive(Default)]
 struct Contract {
+    is_unsafe: bool,
     block: Option<Expr>,
     shared: Option<Expr>,
     resident: Option<Expr>,
@@ -36,11 +53,15 @@ struct Contract {
 
 impl Contract {
     fn read(&mut self, meta: ParseNestedMeta<'_>) -> syn::Result<()> {
+        if meta.path.is_ident("unsafe") {
+            self.is_unsafe = true;
+            return Ok(());
+        }
         let slot = match meta.path.get_ident().map(Ident::to_string).as_deref() {
             Some("block") => &mut self.block,
             Some("shared") => &mut self.shared,
             Some("blocks_per_multiprocessor") => &mut self.resident,
-            _ => return Err(meta.error("expected block, shared or blocks_per_multiprocessor")),
+            _ => return Err(meta.error("expected unsafe, block, shared or blocks_per_multiprocessor")),
         };
         *slot = Some(meta.value()?.parse()?);
         Ok(())
@@ -49,8 +70,13 @@ impl Contract {
 
 fn expand(contract: &Contract, function: &ItemFn) -> syn::Result<TokenStream> {
     check(function)?;
+    if !contract.is_unsafe {
+        let message = "nothing checks a kernel on a GPU, so its author promises that it is sound: \
+                       #[kernel(unsafe, block = 256)]";
+        return Err(Error::new(function.sig.span(), message));
+    }
     let Some(block) = &contract.block else {
-        return Err(Error::new(function.sig.span(), "a kernel states its block: #[kernel(block = 256)]"));
+        return Err(Error::new(function.sig.span(), "a kernel states its block: block = 256"));
     };
     let (least, most) = match block {
         Expr::Range(range) => match (&range.start, &range.end) {
@@ -87,7 +113,8 @@ fn expand(contract: &Contract, function: &ItemFn) -> syn::Result<TokenStream> {
         #vis enum #name {}
 
         #[cfg(not(target_os = "cuda"))]
-        impl ::cuda_std::launch::Kernel for #name {
+        // SAFETY: the author's promise, `unsafe` in the attribute.
+        unsafe impl ::cuda_std::launch::Kernel for #name {
             const NAME: &'static str = #entry;
             type Arguments = (#(#types,)*);
 
@@ -148,4 +175,29 @@ fn parameter(argument: &FnArg) -> syn::Result<(&Ident, &Type)> {
         return Err(Error::new_spanned(argument, "a kernel takes memory as Global<T> or GlobalMut<T>"));
     }
     Ok((&pattern.ident, argument.ty.as_ref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The error of `#[kernel(attributes)] function`, if there is one.
+    fn error(attributes: TokenStream, function: TokenStream) -> Option<String> {
+        let mut contract = Contract::default();
+        let parsed = syn::meta::parser(|meta| contract.read(meta)).parse2(attributes);
+        let function = parsed.and_then(|()| syn::parse2(function));
+        function.and_then(|function| expand(&contract, &function)).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_kernel_without_its_authors_promise_is_refused() {
+        let function = quote!(
+            unsafe fn scale(n: u32) {}
+        );
+        assert_eq!(error(quote!(unsafe, block = 32), function.clone()), None);
+        let refused = error(quote!(block = 32), function.clone()).unwrap();
+        assert!(refused.ends_with("#[kernel(unsafe, block = 256)]"), "{refused}");
+        let refused = error(quote!(unsafe), function).unwrap();
+        assert!(refused.contains("states its block"), "{refused}");
+    }
 }

@@ -22,7 +22,7 @@ struct Inner {
 
 // SAFETY: a context handle may be used by any thread; the driver synchronises.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: `&Inner` only hands the handle to the driver, which synchronises its calls.
 unsafe impl Sync for Inner {}
 
 impl Drop for Inner {

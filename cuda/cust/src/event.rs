@@ -36,7 +36,7 @@ pub struct Event {
 
 // SAFETY: an event handle may be used by any thread; the driver synchronises.
 unsafe impl Send for Event {}
-// SAFETY: as above.
+// SAFETY: `&Event` only hands the handle to the driver, which synchronises its calls.
 unsafe impl Sync for Event {}
 
 impl Event {

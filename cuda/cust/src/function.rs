@@ -85,7 +85,7 @@ pub struct Function {
 
 // SAFETY: a function handle may be used by any thread; the driver synchronises.
 unsafe impl Send for Function {}
-// SAFETY: as above.
+// SAFETY: `&Function` only hands the handle to the driver, which synchronises its calls.
 unsafe impl Sync for Function {}
 
 impl Function {

@@ -43,7 +43,8 @@ pub struct DeviceBuffer<T> {
 
 // SAFETY: only the driver uses the address, and any thread may call it.
 unsafe impl<T: Send> Send for DeviceBuffer<T> {}
-// SAFETY: as above; `&DeviceBuffer` gives no access to values on the host.
+// SAFETY: `&DeviceBuffer` gives no access to values on the host, and copies through it are calls of
+// the driver, which synchronises them.
 unsafe impl<T: Sync> Sync for DeviceBuffer<T> {}
 
 impl<T: DeviceCopy> DeviceBuffer<T> {
@@ -283,7 +284,7 @@ pub struct LockedBuffer<T> {
 
 // SAFETY: the buffer owns its memory as a `Vec` does.
 unsafe impl<T: Send> Send for LockedBuffer<T> {}
-// SAFETY: as above.
+// SAFETY: `&LockedBuffer` only reads the values, as `&[T]` does.
 unsafe impl<T: Sync> Sync for LockedBuffer<T> {}
 
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context.
@@ -333,7 +334,8 @@ impl<T> Deref for LockedBuffer<T> {
 
 impl<T> DerefMut for LockedBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above, and the borrow is exclusive.
+        // SAFETY: the memory holds `len` values, all written on allocation, and the borrow is
+        // exclusive.
         unsafe { slice::from_raw_parts_mut(self.raw, self.len) }
     }
 }

@@ -27,7 +27,7 @@ pub struct MemoryPool {
 
 // SAFETY: a pool handle may be used by any thread; the driver synchronises.
 unsafe impl Send for MemoryPool {}
-// SAFETY: as above.
+// SAFETY: `&MemoryPool` only hands the handle to the driver, which synchronises its calls.
 unsafe impl Sync for MemoryPool {}
 
 impl MemoryPool {

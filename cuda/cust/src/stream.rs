@@ -34,7 +34,7 @@ struct Inner {
 
 // SAFETY: a stream handle may be used by any thread; the driver synchronises.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: `&Inner` only hands the handle to the driver, which synchronises its calls.
 unsafe impl Sync for Inner {}
 
 impl Stream {

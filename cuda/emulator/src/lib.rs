@@ -14,7 +14,7 @@
 //! ///
 //! /// # Safety
 //! /// `values` holds n values.
-//! #[kernel(block = 64)]
+//! #[kernel(unsafe, block = 64)]
 //! pub unsafe fn increment(values: GlobalMut<u32>, n: u32) {
 //!     let i = thread::index_1d();
 //!     if i < n {
@@ -135,8 +135,8 @@ impl Emulator {
     ) -> Result<(), Fault> {
         let contract = K::contract(&arguments);
         contract.check(K::NAME, grid, block, &self.limits)?;
-        // SAFETY: a lane is current during each call. The safety sections of kernels are about
-        // memory, and lanes check every access.
+        // SAFETY: the current lane is a `Thread`, which checks every access, exchange and barrier.
+        // So any arguments will do, by the promise of `Kernel`.
         self.launch_entry(K::NAME, grid, block, contract.shared, &move || unsafe { K::run(arguments) })
     }
 

@@ -18,7 +18,7 @@ impl Numbers {
     }
 }
 
-#[kernel(block = 32..=1024, shared = 128)]
+#[kernel(unsafe, block = 32..=1024, shared = 128)]
 unsafe fn block_sums(values: Global<u32>, out: GlobalMut<u32>, n: u32) {
     let sums = shared::dynamic::<u32>(0);
     let (i, thread) = (thread::index_1d(), thread::thread_idx_x());
@@ -61,7 +61,7 @@ fn sums_of_blocks() -> Result<(), Fault> {
 const ROWS: usize = 17;
 
 /// All warp operations; with `halves` 1, even and odd lanes use a mask each.
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 unsafe fn warp_operations(values: Global<u32>, out: GlobalMut<u32>, width: u32, by: u32, halves: u32) {
     let lane = warp::lane_id();
     let value = values.get(lane as usize);
@@ -160,7 +160,7 @@ fn warps_do_as_defined() -> Result<(), Fault> {
     Ok(())
 }
 
-#[kernel(block = 128)]
+#[kernel(unsafe, block = 128)]
 unsafe fn histogram(values: Global<u8>, counts: GlobalMut<u32>, largest: GlobalMut<u64>, n: u32) {
     let own = static_shared!(HISTOGRAM: [u32; 256]);
     let (i, thread) = (thread::index_1d() as usize, thread::thread_idx_x() as usize);
@@ -226,7 +226,7 @@ fn multiply<T: Element>(a: Global<T>, b: Global<T>, c: GlobalMut<T::Sum>) {
 
 macro_rules! products {
     ($($kernel:ident, $test:ident, $type:ty, $sum:ty, $value:expr, $wide:expr;)*) => {$(
-        #[kernel(block = 32, shared = 512)]
+        #[kernel(unsafe, block = 32, shared = 512)]
         unsafe fn $kernel(a: Global<$type>, b: Global<$type>, c: GlobalMut<$sum>) {
             multiply::<$type>(a, b, c);
         }
@@ -265,7 +265,7 @@ products! {
 
 /// Sums rows of 16 bytes per lane through two buffers in turn. The last copy of the last row is cut
 /// to `last_bytes`.
-#[kernel(block = 64, shared = 2 * 64 * 16)]
+#[kernel(unsafe, block = 64, shared = 2 * 64 * 16)]
 unsafe fn pipeline(values: Global<u32>, out: GlobalMut<u32>, rows: u32, last_bytes: u32) {
     let thread = thread::thread_idx_x() as usize;
     let buffers = shared::dynamic::<u32>(0);
@@ -313,7 +313,7 @@ fn copies_in_groups_and_with_zeros() -> Result<(), Fault> {
     Ok(())
 }
 
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 unsafe fn pairs(a: Global<f16x2>, b: Global<f16x2>, out: GlobalMut<f16x2>) {
     let i = thread::thread_idx_x() as usize;
     let (x, y) = (a.get(i), b.get(i));
@@ -347,7 +347,7 @@ fn pairs_of_halves() -> Result<(), Fault> {
     Ok(())
 }
 
-#[kernel(block = 64)]
+#[kernel(unsafe, block = 64)]
 unsafe fn in_order_of_arrival(next: GlobalMut<u32>, out: GlobalMut<u32>) {
     let position = next.fetch_add(thread::block_idx_x() as usize, 1, Scope::Device);
     out.set((64 * thread::block_idx_x() + position) as usize, thread::thread_idx_x());
@@ -373,7 +373,7 @@ fn the_seed_decides_the_order() -> Result<(), Fault> {
 
 /// Warps 0 and 1 exchange values at barrier 1, warps 2 and 3 at barrier 2, then all meet at barrier
 /// 0.
-#[kernel(block = 128)]
+#[kernel(unsafe, block = 128)]
 unsafe fn named(out: GlobalMut<u32>) {
     let thread = thread::thread_idx_x() as usize;
     let values = static_shared!(NAMED: [u32; 128]);
@@ -410,7 +410,7 @@ fn named_barriers() -> Result<(), Fault> {
 
 /// Neighbours write bytes of one word, then read each other's. All other threads spin until thread
 /// 5 sets a flag.
-#[kernel(block = 64)]
+#[kernel(unsafe, block = 64)]
 unsafe fn neighbours(out: GlobalMut<u32>) {
     let thread = thread::thread_idx_x() as usize;
     let (bytes, flag) = (static_shared!(BYTES: [u8; 64]), static_shared!(FLAG: [u32; 1]));
@@ -438,7 +438,7 @@ fn bytes_of_one_word_are_apart() -> Result<(), Fault> {
     Ok(())
 }
 
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 unsafe fn indices(out: GlobalMut<u32>) {
     let (x, y, z) = (thread::block_idx_x(), thread::block_idx_y(), thread::block_idx_z());
     let number = x + thread::grid_dim_x() * (y + thread::grid_dim_y() * z);

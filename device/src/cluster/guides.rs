@@ -119,7 +119,7 @@ macro_rules! pair_kernels {
         ///
         /// # Safety
         /// - The views have the shapes of [`Pairs`].
-        #[kernel(block = tile::THREADS, shared = PAIR_SHARED_BYTES)]
+        #[kernel(unsafe, block = tile::THREADS, shared = PAIR_SHARED_BYTES)]
         pub unsafe fn $name(p: Pairs<$sum>) {
             pairs::<$element>(&p);
         }
@@ -219,7 +219,7 @@ fn cut(values: Global<u32>, count: u32, length: u32, room: ListRoom) -> Cut {
 ///
 /// # Safety
 /// - The views have the shapes of [`CentreLists`].
-#[kernel(block = LIST_THREADS, shared = LIST_SHARED_BYTES)]
+#[kernel(unsafe, block = LIST_THREADS, shared = LIST_SHARED_BYTES)]
 pub unsafe fn cluster_lists(p: CentreLists) {
     let head: Shared<u64> = shared::dynamic(0);
     let counts: Shared<u32> = head.offset(2 * HEAD as usize).cast();

@@ -36,7 +36,7 @@ pub struct Keys {
 ///
 /// # Safety
 /// - The views have the shapes of [`Keys`].
-#[kernel(block = VALUE_THREADS)]
+#[kernel(unsafe, block = VALUE_THREADS)]
 pub unsafe fn cluster_keys(p: Keys) {
     let i = thread::index_1d();
     if i < p.count {
@@ -52,7 +52,7 @@ pub unsafe fn cluster_keys(p: Keys) {
 ///
 /// # Safety
 /// - The views have the sizes above.
-#[kernel(block = VALUE_THREADS)]
+#[kernel(unsafe, block = VALUE_THREADS)]
 pub unsafe fn cluster_ids(keys: Global<u64>, ids: GlobalMut<u32>, count: u32) {
     let i = thread::index_1d();
     if i < count {

@@ -228,7 +228,7 @@ macro_rules! mean_kernels {
         ///
         /// # Safety
         /// - The views have the shapes of [`Means`].
-        #[kernel(block = MEAN_THREADS, shared = MEAN_SHARED_BYTES)]
+        #[kernel(unsafe, block = MEAN_THREADS, shared = MEAN_SHARED_BYTES)]
         pub unsafe fn $name(p: Means<$sum>) {
             mean::<$type>(&p);
         }

@@ -66,7 +66,7 @@ pub struct MemberKeys {
 ///
 /// # Safety
 /// - The views have the shapes of [`MemberKeys`].
-#[kernel(block = VALUE_THREADS)]
+#[kernel(unsafe, block = VALUE_THREADS)]
 pub unsafe fn cluster_member_keys(p: MemberKeys) {
     let i = thread::index_1d();
     if i >= p.count {
@@ -111,7 +111,7 @@ pub struct Members {
 ///
 /// # Safety
 /// - The views have the shapes of [`Members`].
-#[kernel(block = VALUE_THREADS)]
+#[kernel(unsafe, block = VALUE_THREADS)]
 pub unsafe fn cluster_members(p: Members) {
     let i = thread::index_1d();
     if i >= p.count {

@@ -26,7 +26,7 @@ pub fn drawn(draws: Draws, index: u32, count: u32, n: u32) -> u32 {
 ///
 /// # Safety
 /// - The view has the size above.
-#[kernel(block = VALUE_THREADS)]
+#[kernel(unsafe, block = VALUE_THREADS)]
 pub unsafe fn cluster_sample(ids: GlobalMut<u32>, count: u32, n: u32, seed: u64) {
     let index = thread::index_1d();
     if index < count {

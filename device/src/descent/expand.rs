@@ -309,6 +309,7 @@ macro_rules! expand_kernels {
         /// # Safety
         /// - The views have the shapes of [`Expand`].
         #[kernel(
+            unsafe,
             block = EXPAND_THREADS,
             shared = expand_shared_bytes(p.k, p.expand, p.units),
             blocks_per_multiprocessor = 8

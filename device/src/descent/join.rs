@@ -353,7 +353,7 @@ macro_rules! join_kernels {
         ///
         /// # Safety
         /// - The views have the shapes of [`Join`].
-        #[kernel(block = JOIN_THREADS, shared = join_shared_bytes(), blocks_per_multiprocessor = 4)]
+        #[kernel(unsafe, block = JOIN_THREADS, shared = join_shared_bytes(), blocks_per_multiprocessor = 4)]
         pub unsafe fn $name(p: Join<$sum>) {
             join::<$element>(&p);
         }

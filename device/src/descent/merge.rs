@@ -108,7 +108,7 @@ pub const fn merge_shared_bytes(k: u32) -> u32 {
 ///
 /// # Safety
 /// - The views have the shapes of [`MergeJoin`].
-#[kernel(block = MERGE_THREADS, shared = merge_shared_bytes(p.k))]
+#[kernel(unsafe, block = MERGE_THREADS, shared = merge_shared_bytes(p.k))]
 pub unsafe fn descent_merge(p: MergeJoin) {
     const { assert!(JOIN_PROPOSALS == 64, "two keys to a lane") };
     let node = thread::block_idx_x() * MERGE_NODES + thread::warp_idx();

@@ -56,7 +56,7 @@ impl Renumber {
 ///
 /// # Safety
 /// - The views have the shapes of [`Renumber`]. `from` and `to` do not overlap.
-#[kernel(block = RENUMBER_THREADS)]
+#[kernel(unsafe, block = RENUMBER_THREADS)]
 pub unsafe fn renumber_vectors(p: Renumber) {
     let thread = thread::thread_idx_x();
     let place = thread::block_idx_x() * (RENUMBER_THREADS >> p.shift) + (thread >> p.shift);
@@ -98,7 +98,7 @@ pub struct RenumberValues {
 ///
 /// # Safety
 /// - The views have the shapes of [`RenumberValues`].
-#[kernel(block = RENUMBER_THREADS)]
+#[kernel(unsafe, block = RENUMBER_THREADS)]
 pub unsafe fn renumber_values(p: RenumberValues) {
     let place = thread::index_1d();
     if place < p.count {
@@ -114,7 +114,7 @@ pub unsafe fn renumber_values(p: RenumberValues) {
 ///
 /// # Safety
 /// - `ids` holds `count` numbers, all below the length of `places`.
-#[kernel(block = RENUMBER_THREADS)]
+#[kernel(unsafe, block = RENUMBER_THREADS)]
 pub unsafe fn renumber_ids(ids: GlobalMut<u32>, places: Global<u32>, count: u32) {
     let i = thread::index_1d();
     if i < count {

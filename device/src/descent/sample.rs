@@ -92,7 +92,7 @@ impl Sample {
 ///
 /// # Safety
 /// - The views have the shapes of [`Sample`]; there are at least 2 nodes.
-#[kernel(block = SAMPLE_THREADS)]
+#[kernel(unsafe, block = SAMPLE_THREADS)]
 pub unsafe fn descent_start(p: Sample) {
     let Some(node) = p.node() else { return };
     let lane = warp::lane_id() as u64;
@@ -112,7 +112,7 @@ pub unsafe fn descent_start(p: Sample) {
 ///
 /// # Safety
 /// - The views have the shapes of [`Sample`].
-#[kernel(block = SAMPLE_THREADS)]
+#[kernel(unsafe, block = SAMPLE_THREADS)]
 pub unsafe fn descent_sample(p: Sample) {
     let Some(node) = p.node() else { return };
     let lane = warp::lane_id();
@@ -144,7 +144,7 @@ pub unsafe fn descent_sample(p: Sample) {
 ///
 /// # Safety
 /// - The views have the shapes of [`Sample`].
-#[kernel(block = SAMPLE_THREADS)]
+#[kernel(unsafe, block = SAMPLE_THREADS)]
 pub unsafe fn descent_gather(p: Sample) {
     let Some(node) = p.node() else { return };
     let list = p.lists.offset(node as usize * p.k as usize);

@@ -148,7 +148,7 @@ macro_rules! length_kernels {
         ///
         /// # Safety
         /// - The views match the fields of [`Lengths`]; ids are rows of the base.
-        #[kernel(block = LENGTH_THREADS, shared = length_shared_bytes(p.rows.dim, p.degree), blocks_per_multiprocessor = 8)]
+        #[kernel(unsafe, block = LENGTH_THREADS, shared = length_shared_bytes(p.rows.dim, p.degree), blocks_per_multiprocessor = 8)]
         pub unsafe fn $name(p: Lengths<$type>) {
             lengths(&p);
         }

@@ -366,6 +366,7 @@ macro_rules! merge_kernels {
         /// # Safety
         /// - The views match the fields of [`MergeLists`].
         #[kernel(
+            unsafe,
             block = MERGE_LISTS_THREADS,
             shared = merge_lists_shared_bytes(p.rows.dim, p.degree),
             blocks_per_multiprocessor = 16

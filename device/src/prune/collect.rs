@@ -279,7 +279,7 @@ macro_rules! collect_kernels {
         ///
         /// # Safety
         /// - The views match the fields of [`Collect`].
-        #[kernel(block = COLLECT_THREADS, shared = collect_shared_bytes(p.k, p.hop, p.rows.dim), blocks_per_multiprocessor = 8)]
+        #[kernel(unsafe, block = COLLECT_THREADS, shared = collect_shared_bytes(p.k, p.hop, p.rows.dim), blocks_per_multiprocessor = 8)]
         pub unsafe fn $name(p: Collect<$type>) {
             collect(&p);
         }

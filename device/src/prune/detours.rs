@@ -225,7 +225,7 @@ fn count_by_table(p: &Detours, Candidates { ids, counts, len }: Candidates, stri
 ///
 /// # Safety
 /// - The views match the fields of [`Detours`].
-#[kernel(block = DETOUR_THREADS, shared = detour_shared_bytes(p.count))]
+#[kernel(unsafe, block = DETOUR_THREADS, shared = detour_shared_bytes(p.count))]
 pub unsafe fn prune_detours(p: Detours) {
     filter(&p, |candidates| {
         if p.strict != 0 {
@@ -243,7 +243,7 @@ pub unsafe fn prune_detours(p: Detours) {
 ///
 /// # Safety
 /// - The views match the fields of [`Detours`].
-#[kernel(block = DETOUR_THREADS, shared = unbalanced_shared_bytes(p.count))]
+#[kernel(unsafe, block = DETOUR_THREADS, shared = unbalanced_shared_bytes(p.count))]
 pub unsafe fn prune_detours_unbalanced(p: Detours) {
     filter(&p, |Candidates { ids, counts, len }| {
         let mut place = warp_idx();

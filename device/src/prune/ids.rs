@@ -52,7 +52,7 @@ pub struct Ids {
 ///
 /// # Safety
 /// - The views match the fields of [`Ids`].
-#[kernel(block = ID_THREADS)]
+#[kernel(unsafe, block = ID_THREADS)]
 pub unsafe fn prune_ids(p: Ids) {
     let row = thread::block_idx_x() * ID_ROWS + thread::warp_idx();
     if row >= p.rows {

@@ -75,14 +75,18 @@ mod host {
 }
 
 /// Makes the kernels of rules:
-/// `rule_kernels! { MyRule: my_rule_f32 my_rule_f16 my_rule_u8 my_rule_i8; }`.
+/// `rule_kernels! { unsafe MyRule: my_rule_f32 my_rule_f16 my_rule_u8 my_rule_i8; }`.
+///
+/// `unsafe` is the promise of [`#[kernel]`](cuda_std::kernel), as far as it concerns the rule: its
+/// methods compute with their arguments alone. They use no memory of `cuda_std`, no barriers and no
+/// exchanges between lanes, since lanes may call them in any order.
 ///
 /// Any crate that depends on `cuda_std` can use it and then compiles to PTX with these kernels. For
 /// a GPU the crate enables the features `abi_ptx` and `asm_experimental_arch`. On the host the
 /// macro implements [`RuleKernels`](crate::prune::kernels::RuleKernels) for the rule.
 #[macro_export]
 macro_rules! rule_kernels {
-    ($($rule:ty: $f32:ident $f16:ident $u8:ident $i8:ident;)*) => {$(
+    ($(unsafe $rule:ty: $f32:ident $f16:ident $u8:ident $i8:ident;)*) => {$(
         $crate::rule_kernels!(@kernel $rule, $f32, f32);
         $crate::rule_kernels!(@kernel $rule, $f16, ::cuda_std::f16);
         $crate::rule_kernels!(@kernel $rule, $u8, u8);
@@ -104,6 +108,7 @@ macro_rules! rule_kernels {
         /// # Safety
         /// - The views match the fields of `PruneFilter`.
         #[::cuda_std::kernel(
+            unsafe,
             block = 32..=$crate::prune::filter::FILTER_THREADS,
             shared = $crate::prune::filter::filter_shared_bytes(p.stride, p.rows.dim, $crate::prune::rule::Rule::form(&rule)),
             blocks_per_multiprocessor = 4
@@ -115,9 +120,9 @@ macro_rules! rule_kernels {
 }
 
 rule_kernels! {
-    Distance: prune_filter_distance_f32 prune_filter_distance_f16 prune_filter_distance_u8 prune_filter_distance_i8;
-    Angle: prune_filter_angle_f32 prune_filter_angle_f16 prune_filter_angle_u8 prune_filter_angle_i8;
-    Spread: prune_filter_spread_f32 prune_filter_spread_f16 prune_filter_spread_u8 prune_filter_spread_i8;
-    TauMonotonic: prune_filter_tau_f32 prune_filter_tau_f16 prune_filter_tau_u8 prune_filter_tau_i8;
-    AlphaConvergent: prune_filter_alpha_f32 prune_filter_alpha_f16 prune_filter_alpha_u8 prune_filter_alpha_i8;
+    unsafe Distance: prune_filter_distance_f32 prune_filter_distance_f16 prune_filter_distance_u8 prune_filter_distance_i8;
+    unsafe Angle: prune_filter_angle_f32 prune_filter_angle_f16 prune_filter_angle_u8 prune_filter_angle_i8;
+    unsafe Spread: prune_filter_spread_f32 prune_filter_spread_f16 prune_filter_spread_u8 prune_filter_spread_i8;
+    unsafe TauMonotonic: prune_filter_tau_f32 prune_filter_tau_f16 prune_filter_tau_u8 prune_filter_tau_i8;
+    unsafe AlphaConvergent: prune_filter_alpha_f32 prune_filter_alpha_f16 prune_filter_alpha_u8 prune_filter_alpha_i8;
 }

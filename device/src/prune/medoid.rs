@@ -141,7 +141,7 @@ macro_rules! medoid_kernels {
         ///
         /// # Safety
         /// - `sums` has the shape above, and `rows` matches [`Rows`].
-        #[kernel(block = MEDOID_THREADS)]
+        #[kernel(unsafe, block = MEDOID_THREADS)]
         pub unsafe fn $sums(rows: Rows<$type>, sums: GlobalMut<f64>, count: u32) {
             self::sums(rows, sums, count);
         }
@@ -152,7 +152,7 @@ macro_rules! medoid_kernels {
         ///
         /// # Safety
         /// - The views match the fields of [`Nearest`].
-        #[kernel(block = MEDOID_THREADS)]
+        #[kernel(unsafe, block = MEDOID_THREADS)]
         pub unsafe fn $nearest(p: Nearest<$type>) {
             nearest(&p);
         }

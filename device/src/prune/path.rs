@@ -253,6 +253,7 @@ macro_rules! path_kernels {
         /// # Safety
         /// - The views match the fields of [`Paths`] and [`BeamWalk`].
         #[kernel(
+            unsafe,
             block = PATH_THREADS,
             shared = path_shared_bytes(p.walk.base.dim, p.walk.graph.degree, p.walk.entry_count, p.walk.expansions),
             blocks_per_multiprocessor = $blocks

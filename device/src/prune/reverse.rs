@@ -102,7 +102,7 @@ fn first_of_warp() -> u32 {
 ///
 /// # Safety
 /// - The views match the fields of [`Edges`].
-#[kernel(block = EDGE_THREADS, shared = EDGE_SHARED_BYTES)]
+#[kernel(unsafe, block = EDGE_THREADS, shared = EDGE_SHARED_BYTES)]
 pub unsafe fn prune_edges_count(p: Edges) {
     let first = first_of_warp() + warp::lane_id();
     let mut count = 0;
@@ -119,7 +119,7 @@ pub unsafe fn prune_edges_count(p: Edges) {
 ///
 /// # Safety
 /// - The views match the fields of [`Edges`].
-#[kernel(block = EDGE_THREADS, shared = EDGE_SHARED_BYTES, blocks_per_multiprocessor = 4)]
+#[kernel(unsafe, block = EDGE_THREADS, shared = EDGE_SHARED_BYTES, blocks_per_multiprocessor = 4)]
 pub unsafe fn prune_edges(p: Edges) {
     let (lane, first) = (warp::lane_id(), first_of_warp() + warp::lane_id());
     let mut slots = [(0, NONE); SLOTS_PER_THREAD as usize];
@@ -151,7 +151,7 @@ const _: () = assert!(SLOTS_PER_THREAD == 8);
 ///
 /// # Safety
 /// - `keys` holds `count` keys, whose lower halves are slots of `forward`.
-#[kernel(block = EDGE_THREADS)]
+#[kernel(unsafe, block = EDGE_THREADS)]
 pub unsafe fn prune_edge_targets(keys: GlobalMut<u64>, forward: Global<Key>, count: u32) {
     let i = index_1d();
     if i < count {
@@ -189,7 +189,7 @@ pub struct Sources {
 ///
 /// # Safety
 /// - The views match the fields of [`Sources`].
-#[kernel(block = EDGE_THREADS)]
+#[kernel(unsafe, block = EDGE_THREADS)]
 pub unsafe fn prune_edge_sources(p: Sources) {
     let i = index_1d();
     if i >= p.count || p.width == 0 {

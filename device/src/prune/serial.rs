@@ -93,7 +93,7 @@ macro_rules! serial_kernels {
         ///
         /// # Safety
         /// - The views match the fields of [`PruneFilter`].
-        #[kernel(block = 32, shared = serial_shared_bytes(p.most, p.rows.dim))]
+        #[kernel(unsafe, block = 32, shared = serial_shared_bytes(p.most, p.rows.dim))]
         pub unsafe fn $name(p: PruneFilter<$element>, rule: Distance) {
             serial(&p, &rule);
         }

@@ -128,7 +128,7 @@ impl Row {
 ///
 /// # Safety
 /// - The views match the fields of [`Store`].
-#[kernel(block = STORE_THREADS, shared = store_shared_bytes(p.degree))]
+#[kernel(unsafe, block = STORE_THREADS, shared = store_shared_bytes(p.degree))]
 pub unsafe fn prune_store(p: Store) {
     let row = block_idx_x() * STORE_ROWS + warp_idx();
     if row >= p.rows {
@@ -192,7 +192,7 @@ pub const fn merge_shared_bytes(width: u32) -> u32 {
 ///
 /// # Safety
 /// - The views match the fields of [`MergeReverse`].
-#[kernel(block = MERGE_THREADS, shared = merge_shared_bytes(p.width))]
+#[kernel(unsafe, block = MERGE_THREADS, shared = merge_shared_bytes(p.width))]
 pub unsafe fn prune_merge(p: MergeReverse) {
     let (thread, node) = (thread_idx_x(), block_idx_x());
     let reverse: Shared<Key> = shared::dynamic(0);

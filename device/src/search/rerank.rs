@@ -125,6 +125,7 @@ macro_rules! rerank_kernels {
         /// # Safety
         /// - The views match the fields of [`Rerank`].
         #[kernel(
+            unsafe,
             block = RERANK_THREADS,
             shared = rerank_shared_bytes(p.walked, p.queries.dim),
             blocks_per_multiprocessor = 7

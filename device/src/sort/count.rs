@@ -41,7 +41,7 @@ const _: () = assert!(KEYS_PER_THREAD == 8);
 ///
 /// # Safety
 /// - The views have the shapes of [`Pass`].
-#[kernel(block = SORT_THREADS, shared = DIGITS * 4)]
+#[kernel(unsafe, block = SORT_THREADS, shared = DIGITS * 4)]
 pub unsafe fn sort_count(p: Pass) {
     count(&p);
 }

@@ -54,7 +54,7 @@ fn scan(counts: GlobalMut<u32>, totals: GlobalMut<u32>, len: u32) {
 ///
 /// # Safety
 /// - `counts` holds a line per block, and `totals` a value per block.
-#[kernel(block = 32..=SCAN_THREADS, shared = WARPS * 4)]
+#[kernel(unsafe, block = 32..=SCAN_THREADS, shared = WARPS * 4)]
 pub unsafe fn sort_scan(counts: GlobalMut<u32>, totals: GlobalMut<u32>, len: u32) {
     scan(counts, totals, len);
 }

@@ -182,7 +182,7 @@ fn scatter(p: &Pass) {
 ///
 /// # Safety
 /// - The views have the shapes of [`Pass`].
-#[kernel(block = SORT_THREADS, shared = SCATTER_SHARED_BYTES)]
+#[kernel(unsafe, block = SORT_THREADS, shared = SCATTER_SHARED_BYTES)]
 pub unsafe fn sort_scatter(p: Pass) {
     scatter(&p);
 }

@@ -98,7 +98,7 @@ fn check<T: Plain>(p: &Check<T>, wide: impl Fn(T) -> f32) {
 ///
 /// # Safety
 /// - The views match the fields of [`Check`].
-#[kernel(block = VECTOR_THREADS)]
+#[kernel(unsafe, block = VECTOR_THREADS)]
 pub unsafe fn vectors_check_f32(p: Check<f32>) {
     check(&p, |x| x);
 }
@@ -109,7 +109,7 @@ pub unsafe fn vectors_check_f32(p: Check<f32>) {
 ///
 /// # Safety
 /// - The views match the fields of [`Check`].
-#[kernel(block = VECTOR_THREADS)]
+#[kernel(unsafe, block = VECTOR_THREADS)]
 pub unsafe fn vectors_check_f16(p: Check<f16>) {
     check(&p, float16::to_f32);
 }

@@ -239,7 +239,7 @@ macro_rules! code_kernels {
         ///
         /// # Safety
         /// - The views match the fields of [`Coding`].
-        #[kernel(block = CODE_THREADS, shared = code_shared_bytes(p.rows.dim))]
+        #[kernel(unsafe, block = CODE_THREADS, shared = code_shared_bytes(p.rows.dim))]
         pub unsafe fn $name(p: Coding<$from, $to>) {
             code(&p);
         }

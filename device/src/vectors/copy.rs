@@ -72,7 +72,7 @@ fn copy<T: Plain, U: Plain + Default>(p: &CopyRows<T, U>, value: impl Fn(Global<
 ///
 /// # Safety
 /// - The views match the fields of [`CopyRows`].
-#[kernel(block = VECTOR_THREADS)]
+#[kernel(unsafe, block = VECTOR_THREADS)]
 pub unsafe fn vectors_copy_words(p: CopyRows<u32, u32>) {
     copy(&p, |row, i| row.get(i));
 }
@@ -83,7 +83,7 @@ pub unsafe fn vectors_copy_words(p: CopyRows<u32, u32>) {
 ///
 /// # Safety
 /// - The views match the fields of [`CopyRows`].
-#[kernel(block = VECTOR_THREADS)]
+#[kernel(unsafe, block = VECTOR_THREADS)]
 pub unsafe fn vectors_copy_bytes(p: CopyRows<u8, u8>) {
     copy(&p, |row, i| row.get(i));
 }
@@ -94,7 +94,7 @@ pub unsafe fn vectors_copy_bytes(p: CopyRows<u8, u8>) {
 ///
 /// # Safety
 /// - The views match the fields of [`CopyRows`].
-#[kernel(block = VECTOR_THREADS)]
+#[kernel(unsafe, block = VECTOR_THREADS)]
 pub unsafe fn vectors_copy_narrowed(p: CopyRows<f32, u8>) {
     copy(&p, |row, i| row.get(i) as u32 as u8);
 }
@@ -107,7 +107,7 @@ pub unsafe fn vectors_copy_narrowed(p: CopyRows<f32, u8>) {
 /// # Safety
 /// - The views match the fields of [`CopyRows`], but `dim` counts words. Rows begin at multiples of
 ///   16 bytes, with zeros behind them up to the next multiple.
-#[kernel(block = VECTOR_THREADS)]
+#[kernel(unsafe, block = VECTOR_THREADS)]
 pub unsafe fn vectors_copy_packed(p: CopyRows<u8, u32>) {
     // The lowest bits of the four bytes of `word`, in their order.
     let bits = |word: u32| word.wrapping_mul(0x0102_0408) >> 24 & 0xf;
@@ -130,7 +130,7 @@ pub unsafe fn vectors_copy_packed(p: CopyRows<u8, u32>) {
 ///
 /// # Safety
 /// - The views match the fields of [`CopyRows`], but a row has a byte for eight values.
-#[kernel(block = VECTOR_THREADS)]
+#[kernel(unsafe, block = VECTOR_THREADS)]
 pub unsafe fn vectors_copy_bits(p: CopyRows<u8, u8>) {
     copy(&p, |row, i| row.get(i / 8) >> (i % 8) & 1);
 }

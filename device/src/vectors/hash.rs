@@ -90,7 +90,7 @@ fn hash<T: Plain>(rows: &Strided<T>, hashes: GlobalMut<u64>, word: impl Fn(T) ->
 ///
 /// # Safety
 /// - `hashes` has the shape above, and `rows` matches [`Strided`].
-#[kernel(block = VECTOR_THREADS)]
+#[kernel(unsafe, block = VECTOR_THREADS)]
 pub unsafe fn vectors_hash_words(rows: Strided<u32>, hashes: GlobalMut<u64>, least: Least) {
     hash(&rows, hashes, |x| least.apply(x));
 }
@@ -101,7 +101,7 @@ pub unsafe fn vectors_hash_words(rows: Strided<u32>, hashes: GlobalMut<u64>, lea
 ///
 /// # Safety
 /// - `hashes` has the shape above, and `rows` matches [`Strided`].
-#[kernel(block = VECTOR_THREADS)]
+#[kernel(unsafe, block = VECTOR_THREADS)]
 pub unsafe fn vectors_hash_bytes(rows: Strided<u8>, hashes: GlobalMut<u64>, least: Least) {
     // The last byte of -0.0. Rows of equal hashes are compared.
     hash(&rows, hashes, |x| if least.half > 0 && x == 0x80 { 0 } else { x as u32 });

@@ -98,7 +98,7 @@ macro_rules! norm_kernels {
         ///
         /// # Safety
         /// - `squares` has the shape above, and `rows` matches [`Strided`].
-        #[kernel(block = VECTOR_THREADS)]
+        #[kernel(unsafe, block = VECTOR_THREADS)]
         pub unsafe fn $squares(rows: Strided<$type>, squares: GlobalMut<f64>) {
             self::squares(rows, squares);
         }
@@ -109,7 +109,7 @@ macro_rules! norm_kernels {
         ///
         /// # Safety
         /// - The views match the fields of [`Unit`].
-        #[kernel(block = VECTOR_THREADS)]
+        #[kernel(unsafe, block = VECTOR_THREADS)]
         pub unsafe fn $unit(p: Unit<$type>) {
             unit(&p);
         }

@@ -114,6 +114,7 @@ fn byte(word: u32, place: usize) -> i8 {
 /// # Safety
 /// - The views have the shapes of [`Settle`], and `order` names each row once.
 #[kernel(
+    unsafe,
     block = SETTLE_LISTS_THREADS,
     shared = settle_lists_shared_bytes(p.k, p.dim),
     blocks_per_multiprocessor = 7

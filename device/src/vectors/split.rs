@@ -41,7 +41,7 @@ pub struct Split {
 ///
 /// # Safety
 /// - The views match the fields of [`Split`].
-#[kernel(block = VECTOR_THREADS)]
+#[kernel(unsafe, block = VECTOR_THREADS)]
 pub unsafe fn vectors_split(p: Split) {
     let mut i = index_1d() as u64;
     while i < p.count {

@@ -73,7 +73,7 @@ async fn send(address: SocketAddr, queries: Arc<Vectors>, first: usize) -> Resul
     tokio::spawn(connection);
     let mut times = Vec::new();
     for query in (first..queries.len()).step_by(CONCURRENT) {
-        let vector = queries.row(query).into_owned();
+        let vector = queries.row_to_f32(query)?.into_owned();
         let body = serde_json::to_vec(&Query { vector, k: 10, beam: Some(64), radius: None })?;
         let request = Request::post("/search")
             .header("host", address.to_string())

@@ -187,8 +187,8 @@ impl Build<'_> {
     ) -> Result<()> {
         let (gpu, n, draw) = (self.gpu, self.space.len() as u32, self.draw(iteration));
         let (sample, grid) = self.sample(nodes, memory, draw, false)?;
-        // SAFETY: the lists, rows, candidates and bounds are of all nodes, and hold ids of nodes;
-        // they outlive the work. The same holds below.
+        // SAFETY: lists, rows and bounds are of all nodes, lists hold ids of nodes, and all outlive
+        // the work.
         unsafe {
             if iteration == 0 && start == Start::Random {
                 gpu.launch::<descent_start>(grid, SAMPLE_THREADS, (sample,))?;
@@ -208,7 +208,8 @@ impl Build<'_> {
             weight: T::weight(self.space.metric()),
             draw,
         };
-        // SAFETY: as above.
+        // SAFETY: vectors, biases, rows, bounds, proposals and distances are of all nodes, the
+        // sample wrote ids of nodes to the rows, and all outlive the work.
         unsafe { gpu.launch::<T::Join>([n, 1, 1], JOIN_THREADS, (join,))? };
         let merge = MergeJoin {
             lists: nodes.lists.view_mut(),
@@ -218,7 +219,8 @@ impl Build<'_> {
             nodes: n,
             k: self.k as u32,
         };
-        // SAFETY: as above.
+        // SAFETY: lists, proposals and bounds are of all nodes, there is a count of changes for
+        // each iteration, and all outlive the work.
         unsafe { gpu.launch::<descent_merge>([n.div_ceil(MERGE_NODES), 1, 1], MERGE_THREADS, (merge,)) }
     }
 

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::bytes::Bytes;
+use super::bytes::{Bytes, map};
 use super::export::Export;
 use super::import::{Graph, Source};
 use crate::atomic_file::AtomicFile;
 use crate::file_set::{PairFile, check_pair};
-use crate::vectors::{map, npy, open_ids_as};
+use crate::vectors::{npy, open_ids_as};
 use crate::{Error, Format, Result};
 
 /// Ids buffered between two writes.

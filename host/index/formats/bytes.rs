@@ -5,7 +5,18 @@ use std::path::Path;
 
 use bytemuck::AnyBitPattern;
 
+use crate::vectors::{self, MappedFile};
 use crate::{Error, Progress, Result};
+
+/// Maps a file to read it by [`Bytes`].
+///
+/// # Errors
+/// If the file cannot be opened, is not a regular file, or is empty.
+pub(super) fn map(path: &Path) -> Result<MappedFile> {
+    // SAFETY: `Bytes` bounds reads by the length of the map, and numbers are taken as copies, which
+    // are checked before they are used.
+    unsafe { vectors::map(path) }
+}
 
 /// The unread rest of a file. Every read is checked against it, so a wrong count cannot cause a
 /// large allocation.

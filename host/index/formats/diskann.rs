@@ -3,12 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::bytes::Bytes;
+use super::bytes::{Bytes, map};
 use super::export::Export;
 use super::import::{Graph, Source};
 use crate::atomic_file::{AtomicFile, with_suffix};
 use crate::vectors::embedding::Embedding;
-use crate::vectors::{map, with_matrix};
+use crate::vectors::with_matrix;
 use crate::{ElementType, Error, Metric, Progress, Result, Vectors};
 
 /// Bytes before the first row.

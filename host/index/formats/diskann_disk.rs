@@ -13,13 +13,12 @@ use rayon::prelude::*;
 use tagore_device::cluster::drawn;
 use tagore_device::random::{Draws, Stage};
 
-use super::bytes::Bytes;
+use super::bytes::{Bytes, map};
 use super::diskann::{Lift, Stored};
 use super::export::Export;
 use super::import::{Graph, Source};
 use crate::atomic_file::{AtomicFile, with_suffix};
 use crate::quantize::{CENTRES, ProductQuantizer, SAMPLE};
-use crate::vectors::map;
 use crate::{Error, Metric, Result, Vectors};
 
 /// Bytes per sector.

@@ -40,7 +40,7 @@ impl<'a> Embedded<'a> {
 
     /// The vector of `node`, normalised under cosine.
     pub(super) fn row(&self, node: usize) -> Cow<'a, [f32]> {
-        let mut row = self.base.row(node);
+        let mut row = self.base.host_row(node);
         if self.metric == Metric::Cosine {
             normalise(row.to_mut());
         }

@@ -4,14 +4,13 @@
 
 use std::path::Path;
 
-use super::bytes::Bytes;
+use super::bytes::{Bytes, map};
 use super::embedded::Embedded;
 use super::export::Export;
 use super::import::{Graph, Source};
 use super::layers::Layers;
 use crate::atomic_file::AtomicFile;
 use crate::index::random_entries;
-use crate::vectors::map;
 use crate::{Metric, Result};
 
 const NSG: &[u8; 4] = b"INSf";

@@ -3,14 +3,13 @@
 
 use std::path::Path;
 
-use super::bytes::Bytes;
+use super::bytes::{Bytes, map};
 use super::embedded::Embedded;
 use super::export::Export;
 use super::import::{Graph, Source};
 use super::layers::Layers;
 use crate::Result;
 use crate::atomic_file::AtomicFile;
-use crate::vectors::map;
 
 /// Bytes of a link count: 16 bits count links, the others are flags.
 const WORD: usize = 4;

@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use super::bytes::Bytes;
+use super::bytes::{Bytes, map};
 use super::export::Export;
 use super::import::{Graph, Source};
 use crate::Result;
 use crate::atomic_file::AtomicFile;
-use crate::vectors::map;
 
 const MAGIC: &[u8; 8] = b"KNNGRAPH";
 const VERSION: u32 = 2;

@@ -75,7 +75,7 @@ impl Layers {
             if nodes.is_empty() {
                 break;
             }
-            let values = nodes.iter().flat_map(|&node| base.row(node as usize).into_owned()).collect();
+            let values = nodes.iter().flat_map(|&node| base.host_row(node as usize).into_owned()).collect();
             let index = builder.build(&Vectors::from_f32(values, base.dim())?)?;
             self.entry = nodes[index.entries()[0] as usize];
             let higher = nodes.iter().copied().filter(|&node| level(node) > height).collect();

@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use super::bytes::Bytes;
+use super::bytes::{Bytes, map};
 use super::export::Export;
 use super::import::{Graph, Source};
 use crate::Result;
 use crate::atomic_file::AtomicFile;
-use crate::vectors::map;
 
 /// Writes the graph. NSSG's entry points are `counted`: their number precedes them.
 pub(super) fn write(export: &Export<'_>, path: &Path, entries: &[u32], counted: bool) -> Result<()> {

@@ -182,7 +182,7 @@ mod tests {
                 let end = 5000.min(first + range);
                 for first in (first..end).step_by(chunk) {
                     let ids = ids(first..end.min(first + chunk));
-                    sums.add(&ids, |index, out| out.copy_from_slice(&base.row(ids[index] as usize)));
+                    sums.add(&ids, |index, out| out.copy_from_slice(&base.host_row(ids[index] as usize)));
                     add_blocks(&mut total, &sums.take());
                 }
                 add_blocks(&mut total, &sums.finish());

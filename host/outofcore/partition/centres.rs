@@ -52,7 +52,7 @@ pub(crate) fn find_centres(input: &PartitionInput<'_>, chunk_rows: usize) -> Res
     let room = AssignerRoom { piece: chunk_rows, centres: clusters << SPLITS };
     let rounding = RowRounding::of(&sample)?;
     let mut assigner = Assigner::new(device.gpu()?, &rounding, room)?;
-    let copy = |row: usize, out: &mut [f32]| out.copy_from_slice(&sample.row(row));
+    let copy = |row: usize, out: &mut [f32]| out.copy_from_slice(&sample.host_row(row));
     let mut nearest = |centres: &Centres| assigner.with(centres)?.two(count, copy, &stage);
     let mut centres =
         Centres::find(&sample, clusters, CentreSample { count, row_of: |index| index }, seed, &mut nearest)?;
@@ -68,7 +68,7 @@ pub(crate) fn find_centres(input: &PartitionInput<'_>, chunk_rows: usize) -> Res
         if added.is_empty() {
             break;
         }
-        added.iter().for_each(|&row| centres.push(&sample.row(row)));
+        added.iter().for_each(|&row| centres.push(&sample.host_row(row)));
         for round in 0..2 {
             let pairs = nearest(&centres)?;
             let empty =

@@ -224,7 +224,9 @@ mod tests {
             let Cluster { ids, others, vectors, .. } =
                 found.read(number, false).unwrap_or_else(|_| panic!("damage"));
             assert!(ids.len() <= size && ids.is_sorted());
-            ids.iter().zip(0..).for_each(|(&id, row)| assert_eq!(vectors.row(row), base.row(id as usize)));
+            ids.iter()
+                .zip(0..)
+                .for_each(|(&id, row)| assert_eq!(vectors.host_row(row), base.host_row(id as usize)));
             (ids, others)
         };
         let clusters = (0..found.graph.clusters() as u32).map(members).collect();

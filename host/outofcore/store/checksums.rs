@@ -149,7 +149,7 @@ mod tests {
             let expected = sums(&base, rows);
             assert!(expected.is_of(rows) && !expected.is_of(rows + BLOCK));
             let bytes: Vec<u8> =
-                (0..rows.min(BLOCK)).flat_map(|row| base.row(row).to_vec()).map(|x| x as u8).collect();
+                (0..rows.min(BLOCK)).flat_map(|row| base.host_row(row).to_vec()).map(|x| x as u8).collect();
             assert_eq!(expected.0[0], crc32fast::hash(&bytes));
             for piece in [64, 1000, BLOCK] {
                 assert_eq!(sums(&base, piece), expected, "{rows} rows, {piece} at a time");

@@ -123,7 +123,7 @@ impl TaskFolder {
         (&self.plan.base, self.plan.format)
     }
 
-    /// Opens the data set.
+    /// Reads the [data set](Self::base) to memory. [`Vectors::map_as`] maps a large one.
     ///
     /// # Errors
     /// As [`Vectors::open_as`].

@@ -88,7 +88,7 @@ mod tests {
     fn candidates_match_the_cpu() {
         for (metric, seed) in [(Metric::L2, 1), (Metric::Cosine, 2), (Metric::InnerProduct, 3)] {
             let base = Synth::new(120, 19, seed).unwrap().base();
-            let mut values: Vec<f32> = (0..120).flat_map(|row| base.row(row).into_owned()).collect();
+            let mut values: Vec<f32> = (0..120).flat_map(|row| base.host_row(row).into_owned()).collect();
             // A zero vector, and duplicates.
             values[5 * 19..6 * 19].fill(0.0);
             values.copy_within(7 * 19..17 * 19, 30 * 19);

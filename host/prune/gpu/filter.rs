@@ -69,7 +69,7 @@ pub(super) fn filter_serially<T: OnDevice + RuleElement>(
 ) -> Result<()> {
     let nodes = candidates.chunk.len() as u32;
     let arguments = arguments(base, alpha, candidates, forward);
-    // SAFETY: as above.
+    // SAFETY: the buffers hold candidates of each node and edges of each row, and outlive the work.
     unsafe { gpu.launch::<T::Serial>([nodes, 1, 1], 32, (arguments, Distance)) }
 }
 
@@ -132,7 +132,7 @@ mod tests {
     }
 
     rule_kernels! {
-        Far: test_far_f32 test_far_f16 test_far_u8 test_far_i8;
+        unsafe Far: test_far_f32 test_far_f16 test_far_u8 test_far_i8;
     }
 
     /// Small integers, so that duplicates and ties abound, and zero vectors among them.

@@ -122,7 +122,7 @@ mod tests {
     fn path_candidates_match_the_cpu() {
         cases(|space, graph| check_any(space, graph, &[space.medoid(&Progress::silent()).unwrap()]));
         let base = Synth::new(300, 19, 4).unwrap().base();
-        let values: Vec<f32> = (0..300).flat_map(|row| base.row(row).into_owned()).collect();
+        let values: Vec<f32> = (0..300).flat_map(|row| base.host_row(row).into_owned()).collect();
         let halves = values.iter().map(|&x| half::f16::from_f32(x)).collect();
         let bytes = values.iter().map(|&x| x as i8).collect();
         let of_types = [

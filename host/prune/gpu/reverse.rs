@@ -87,8 +87,8 @@ impl Reverse {
             by_place,
             padding: 0,
         };
-        // SAFETY: the buffers hold a value for each block of slots, and outlive the work. The same
-        // holds below.
+        // SAFETY: `forward` holds `width` keys for each of `rows` rows, `starts` a count for each
+        // block of slots and `total` one; all outlive the work.
         unsafe {
             gpu.launch::<prune_edges_count>(grid, EDGE_THREADS, (edges,))?;
             let counts = (starts.view_mut(), total.view_mut(), blocks);
@@ -108,12 +108,13 @@ impl Reverse {
         }
         edges.keys = keys.view_mut();
         let (len, per_edge) = (count as usize, [count.div_ceil(EDGE_THREADS), 1, 1]);
-        // SAFETY: as above; there are as many keys as were counted.
+        // SAFETY: `forward` and `starts` are those of the count, which found as many edges as
+        // `keys` holds; all outlive the work.
         unsafe { gpu.launch::<prune_edges>(grid, EDGE_THREADS, (edges,))? };
         if rank == Rank::Distance {
             room.sort(gpu, &mut keys, &mut spare, len, 32..64)?;
             let targets = (keys.view_mut(), forward.view(), count);
-            // SAFETY: as above.
+            // SAFETY: `keys` holds `count` slots of `forward`, and both outlive the work.
             unsafe { gpu.launch::<prune_edge_targets>(per_edge, EDGE_THREADS, targets)? };
         }
         // The sort is stable, so the sources of a target stay in rank order.
@@ -128,7 +129,8 @@ impl Reverse {
             width: width as u32,
             by_place,
         };
-        // SAFETY: as above.
+        // SAFETY: `keys` and `spare` hold `count` edges, whose targets are rows, `offsets` a number
+        // for each row and one more, and all outlive the work.
         unsafe { gpu.launch::<prune_edge_sources>(per_edge, EDGE_THREADS, (sources,))? };
         let (slots, count) = (slots as u64 * 8, u64::from(count) * 8);
         gpu.count_work(prune_edges_count::NAME, slots, 0);

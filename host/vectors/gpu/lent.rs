@@ -279,14 +279,20 @@ impl Lent {
         self.to_host(ids.len(), |range| Pick::Ids(&ids[range.start..range.end]))
     }
 
-    /// The first row on the host, in whole words: one copy, without a kernel.
+    /// One row on the host, in whole words: one copy, without a kernel.
     ///
     /// # Errors
     /// If the device fails.
-    pub(crate) fn first(&self) -> Result<Vec<u64>> {
+    ///
+    /// # Panics
+    /// If there is no row `index`.
+    pub(crate) fn row(&self, index: usize) -> Result<Vec<u64>> {
+        assert!(index < self.rows(), "row {index} of {}", self.rows());
         let row = self.layout.stride;
         let mut words = vec![0u64; row.div_ceil(size_of::<u64>())];
-        let (memory, _) = self.at(&self.gpu)?;
+        let address = self.address + (index * self.stride) as u64;
+        // SAFETY: the promise of `new`, for one of the rows.
+        let memory = unsafe { Borrowed::new(&self.gpu, address, row) }?;
         memory.download(&self.gpu, &mut bytemuck::cast_slice_mut(&mut words)[..row])?;
         Ok(words)
     }

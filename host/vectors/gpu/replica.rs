@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_replica_are_the_rows_of_the_host() {
-        let floats = Synth::new(40, 7, 1).unwrap().base().to_f32();
+        let floats = Synth::new(40, 7, 1).unwrap().base().to_f32().unwrap();
         let bytes = |scale: f32| floats.iter().map(move |&x| (x * scale).round() as i8);
         let whole = bytes(9.0).map(|x| f32::from(x as u8));
         for base in [

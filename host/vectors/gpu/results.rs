@@ -11,6 +11,9 @@ use crate::{Device, Error, Result};
 /// Most keys that are split at a time.
 const PIECE: usize = 1 << 22;
 
+/// Bytes of an id, and of a distance.
+const RESULT: usize = 4;
+
 /// Room for the ids (u32) and distances (f32) of results in the memory of a GPU, such as two
 /// tensors of another library.
 #[derive(Clone, Copy, Debug)]
@@ -55,16 +58,22 @@ impl DeviceResults {
     ///
     /// # Errors
     /// If the device is no GPU or cannot be opened, an address does not suit or is not one of as
-    /// much memory of the device, or work of the stream failed.
+    /// much memory of the device, no memory holds as many results, or work of the stream failed.
     pub(crate) fn check(&self, count: usize) -> Result<()> {
         let gpu = gpu(self.device)?;
         for (name, address) in [("ids", self.ids), ("distances", self.distances)] {
-            if address == 0 || !address.is_multiple_of(4) {
+            if address == 0 || !address.is_multiple_of(RESULT as u64) {
                 let expected =
-                    format!("the address of {count} values of 4 bytes in memory of {}", self.device);
+                    format!("the address of {count} values of {RESULT} bytes in memory of {}", self.device);
                 return Err(Error::argument(name, format_args!("{address:#x}"), expected));
             }
-            gpu.check_lent(address, count * 4)?;
+            let bytes = count.checked_mul(RESULT);
+            let end = bytes.and_then(|bytes| usize::try_from(address).ok()?.checked_add(bytes));
+            let (Some(bytes), Some(_)) = (bytes, end) else {
+                let found = format_args!("room for {count} values of {RESULT} bytes at {address:#x}");
+                return Err(Error::argument(name, found, "values that fit memory"));
+            };
+            gpu.check_lent(address, bytes)?;
         }
         match self.stream {
             // SAFETY: the promise of `stream`.
@@ -86,7 +95,8 @@ impl DeviceResults {
         }
         for begin in (0..count).step_by(at_once) {
             let here = at_once.min(count - begin);
-            let (behind, bytes) = (((first + begin) * 4) as u64, here * 4);
+            // `check` has seen that the end of all results fits an address.
+            let (behind, bytes) = (((first + begin) * RESULT) as u64, here * RESULT);
             let (to_ids, to_distances) = (self.ids + behind, self.distances + behind);
             let blocks = here.div_ceil(VECTOR_THREADS as usize) as u32;
             // SAFETY: the promise of `new` covers the room; `keys` holds as many.

@@ -44,7 +44,7 @@ const CHUNK_BYTES: usize = 32 << 20;
 /// use tagore::{QueryKind, Synth, SynthKind};
 /// let synth = Synth::new(1000, 16, 42)?;
 /// let (base, part) = (synth.base(), synth.rows(10..20)?);
-/// assert_eq!(base.row(10), part.row(0));
+/// assert_eq!(base.row_to_f32(10)?, part.row_to_f32(0)?);
 ///
 /// let kind = SynthKind::Clusters { clusters: 50 };
 /// let queries = Synth::of_kind(kind, 1000, 16, 42)?.query_kind(QueryKind::Sums).queries(10);
@@ -246,7 +246,7 @@ mod tests {
             assert_eq!(last.len(), 2 * BLOCK + 1);
             assert!(last.validate(&Progress::silent()).is_ok());
             // A part equals that part of the whole.
-            assert_eq!(last.row(2 * BLOCK), synth.rows(u64::MAX - 1..u64::MAX).unwrap().row(0));
+            assert_eq!(last.host_row(2 * BLOCK), synth.rows(u64::MAX - 1..u64::MAX).unwrap().host_row(0));
             assert!(synth.rows(u64::MAX..u64::MAX).unwrap().is_empty());
         }
         let synth = Synth::new(3, 2, 0).unwrap();

@@ -7,7 +7,7 @@ use emulator::{Allocation, Emulator, Fault, FaultKind};
 
 use crate::line_of;
 
-#[kernel(block = 64)]
+#[kernel(unsafe, block = 64)]
 unsafe fn add(values: Global<u32>, out: GlobalMut<u32>, n: u32) {
     let i = thread::index_1d();
     if i < n {
@@ -64,7 +64,7 @@ fn freed_memory_is_out_of_bounds() {
     assert_eq!(fault.kind, FaultKind::OutOfBounds);
 }
 
-#[kernel(block = 32..=256, shared = n * 4)]
+#[kernel(unsafe, block = 32..=256, shared = n * 4)]
 unsafe fn bounded(n: u32, out: GlobalMut<u32>) {
     if thread::thread_idx_x() == 0 {
         out.fetch_add(0, n, Scope::Device);
@@ -93,7 +93,7 @@ fn a_launch_outside_contract_or_limits() {
     assert_eq!(out.values::<u32>(), Ok(vec![10_000]));
 }
 
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 unsafe fn some_blocks_fail(out: GlobalMut<u32>) {
     let block = thread::block_idx_x();
     if thread::thread_idx_x() == 0 {
@@ -112,4 +112,28 @@ fn the_same_seed_gives_the_same_fault() {
     let faults: Vec<Fault> = (0..10).map(run).collect();
     assert!((0..10).map(run).eq(faults.iter().cloned()));
     assert!(faults.iter().any(|fault| fault.block != faults[0].block));
+}
+
+#[kernel(unsafe, block = 32, shared = 4)]
+unsafe fn far_index(index: u64, of_shared: u32, out: GlobalMut<u32>) {
+    if thread::thread_idx_x() == 0 {
+        let values = cuda_std::shared::dynamic::<u32>(0);
+        values.set(0, 7);
+        let index = index as usize;
+        out.set(0, if of_shared == 1 { values.get(index) } else { out.get(index) });
+    }
+}
+
+#[test]
+fn an_index_beyond_all_addresses_does_not_wrap() {
+    let emulator = Emulator::new();
+    let out = emulator.upload(&[7u32]);
+    let launch =
+        |index, of_shared| emulator.launch::<far_index>([1, 1, 1], 32, (index, of_shared, out.view()));
+    for of_shared in [0, 1] {
+        assert_eq!(launch(0, of_shared), Ok(()));
+        for index in [1 << 30, 1 << 62, u64::MAX] {
+            assert_eq!(launch(index, of_shared).unwrap_err().kind, FaultKind::OutOfBounds, "{index}");
+        }
+    }
 }

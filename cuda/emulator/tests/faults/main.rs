@@ -45,7 +45,7 @@ where
     (0..8).map(run).collect()
 }
 
-#[kernel(block = 64)]
+#[kernel(unsafe, block = 64)]
 unsafe fn missing_barrier(out: GlobalMut<u32>, right: u32) {
     let i = thread::thread_idx_x() as usize;
     let values = static_shared!(MISSING_BARRIER: [u32; 64]);
@@ -67,7 +67,7 @@ fn a_missing_barrier_is_a_race() {
     }
 }
 
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 unsafe fn missing_sync_warp(out: GlobalMut<u32>, right: u32) {
     let i = warp::lane_id() as usize;
     let values = static_shared!(MISSING_SYNC_WARP: [u32; 32]);
@@ -86,7 +86,7 @@ fn a_missing_sync_warp_is_a_race() {
     check::<missing_sync_warp>(32, FaultKind::Race, &["missing sync_warp"]);
 }
 
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 unsafe fn shuffle_orders_nothing(out: GlobalMut<u32>, right: u32) {
     let i = warp::lane_id() as usize;
     let values = shared_pair();
@@ -109,7 +109,7 @@ fn a_shuffle_orders_no_memory() {
     check::<shuffle_orders_nothing>(32, FaultKind::Race, &["shuffle, write", "shuffle, read"]);
 }
 
-#[kernel(block = 64)]
+#[kernel(unsafe, block = 64)]
 unsafe fn two_writers(out: GlobalMut<u32>, right: u32) {
     let i = thread::thread_idx_x() as usize;
     let counts = static_shared!(TWO_WRITERS: [u32; 2]);
@@ -131,7 +131,7 @@ fn two_writers_race_and_atomics_do_not() {
     check::<two_writers>(64, FaultKind::Race, &["two writers"]);
 }
 
-#[kernel(block = 64)]
+#[kernel(unsafe, block = 64)]
 unsafe fn atomic_and_plain(out: GlobalMut<u32>, right: u32) {
     let i = thread::thread_idx_x() as usize;
     let counts = static_shared!(ATOMIC_AND_PLAIN: [u32; 1]);
@@ -151,7 +151,7 @@ fn an_atomic_and_a_plain_access_race() {
     check::<atomic_and_plain>(64, FaultKind::Race, &["atomic", "plain"]);
 }
 
-#[kernel(block = 64)]
+#[kernel(unsafe, block = 64)]
 unsafe fn divergent_barrier(out: GlobalMut<u32>, right: u32) {
     let i = thread::thread_idx_x();
     if i < 40 || right == 1 {
@@ -168,7 +168,7 @@ fn a_barrier_that_some_threads_skip() {
     }
 }
 
-#[kernel(block = 64)]
+#[kernel(unsafe, block = 64)]
 unsafe fn two_barriers(out: GlobalMut<u32>, right: u32) {
     let i = thread::thread_idx_x();
     if i < 32 && right == 0 {
@@ -187,7 +187,7 @@ fn barriers_of_two_lines_are_two() {
     check::<two_barriers>(64, FaultKind::Barrier, &["two barriers, one", "two barriers, other"]);
 }
 
-#[kernel(block = 64)]
+#[kernel(unsafe, block = 64)]
 unsafe fn half_a_warp_at_a_named_barrier(out: GlobalMut<u32>, right: u32) {
     let i = thread::thread_idx_x();
     if right == 1 || i % 32 < 16 {
@@ -201,7 +201,7 @@ fn named_barriers_are_for_whole_warps() {
     check::<half_a_warp_at_a_named_barrier>(64, FaultKind::Barrier, &["named"]);
 }
 
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 unsafe fn wrong_mask(out: GlobalMut<u32>, right: u32) {
     let i = warp::lane_id();
     let mask = if right == 1 { warp::FULL } else { 0xFFFF };
@@ -217,7 +217,7 @@ fn a_mask_without_the_lane_itself() {
     }
 }
 
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 unsafe fn finished_lanes(out: GlobalMut<u32>, right: u32) {
     let i = warp::lane_id();
     if i >= 20 && right == 0 {
@@ -233,7 +233,7 @@ fn an_exchange_with_finished_lanes() {
     }
 }
 
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 unsafe fn two_operations(out: GlobalMut<u32>, right: u32) {
     let i = warp::lane_id();
     let value = if i < 16 && right == 0 {
@@ -249,7 +249,7 @@ fn lanes_at_two_operations() {
     check::<two_operations>(32, FaultKind::Exchange, &["vote", "shuffle"]);
 }
 
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 unsafe fn shuffle_and_barrier(out: GlobalMut<u32>, right: u32) {
     let i = warp::lane_id();
     if i < 8 || right == 1 {
@@ -264,7 +264,7 @@ fn a_shuffle_whose_lanes_wait_at_a_barrier() {
     check::<shuffle_and_barrier>(32, FaultKind::Exchange, &lines);
 }
 
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 unsafe fn source_outside_mask(out: GlobalMut<u32>, right: u32) {
     let i = warp::lane_id();
     if i < 16 {
@@ -281,7 +281,7 @@ fn a_shuffle_from_a_lane_outside_the_mask() {
     }
 }
 
-#[kernel(block = 64)]
+#[kernel(unsafe, block = 64)]
 unsafe fn store_beyond(out: GlobalMut<u32>, right: u32) {
     let i = thread::thread_idx_x() as usize;
     out.set(i + 1 - right as usize, 7); // line: store beyond
@@ -295,7 +295,7 @@ fn a_store_beyond_device_memory() {
     }
 }
 
-#[kernel(block = 32, shared = 64)]
+#[kernel(unsafe, block = 32, shared = 64)]
 unsafe fn store_beyond_dynamic(out: GlobalMut<u32>, right: u32) {
     let i = thread::thread_idx_x() as usize;
     let values = shared::dynamic::<u32>(0);
@@ -314,7 +314,7 @@ fn a_store_beyond_dynamic_shared_memory() {
     }
 }
 
-#[kernel(block = 32, shared = 64)]
+#[kernel(unsafe, block = 32, shared = 64)]
 unsafe fn store_beyond_static(out: GlobalMut<u32>, right: u32) {
     let i = thread::thread_idx_x() as usize;
     let values = static_shared!(SIXTEEN: [u32; 16]);
@@ -330,7 +330,7 @@ fn a_store_beyond_a_static_array() {
     check::<store_beyond_static>(32, FaultKind::OutOfBounds, &["store beyond static"]);
 }
 
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 unsafe fn unwritten_shared(out: GlobalMut<u32>, right: u32) {
     let i = thread::thread_idx_x() as usize;
     let values = static_shared!(UNWRITTEN: [u32; 32]);
@@ -349,7 +349,7 @@ fn a_read_of_unwritten_shared_memory() {
     }
 }
 
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 unsafe fn misaligned(out: GlobalMut<u32>, right: u32) {
     let first = 4 - 3 * (1 - right as usize);
     let i = thread::thread_idx_x() as usize;
@@ -364,7 +364,7 @@ fn a_misaligned_quad() {
     check::<misaligned>(32, FaultKind::Misaligned, &["misaligned"]);
 }
 
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 unsafe fn misaligned_shared(out: GlobalMut<u32>, right: u32) {
     let values = static_shared!(MISALIGNED: [u32; 16]);
     let i = thread::thread_idx_x() as usize;
@@ -379,7 +379,7 @@ fn a_misaligned_quad_of_shared_memory() {
     check::<misaligned_shared>(32, FaultKind::Misaligned, &["misaligned shared"]);
 }
 
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 unsafe fn panicking(out: GlobalMut<u32>, right: u32) {
     let table = [1u32, 2, 3, 4];
     let i = thread::thread_idx_x() as usize;
@@ -397,7 +397,7 @@ fn a_panicking_lane() {
     }
 }
 
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 unsafe fn copy_not_waited_for(out: GlobalMut<u32>, right: u32) {
     let i = thread::thread_idx_x() as usize;
     let values = static_shared!(COPIED: [u32; 64]);
@@ -421,7 +421,7 @@ fn a_copy_that_is_read_before_its_wait() {
     }
 }
 
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 unsafe fn copy_without_barrier(out: GlobalMut<u32>, right: u32) {
     let i = thread::thread_idx_x() as usize;
     let values = static_shared!(COPIED_AGAIN: [u32; 64]);
@@ -448,7 +448,7 @@ fn a_copy_over_bytes_that_others_still_read() {
     assert!(faults.iter().any(|fault| fault.to_string().contains(&line("early copy"))));
 }
 
-#[kernel(block = 32)]
+#[kernel(unsafe, block = 32)]
 unsafe fn too_much_static(out: GlobalMut<u32>, right: u32) {
     let i = thread::thread_idx_x() as usize;
     let _first = static_shared!(MUCH: [u32; 20_000]);

@@ -126,6 +126,7 @@ macro_rules! nearest_kernels {
         /// # Safety
         /// - The views have the shapes of [`Assign`].
         #[kernel(
+            unsafe,
             block = tile::THREADS,
             shared = nearest_shared_bytes(p.units),
             blocks_per_multiprocessor = 2

@@ -282,6 +282,7 @@ macro_rules! assign_kernels {
         /// # Safety
         /// - The views have the shapes of [`Assign`].
         #[kernel(
+            unsafe,
             block = tile::THREADS,
             shared = assign_shared_bytes(p.units, p.probes),
             blocks_per_multiprocessor = 2

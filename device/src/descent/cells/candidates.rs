@@ -85,7 +85,7 @@ pub const fn merge_candidates_shared_bytes(capacity: u32, k: u32) -> u32 {
 ///
 /// # Safety
 /// - The views have the shapes of [`MergeCandidates`].
-#[kernel(block = CANDIDATE_THREADS, shared = merge_candidates_shared_bytes(p.capacity, p.k))]
+#[kernel(unsafe, block = CANDIDATE_THREADS, shared = merge_candidates_shared_bytes(p.capacity, p.k))]
 pub unsafe fn cells_merge_candidates(p: MergeCandidates) {
     let line = block_idx_x() * CANDIDATE_LINES + thread::warp_idx();
     let (job, query) = (Job::read(p.jobs, line / tile::SIDE), line % tile::SIDE);

@@ -181,6 +181,7 @@ macro_rules! finish_kernels {
         /// # Safety
         /// - The views have the shapes of [`Finish`].
         #[kernel(
+            unsafe,
             block = SETTLE_THREADS,
             shared = finish_shared_bytes(p.k, p.dim),
             blocks_per_multiprocessor = 10
@@ -243,7 +244,7 @@ pub const fn finish_exact_shared_bytes(k: u32) -> u32 {
 ///
 /// # Safety
 /// - The views have the shapes of [`FinishExact`].
-#[kernel(block = FINISH_EXACT_THREADS, shared = finish_exact_shared_bytes(p.k))]
+#[kernel(unsafe, block = FINISH_EXACT_THREADS, shared = finish_exact_shared_bytes(p.k))]
 pub unsafe fn cells_finish_exact(p: FinishExact) {
     let node = block_idx_x() * FINISH_EXACT_NODES + thread::warp_idx();
     if node >= p.nodes {

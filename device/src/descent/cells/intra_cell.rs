@@ -191,6 +191,7 @@ macro_rules! intra_cell_join_kernels {
         /// - Vectors have as many [`Chunks`](crate::block::tile_walk::Chunks) as the name says.
         /// - The views have the shapes of [`IntraCellJoin`].
         #[kernel(
+            unsafe,
             block = tile::THREADS,
             shared = intra_cell_join_shared_bytes(p.tiles.units),
             blocks_per_multiprocessor = 2

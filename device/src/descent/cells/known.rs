@@ -79,7 +79,7 @@ pub const fn word_holds(word: u32, hash: u32) -> bool {
 ///
 /// # Safety
 /// - The views have the shapes of [`KnownSets`].
-#[kernel(block = MERGE_THREADS, shared = known_sets_shared_bytes(p.bits))]
+#[kernel(unsafe, block = MERGE_THREADS, shared = known_sets_shared_bytes(p.bits))]
 pub unsafe fn cells_known_sets(p: KnownSets) {
     let node = block_idx_x() * MERGE_NODES + thread::warp_idx();
     if node >= p.nodes {

@@ -86,7 +86,7 @@ pub const fn merge_proposals_shared_bytes(k: u32) -> u32 {
 ///
 /// # Safety
 /// - The views have the shapes of [`MergeProposals`].
-#[kernel(block = MERGE_THREADS, shared = merge_proposals_shared_bytes(p.k))]
+#[kernel(unsafe, block = MERGE_THREADS, shared = merge_proposals_shared_bytes(p.k))]
 pub unsafe fn cells_merge_proposals(p: MergeProposals) {
     const { assert!(PROPOSALS == 128, "four keys to a lane") };
     let node = block_idx_x() * MERGE_NODES + thread::warp_idx();

@@ -216,6 +216,7 @@ fn scale_of(farthest: f32) -> f32 {
 /// # Safety
 /// - The views match the fields of [`PruneFilter`].
 #[kernel(
+    unsafe,
     block = GRAM_THREADS,
     shared = gram_shared_bytes(p.stride, p.rows.dim),
     blocks_per_multiprocessor = 2

@@ -127,6 +127,7 @@ macro_rules! search_kernels {
         /// # Safety
         /// - The views match the fields of [`BeamSearch`] and [`BeamWalk`].
         #[kernel(
+            unsafe,
             block = 32..=SEARCH_THREADS,
             shared = search_shared_bytes(p.walk.base.dim, p.walk.graph.degree, p.walk.width, p.walk.slots),
             blocks_per_multiprocessor = $blocks

@@ -257,7 +257,7 @@ macro_rules! prepare_kernels {
         ///
         /// # Safety
         /// - The views match the fields of [`Prepare`].
-        #[kernel(block = PREPARE_THREADS, shared = PREPARE_SHARED_BYTES)]
+        #[kernel(unsafe, block = PREPARE_THREADS, shared = PREPARE_SHARED_BYTES)]
         pub unsafe fn $name(p: Prepare<$type>) {
             prepare(&p);
         }
@@ -278,7 +278,7 @@ macro_rules! norm_kernels {
         ///
         /// # Safety
         /// - The views match the fields of [`Norms`].
-        #[kernel(block = PREPARE_THREADS)]
+        #[kernel(unsafe, block = PREPARE_THREADS)]
         pub unsafe fn $name(p: Norms<$type>) {
             norms(&p);
         }

@@ -183,7 +183,7 @@ macro_rules! filter_kernels {
         /// # Safety
         /// - Vectors have as many [`Chunks`](crate::block::tile_walk::Chunks) as the name says.
         /// - The views match the fields of [`ExactFilter`].
-        #[kernel(block = tile::THREADS, shared = tile_walk_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
+        #[kernel(unsafe, block = tile::THREADS, shared = tile_walk_shared_bytes(p.tiles.units), blocks_per_multiprocessor = 2)]
         pub unsafe fn $name(p: ExactFilter<$sum>) {
             filter_all::<$element, $chunks>(&p);
         }

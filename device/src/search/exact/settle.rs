@@ -197,7 +197,7 @@ macro_rules! settle_kernels {
         ///
         /// # Safety
         /// - The views match the fields of [`ExactSettle`].
-        #[kernel(block = SETTLE_THREADS, shared = settle_shared_bytes(p.capacity, p.k, p.dim), blocks_per_multiprocessor = 8)]
+        #[kernel(unsafe, block = SETTLE_THREADS, shared = settle_shared_bytes(p.capacity, p.k, p.dim), blocks_per_multiprocessor = 8)]
         pub unsafe fn $name(p: ExactSettle<$type, $sum>) {
             settle(&p);
         }

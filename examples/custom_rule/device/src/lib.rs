@@ -31,5 +31,5 @@ impl Rule for Cone {
 }
 
 rule_kernels! {
-    Cone: cone_f32 cone_f16 cone_u8 cone_i8;
+    unsafe Cone: cone_f32 cone_f16 cone_u8 cone_i8;
 }

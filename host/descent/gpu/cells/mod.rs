@@ -290,7 +290,9 @@ impl<T: CellKernels> Join<'_, '_, T> {
             padding: 0,
         };
         let grid = [n.div_ceil(MERGE_NODES), 1, 1];
-        // SAFETY: as above; there are slots for all nodes.
+        // SAFETY: members and starts are of all cells, members are nodes, and query tiles name
+        // members; lists, bounds, slots of proposals and known sets are of all nodes; all outlive
+        // the work.
         unsafe {
             T::CrossCellJoin::launch(
                 build.gpu,

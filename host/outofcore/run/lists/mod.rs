@@ -123,7 +123,7 @@ mod tests {
     fn lists_on_a_device_equal_lists_on_the_host() {
         let floats: Vec<f32> = {
             let base = Synth::new(61, 9, 3).unwrap().base();
-            (0..61).flat_map(|row| base.row(row).to_vec()).map(|x| (x * 4.0).round()).collect()
+            (0..61).flat_map(|row| base.host_row(row).to_vec()).map(|x| (x * 4.0).round()).collect()
         };
         let bytes = || floats.iter().map(|&x| x as i8);
         let mut zero = floats.clone();
@@ -141,7 +141,7 @@ mod tests {
             let builder = Builder::new(strategy).knn(45).metric(metric).device(Device::Cpu);
             let index = builder.build(&base).unwrap();
             // The whole base also has longer vectors.
-            let mut all: Vec<f32> = (0..base.len()).flat_map(|row| base.row(row).to_vec()).collect();
+            let mut all: Vec<f32> = (0..base.len()).flat_map(|row| base.host_row(row).to_vec()).collect();
             all.iter_mut().take(9).for_each(|x| *x = 50.0);
             let embedding =
                 Embedding::new(&Vectors::from_f32(all, 9).unwrap(), metric, &Progress::silent()).unwrap();
