@@ -32,8 +32,8 @@ fn with_plain_pointers(made: &str) -> String {
             continue;
         };
         if name.starts_with("Input_") || name.starts_with("Output_") {
-            let end = header.find(line).unwrap();
-            let comment = header[..end].rfind("/**").unwrap();
+            let Some(end) = header.find(line) else { continue };
+            let Some(comment) = header[..end].rfind("/**") else { continue };
             header.replace_range(comment..end + line.len() + "\n\n".len(), "");
             header = header.replace(&format!("{name} "), &format!("{target}*"));
         }
