@@ -76,7 +76,7 @@ pub(crate) fn plan_tasks(
     let order = options.named("order")?.unwrap_or_default();
     let range_rows = options.count("range_rows")?;
     let planned = call.run(py, |progress| {
-        let base = build::open(&named.path, Some(named.format))?;
+        let base = crate::build::open(&named.path, Some(named.format))?;
         let builder = builder.progress(progress.clone());
         let Some(plan) = ClusterPlan::within(&builder, &base, &limits)? else { return Ok(None) };
         let build = OutOfCore::new(builder, plan).order(order);
@@ -105,7 +105,7 @@ pub(crate) fn shape(
 ) -> PyResult<(String, usize, usize, usize, String)> {
     let given = Options(options).named("format")?;
     let opened = given.map_or_else(|| Format::of(&path), Ok).and_then(|format| {
-        let vectors = build::open(&path, Some(format))?;
+        let vectors = crate::build::open(&path, Some(format))?;
         Ok((format, vectors))
     });
     let (format, vectors) = opened.map_err(|error| errors::of(py, error, &NAMES))?;
@@ -202,7 +202,7 @@ impl Tasks {
         let any_device = options.flag("any_device")?.unwrap_or_default();
         let output = options.path("output")?.unwrap_or_default();
         let done = call.run(py, |progress| {
-            let base = build::open(&base, Some(format))?;
+            let base = crate::build::open(&base, Some(format))?;
             let worker = self.0.worker(base, device, any_device)?;
             process().ran_on(&device.to_string());
             worker.progress(progress.clone()).output(output).attempt(task)
