@@ -912,7 +912,7 @@ tagore_status tagore_index_import(const char *file,
 /**
  * A set of the rows of a base of `rows` rows, from a bitmap, which is copied: row i is bit i % 64,
  * from the lowest, of word i / 64. `count` is the number of words, `rows` / 64 rounded up. Bits
- * behind the last row are 0.
+ * after the last row are 0.
  */
 tagore_status tagore_id_set_create(size_t rows,
                                    const uint64_t *words,

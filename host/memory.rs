@@ -143,14 +143,13 @@ pub(crate) fn zeros<T: Zeroable>(len: usize) -> Result<Vec<T>> {
 
 /// [`zeros`] whose pages the threads of the pool have touched: filling them then takes no faults.
 pub(crate) fn touched_zeros<T: Zeroable + Send>(len: usize) -> Result<Vec<T>> {
-    const LEAST_PAGE: usize = 4096;
+    const MIN_PAGE: usize = 4096;
     const HUGE_PAGE: usize = 2 << 20;
     let mut values: Vec<T> = zeros(len)?;
     // Else the compiler may know that they are zero, and write nothing.
     std::hint::black_box(&mut values);
     let of = |bytes: usize| (bytes / size_of::<T>()).max(1);
-    let touch =
-        |part: &mut [T]| part.iter_mut().step_by(of(LEAST_PAGE)).for_each(|value| *value = T::zeroed());
+    let touch = |part: &mut [T]| part.iter_mut().step_by(of(MIN_PAGE)).for_each(|value| *value = T::zeroed());
     values.par_chunks_mut(of(HUGE_PAGE)).for_each(touch);
     Ok(values)
 }
@@ -159,17 +158,17 @@ pub(crate) fn touched_zeros<T: Zeroable + Send>(len: usize) -> Result<Vec<T>> {
 #[cfg(target_os = "linux")]
 const PAGE: usize = 64 << 10;
 
-/// The value in kB behind `name` in `file`, in bytes.
+/// The value in kB after `name` in `file`, in bytes.
 fn bytes_in(file: &str, name: &str) -> Option<u64> {
     kibibytes(&std::fs::read_to_string(file).ok()?, name)
 }
 
-/// The value in kB behind `name` at the start of a line of `text`, in bytes.
+/// The value in kB after `name` at the start of a line of `text`, in bytes.
 pub(crate) fn kibibytes(text: &str, name: &str) -> Option<u64> {
     value(text, name)?.checked_mul(1024)
 }
 
-/// The number behind `name` at the start of a line of `text`.
+/// The number after `name` at the start of a line of `text`.
 pub(crate) fn value(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     lines.find_map(|mut words| words.next().filter(|&word| word == name).and(words.next()))?.parse().ok()

@@ -165,7 +165,7 @@ fn wrong_lists_are_refused_at_any_place() {
     assert!(error.contains("not the nearest rows"), "{error}");
     let error = case.refused(&edited(|ids| ids[7] = ids[3]), K);
     assert!(error.contains("twice for query 0") && error.contains("10 distinct ids"), "{error}");
-    // Ids behind the first K do not matter.
+    // Ids after the first K do not matter.
     case.evaluate_at(&edited(|ids| ids[K..].fill(u32::MAX)), K).unwrap();
     let error = case.refused(&edited(|ids| ids[K - 1] = u32::MAX), K);
     assert!(error.contains("id 4294967295 for query 0"), "{error}");

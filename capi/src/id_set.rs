@@ -12,7 +12,7 @@ pub struct tagore_id_set(pub(crate) IdSet);
 
 /// A set of the rows of a base of `rows` rows, from a bitmap, which is copied: row i is bit i % 64,
 /// from the lowest, of word i / 64. `count` is the number of words, `rows` / 64 rounded up. Bits
-/// behind the last row are 0.
+/// after the last row are 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_id_set_create(
     rows: usize,

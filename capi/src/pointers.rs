@@ -14,7 +14,7 @@ use std::{ptr, slice};
 use crate::status::{Failure, Result, tagore_status};
 
 /// The most bytes of a struct of any version.
-const MOST: usize = 4096;
+const MAX_SIZE: usize = 4096;
 
 /// A pointer that C gives to a call, to read a text or a struct: null, or valid during the call.
 #[repr(transparent)]
@@ -60,7 +60,7 @@ pub(crate) unsafe trait Struct: Copy {
     /// The name, for errors.
     const NAME: &str;
     /// The bytes of its first version. Fields that were added since are zero in old programs.
-    const LEAST: usize = size_of::<Self>();
+    const MIN_SIZE: usize = size_of::<Self>();
 }
 
 /// Declares structs of the interface.
@@ -81,7 +81,7 @@ fn size_at<T: Struct>(place: Input<'_, T>) -> Result<usize> {
     }
     // SAFETY: not null, so it is a struct of the caller, which begins with its size.
     let size = unsafe { place.0.cast::<usize>().read_unaligned() };
-    if (T::LEAST..=MOST).contains(&size) {
+    if (T::MIN_SIZE..=MAX_SIZE).contains(&size) {
         return Ok(size);
     }
     Err(Failure::argument("size", size, format_args!("sizeof({})", T::NAME)))
@@ -99,7 +99,7 @@ pub(crate) fn read<T: Struct>(place: Input<'_, T>) -> Result<T> {
         return Err(Failure::argument(T::NAME, format_args!("{size} bytes in use"), expected));
     }
     let mut value = MaybeUninit::<T>::zeroed();
-    // SAFETY: `value` has room for the known bytes, which with zeros behind them are a struct.
+    // SAFETY: `value` has room for the known bytes, which with zeros after them are a struct.
     Ok(unsafe {
         ptr::copy_nonoverlapping(known.as_ptr(), value.as_mut_ptr().cast::<u8>(), known.len());
         value.assume_init()
@@ -294,7 +294,7 @@ mod tests {
     // SAFETY: it begins with its size, and holds numbers.
     unsafe impl Struct for Grown {
         const NAME: &str = "grown";
-        const LEAST: usize = size_of::<[usize; 2]>();
+        const MIN_SIZE: usize = size_of::<[usize; 2]>();
     }
 
     /// The struct at the beginning of these words.
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(read(vec![3 * word, 7, 8]), Some((7, 8)));
         assert_eq!(read(vec![4 * word, 7, 8, 0]), Some((7, 8)));
         assert_eq!(read(vec![4 * word, 7, 8, 9]), None);
-        for size in [0, 1, 2 * word - 1, MOST + 1, usize::MAX] {
+        for size in [0, 1, 2 * word - 1, MAX_SIZE + 1, usize::MAX] {
             assert_eq!(read(vec![size, 7, 8]), None, "{size}");
         }
         let mut words = vec![2 * word, 0, 5];

@@ -43,7 +43,7 @@ pub struct tagore_progress {
 
 structs!(tagore_progress);
 
-/// Bytes of the name of a stage, with the zero behind it.
+/// Bytes of the name of a stage, with the zero after it.
 const STAGE: usize = 64;
 
 /// Begins long work: its threads are started, if they are not. Returns the library's handle for a

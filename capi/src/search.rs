@@ -109,7 +109,7 @@ structs!(tagore_searcher_options, tagore_search_options, tagore_exact_options);
 // SAFETY: it begins with its size, and holds numbers and pointers.
 unsafe impl Struct for tagore_results {
     const NAME: &str = "tagore_results";
-    const LEAST: usize = offset_of!(tagore_results, short_queries);
+    const MIN_SIZE: usize = offset_of!(tagore_results, short_queries);
 }
 
 /// Where answers go.

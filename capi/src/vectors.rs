@@ -252,7 +252,7 @@ unsafe fn lent_as<T: Component>(
     let row = row_values::<T>(dim);
     let stride = if stride == 0 { row } else { stride };
     let too_many = || Failure::argument("rows", format_args!("{rows} x {stride}"), "rows that fit memory");
-    // The last row needs no room behind it.
+    // The last row needs no room after it.
     let gaps = rows.saturating_sub(1).checked_mul(stride).ok_or_else(too_many)?;
     let len = if rows == 0 { 0 } else { gaps.checked_add(row).ok_or_else(too_many)? };
     let is_taken = Arc::new(AtomicBool::new(false));

@@ -12,6 +12,9 @@ pub const UNVISITED: Key = 1 << 31;
 /// The largest number of nodes: their ids leave bit 31 free.
 pub const MAX_NODES: u64 = 1 << 31;
 
+/// The id of no row: pads rows of ids, and marks empty slots.
+pub const NO_ID: u32 = u32::MAX;
+
 /// An empty slot; greater than the key of any neighbour.
 pub const NONE: Key = u64::MAX;
 

@@ -11,7 +11,7 @@ use tagore_device::descent::cells::*;
 use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS};
 use tagore_device::descent::slots::two_slots;
 use tagore_device::key::{self, Key, NONE, UNVISITED};
-use tagore_device::search::exact::SETTLE_THREADS;
+use tagore_device::search::exact::RERANK_THREADS;
 
 use crate::exact::{Sum, Value, exact_distance, padded, padded_rows};
 use crate::{SEEDS, integers, room};
@@ -140,8 +140,8 @@ fn equal_distances_fill_a_list_without_repeats() {
 }
 
 /// Puts a key in both of its slots.
-fn propose(slots: &mut [Key], key: Key, draw: u32) {
-    let (first, second) = two_slots(key::id(key), draw, PROPOSAL_BITS);
+fn propose(slots: &mut [Key], key: Key, salt: u32) {
+    let (first, second) = two_slots(key::id(key), salt, PROPOSAL_BITS);
     for slot in [first, second] {
         slots[slot as usize] = slots[slot as usize].min(key);
     }
@@ -154,7 +154,7 @@ fn cross_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CrossCellJoi
     units: [usize; 2],
 ) {
     for (seed, units) in SEEDS.into_iter().zip(units) {
-        let (count, dim, m, draw) = (300usize, units * 16 / size_of::<E>(), 3usize, 99);
+        let (count, dim, m, salt) = (300usize, units * 16 / size_of::<E>(), 3usize, 99);
         let vectors = integers(count * dim, 0, 7, seed + 50);
         let biases = integers(count, 0, 50, seed);
         // A vector may be a query and a row of the same tile. It is not compared with itself.
@@ -203,9 +203,9 @@ fn cross_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CrossCellJoi
                 first_rank: ranks.start,
                 end_rank: ranks.end,
                 most,
-                draw,
+                salt,
                 known_bits: if ranks.start == 2 { bits } else { 0 },
-                known_draw: 3,
+                known_salt: 3,
                 padding: 0,
             };
             emulator.launch::<K>([query_tiles.len() as u32, 1, 1], tile::THREADS, (arguments,)).unwrap();
@@ -224,7 +224,7 @@ fn cross_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CrossCellJoi
                             if to != other && asks && !is_known {
                                 let slots =
                                     &mut expected[to as usize * PROPOSALS as usize..][..PROPOSALS as usize];
-                                propose(slots, key::pack(value(to, other) as f32, other), draw);
+                                propose(slots, key::pack(value(to, other) as f32, other), salt);
                                 proposed += 1;
                             }
                         }
@@ -255,7 +255,7 @@ fn the_cross_cell_join_proposes_to_both_vectors() {
 #[test]
 fn proposals_are_merged_once() {
     for (seed, k) in SEEDS.into_iter().zip([1usize, 40, 97]) {
-        let (nodes, draw) = (35usize, 5);
+        let (nodes, salt) = (35usize, 5);
         let slots = PROPOSALS as usize;
         // None, a few, a run, as many as slots, many more.
         let counts = [0, 3, 32, 128, 1000];
@@ -273,7 +273,7 @@ fn proposals_are_merged_once() {
                 } else {
                     key::pack(value as f32 + 0.5, id)
                 };
-                propose(&mut proposals[node * slots..][..slots], key, draw);
+                propose(&mut proposals[node * slots..][..slots], key, salt);
             }
             // The lists of the first nodes are unvisited.
             lists[node * k..][..old.len()]
@@ -291,7 +291,7 @@ fn proposals_are_merged_once() {
             changes: changes.view(),
             nodes: nodes as u32,
             k: k as u32,
-            draw,
+            salt,
             padding: 0,
         };
         let grid = [(nodes as u32).div_ceil(MERGE_NODES), 1, 1];
@@ -361,7 +361,7 @@ fn finish<T: Value, K: Kernel<Arguments = (Finish<T>,)>>() {
             least_per_error: 16.0,
             padding: 0,
         };
-        emulator.launch::<K>([count as u32, 1, 1], SETTLE_THREADS, (arguments,)).unwrap();
+        emulator.launch::<K>([count as u32, 1, 1], RERANK_THREADS, (arguments,)).unwrap();
         let after = nearest.values::<Key>().unwrap();
         let row = |id: u32| &vectors[id as usize * stride..][..dim];
         for node in 0..count {

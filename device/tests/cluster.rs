@@ -6,6 +6,7 @@ use emulator::{Allocation, Emulator};
 use tagore_device::block::sums::{TileElement, TileSum};
 use tagore_device::block::tile;
 use tagore_device::cluster::*;
+use tagore_device::key::NO_ID;
 use tagore_device::random::{Draws, Stage};
 
 use crate::{SEEDS, integers, room};
@@ -153,7 +154,7 @@ fn assign_in_order<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>(
                 .collect();
             values.sort_unstable();
             let mut expected: Vec<u32> = values.into_iter().map(|value| value.1).take(probes).collect();
-            expected.resize(probes, NOWHERE);
+            expected.resize(probes, NO_ID);
             let found = &found[index * probes..][..probes];
             assert_eq!(found, expected, "vector {index} of {count}, {centre_count} centres");
         }
@@ -260,7 +261,7 @@ fn assign_by_lists<E: Value, K: Kernel<Arguments = (Assign<E::Sum>,)>>(cases: &[
                     list(guide).into_iter().map(|c| (norm(c) - 2 * dot(vector, centre(c)), c)).collect();
                 values.sort_unstable();
                 let mut expected: Vec<u32> = values.into_iter().map(|value| value.1).take(probes).collect();
-                expected.resize(probes, NOWHERE);
+                expected.resize(probes, NO_ID);
                 let row = if by_number { id as usize } else { place };
                 let found = &found[row * probes..][..probes];
                 assert_eq!(found, expected, "vector {id}, place {place}, guide {guide}");

@@ -16,7 +16,7 @@ use tagore_device::key::{self, Key, NONE, UNVISITED};
 use crate::exact::Sum;
 use crate::{SEEDS, integers, room};
 
-const DRAW: u32 = 0x1234_5678;
+const SALT: u32 = 0x1234_5678;
 
 /// A sorted list of `k` slots with up to `full` keys of nodes other than `node`; about a third is
 /// unvisited.
@@ -46,8 +46,8 @@ impl Rows {
     /// of `id`.
     fn bring(&mut self, node: u32, place: u32, id: u32, (group, bits): (u32, u32)) {
         self.0[(node * ROW + place) as usize] = id;
-        let reverse = &mut self.0[(id * ROW + group + slot(node, DRAW, bits)) as usize];
-        *reverse = (*reverse).min(scramble(node, DRAW));
+        let reverse = &mut self.0[(id * ROW + group + slot(node, SALT, bits)) as usize];
+        *reverse = (*reverse).min(scramble(node, SALT));
     }
 }
 
@@ -91,7 +91,7 @@ fn nodes_bring_neighbours_and_reverse_neighbours() {
                 seed: 5,
                 nodes,
                 k: k as u32,
-                draw: DRAW,
+                salt: SALT,
                 unvisit,
             };
             if gathers {
@@ -114,7 +114,7 @@ fn a_random_start_brings_different_nodes() {
         let lists = room::<Key>(&emulator, 1);
         let rows = emulator.upload(&Rows::new(nodes).0);
         let arguments =
-            Sample { lists: lists.view(), rows: rows.view(), seed, nodes, k: 1, draw: DRAW, unvisit: 0 };
+            Sample { lists: lists.view(), rows: rows.view(), seed, nodes, k: 1, salt: SALT, unvisit: 0 };
         let grid = [nodes.div_ceil(SAMPLE_NODES), 1, 1];
         emulator.launch::<descent_start>(grid, SAMPLE_THREADS, (arguments,)).unwrap();
         let rows = rows.values::<u32>().unwrap();
@@ -180,7 +180,7 @@ fn join_rows(counts: &[[usize; 4]], nodes: u32, seed: u64) -> (Vec<u32>, Vec<Gro
                 let id = ids[first + place];
                 let place = if group < 2 { place } else { 31 - place };
                 rows[node * ROW as usize + group * 32 + place] =
-                    if group < 2 { id } else { scramble(id, DRAW) };
+                    if group < 2 { id } else { scramble(id, SALT) };
                 groups_here[group].push(id);
             }
             if group >= 2 {
@@ -216,7 +216,7 @@ fn expected_proposals(base: &Base, groups: &[Groups], bounds: &[f32]) -> (Vec<Ke
             let keys = among.iter().filter(|&&id| id != node).map(|&id| base.key(node, id));
             let Some(nearest) = keys.min() else { return };
             if key::distance(nearest) < bounds[node as usize] {
-                let place = node * JOIN_PROPOSALS + slot(key::id(nearest), DRAW, JOIN_PROPOSAL_BITS);
+                let place = node * JOIN_PROPOSALS + slot(key::id(nearest), SALT, JOIN_PROPOSAL_BITS);
                 proposals[place as usize] = proposals[place as usize].min(nearest);
             }
         };
@@ -234,7 +234,7 @@ fn check_proposals(found: &[Key], expected: &[Key], base: &Base, seed: u64) {
     for (place, &key) in found.iter().enumerate().filter(|key| *key.1 != NONE) {
         let node = place as u32 / JOIN_PROPOSALS;
         assert_eq!(key, base.key(node, key::id(key)), "node {node}");
-        assert_eq!(place as u32 % JOIN_PROPOSALS, slot(key::id(key), DRAW, JOIN_PROPOSAL_BITS));
+        assert_eq!(place as u32 % JOIN_PROPOSALS, slot(key::id(key), SALT, JOIN_PROPOSAL_BITS));
     }
     let nearest = |keys: &[Key]| -> Vec<u32> {
         let slots = keys.chunks(JOIN_PROPOSALS as usize);
@@ -272,7 +272,7 @@ fn join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Join<E::Sum>,)>>(of: im
             stride: units as u32 * 16,
             units: units as u32,
             weight: E::Sum::of(-2),
-            draw: DRAW,
+            salt: SALT,
         };
         emulator.launch::<K>([counts.len() as u32, 1, 1], JOIN_THREADS, (arguments,)).unwrap();
         check_proposals(&proposals.values::<Key>().unwrap(), &expected, &base, seed);
@@ -353,7 +353,7 @@ fn expanded(base: &Base, rows: &Rows, (node, old): (u32, &[Key]), most: usize) -
     for &parent in &parents {
         for (place, &id) in rows.0[(parent * ROW) as usize..][..ROW as usize].iter().enumerate() {
             if id != u32::MAX {
-                let id = if place < GATHER as usize { id } else { unscramble(id, DRAW) };
+                let id = if place < GATHER as usize { id } else { unscramble(id, SALT) };
                 met.insert(id, base.key(node, id));
             }
         }
@@ -419,7 +419,7 @@ fn expand<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Expand<E::Sum>,)>>(of
             stride: units as u32 * 16,
             units: units as u32,
             weight: E::Sum::of(-2),
-            draw: DRAW,
+            salt: SALT,
             k: k as u32,
             expand: most,
         };

@@ -373,7 +373,7 @@ impl<T: Value> SettleCase<T> {
     }
 }
 
-fn settle<T: Value, S: Sum, K: Kernel<Arguments = (ExactSettle<T, S>,)>>() {
+fn rerank<T: Value, S: Sum, K: Kernel<Arguments = (ExactRerank<T, S>,)>>() {
     let metrics = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
     for ((seed, metric), (dim, k)) in SEEDS.into_iter().zip(metrics).zip([(1, 1), (97, 13), (70, 40)]) {
         let case = SettleCase::<T>::new(metric, dim, k, seed);
@@ -382,7 +382,7 @@ fn settle<T: Value, S: Sum, K: Kernel<Arguments = (ExactSettle<T, S>,)>>() {
         let counts = device.upload(&SettleCase::<T>::COUNTS);
         let lists = device.upload(&case.lists);
         let bounds = device.upload(&vec![S::CLOSED; queries]);
-        let arguments = ExactSettle {
+        let arguments = ExactRerank {
             rows: device.input(&case.base),
             queries: device.input(&case.points),
             survivors: device.input(&case.survivors()),
@@ -404,7 +404,7 @@ fn settle<T: Value, S: Sum, K: Kernel<Arguments = (ExactSettle<T, S>,)>>() {
             row_error: 0.25,
             scale: 1.0,
         };
-        device.launch::<K>(queries as u32, SETTLE_THREADS, (arguments,));
+        device.launch::<K>(queries as u32, RERANK_THREADS, (arguments,));
 
         let after = lists.values::<Key>().unwrap();
         for query in 0..queries {
@@ -419,9 +419,9 @@ fn settle<T: Value, S: Sum, K: Kernel<Arguments = (ExactSettle<T, S>,)>>() {
 }
 
 #[test]
-fn noted_rows_are_settled_exactly() {
-    settle::<f32, f32, exact_settle_f32>();
-    settle::<f16, f32, exact_settle_f16>();
-    settle::<u8, i32, exact_settle_u8>();
-    settle::<i8, i32, exact_settle_i8>();
+fn noted_rows_are_reranked_exactly() {
+    rerank::<f32, f32, exact_rerank_f32>();
+    rerank::<f16, f32, exact_rerank_f16>();
+    rerank::<u8, i32, exact_rerank_u8>();
+    rerank::<i8, i32, exact_rerank_i8>();
 }

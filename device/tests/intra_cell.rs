@@ -59,8 +59,8 @@ fn intra_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (IntraCellJoi
                 let (query, row) = (members[query as usize], members[row as usize]);
                 assert_eq!(written, key::ordered(value(query, row) as f32), "{query}, {row}, seed {seed}");
             }
-            let behind = &written[rows.next_multiple_of(8)..];
-            assert!(behind.iter().all(|&word| word == untouched), "line {line}, seed {seed}");
+            let padding = &written[rows.next_multiple_of(8)..];
+            assert!(padding.iter().all(|&word| word == untouched), "line {line}, seed {seed}");
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::{SEEDS, integers, room};
 #[test]
 fn known_sets_hold_the_last_four_of_a_bucket() {
     for (seed, k) in SEEDS.into_iter().zip([1usize, 97, 200]) {
-        let (nodes, draw, bits) = (11usize, 5, known_bits(k as u32));
+        let (nodes, salt, bits) = (11usize, 5, known_bits(k as u32));
         let lists: Vec<Key> = integers(nodes * k, 0, 1 << 20, seed + 80)
             .into_iter()
             .enumerate()
@@ -28,13 +28,13 @@ fn known_sets_hold_the_last_four_of_a_bucket() {
             nodes: nodes as u32,
             k: k as u32,
             bits,
-            draw,
+            salt,
         };
         let grid = [(nodes as u32).div_ceil(MERGE_NODES), 1, 1];
         emulator.launch::<cells_known_sets>(grid, MERGE_THREADS, (arguments,)).unwrap();
         let mut expected = vec![0u32; nodes << bits];
         for (i, &key) in lists.iter().enumerate().filter(|(_, key)| **key != NONE) {
-            let hash = known_hash(key::id(key), draw, bits);
+            let hash = known_hash(key::id(key), salt, bits);
             let word = &mut expected[((i / k) << bits) + (hash >> 8) as usize];
             *word = *word << 8 | hash & 0xff;
         }

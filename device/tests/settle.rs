@@ -82,7 +82,7 @@ fn lists_are_ordered_by_codes_and_rests() {
     }
 }
 
-// Codes and rests together: 256ths of a level up to the last level, and steps behind it.
+// Codes and rests together: 256ths of a level up to the last level, and steps after it.
 #[test]
 fn rests_tell_what_codes_lack() {
     for i in -200_000..=200_000 {

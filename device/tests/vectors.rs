@@ -321,8 +321,8 @@ where
                         assert!((value(rests[at]) - expected).abs() <= 1.0, "{dim}: {scaled}");
                     }
                 }
-                let behind = rests.iter().flat_map(|rests| &rests[row * to_stride + dim..][..3]);
-                assert!(behind.copied().all(|rest| value(rest) == 0.0));
+                let padding = rests.iter().flat_map(|rests| &rests[row * to_stride + dim..][..3]);
+                assert!(padding.copied().all(|rest| value(rest) == 0.0));
                 for (i, x) in expected.iter_mut().enumerate() {
                     *x = nearest(((*x - f64::from(mean[i])) * scale).clamp(-most, most));
                 }

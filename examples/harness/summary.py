@@ -1,13 +1,13 @@
 """Prints and checks exports of the harnesses: python summary.py TITLE CSV ROWS [TITLE CSV ROWS ..]
 
-Fails if an export has another number of rows, if the widest beam of an index finds less than LEAST, or
+Fails if an export has another number of rows, if the widest beam of an index finds less than MIN_RECALL, or
 if two exports disagree about the recall of `tagore` on the same data with the same parameters.
 """
 
 import csv
 import sys
 
-LEAST = 0.95  # recall@10, or average precision of a range search
+MIN_RECALL = 0.95  # recall@10, or average precision of a range search
 NEAR = 0.002  # how far two harnesses may differ: they treat equal distances differently
 
 
@@ -27,8 +27,8 @@ def faults_of(title, rows, expected):
         yield f"{title}: found {len(rows)} results, expected {expected}"
     widest = {(row["dataset"], row["algorithm"], row["index"]): row for row in rows}  # the last of each has the widest beam
     for row in widest.values():
-        if row["recall"] < LEAST:
-            yield f"{title}: {row['dataset']}, {row['parameters']}: found recall {row['recall']}, expected {LEAST}"
+        if row["recall"] < MIN_RECALL:
+            yield f"{title}: {row['dataset']}, {row['parameters']}: found recall {row['recall']}, expected {MIN_RECALL}"
 
 
 def main(arguments):

@@ -52,7 +52,7 @@ impl Builder {
         let metric = ScalarQuantizer::metric_of(self.descent.metric);
         builder
             .metric(metric)
-            .grouped(false)
+            .dedupe(false)
             .keep_on_device(false)
             .with(|descent| descent.of_codes(self.settles(k)))
     }

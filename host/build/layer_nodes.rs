@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rayon::prelude::*;
 use tagore_device::random::{Draws, Stage};
 
-use super::layers::Below;
+use super::layers::LowerGraph;
 use crate::index::Graph;
 use crate::{Progress, Result};
 
 /// A layer has at most a sixth of the nodes below it. Under inner product few edges are mutual, and
 /// without a limit a layer would be nearly as large as the graph.
-pub(super) const LEAST_STEP: usize = 6;
+pub(super) const MIN_STEP: usize = 6;
 
 /// Rounds in which nodes are taken.
 #[derive(Clone, Copy, PartialEq)]
@@ -37,12 +37,12 @@ pub(super) enum Rounds {
 /// If fewer nodes fit, those with the smallest draws are taken. Nodes with larger draws are then
 /// skipped, since the graph may be larger than memory.
 pub(super) fn nodes_above(
-    below: &Below<'_, impl Graph>,
+    below: &LowerGraph<'_, impl Graph>,
     rounds: Rounds,
     seed: u64,
     progress: &Progress,
 ) -> Result<Vec<u32>> {
-    let limit = below.nodes() / LEAST_STEP;
+    let limit = below.nodes() / MIN_STEP;
     let (is_bounded, most) = (below.most < limit, below.most.min(limit));
     let share = 2.0 * most as f64 / below.nodes() as f64;
     let mut bound = if is_bounded { (share * u64::MAX as f64) as u64 } else { u64::MAX };
@@ -70,14 +70,14 @@ fn draw(seed: u64, node: u32) -> (u64, u32) {
 struct Choice<'a, G> {
     graph: &'a G,
     seed: u64,
-    left: Left,
+    left: RemainingNodes,
 }
 
 impl<'a, G: Graph> Choice<'a, G> {
     /// Among the nodes with draws up to `bound`.
-    fn new(below: &'a Below<'_, G>, seed: u64, bound: u64) -> Self {
+    fn new(below: &'a LowerGraph<'_, G>, seed: u64, bound: u64) -> Self {
         let may_be_taken = |node| draw(seed, node).0 <= bound && !below.repeated.contains(node);
-        Self { graph: below.graph, seed, left: Left::new(below.base.len(), may_be_taken) }
+        Self { graph: below.graph, seed, left: RemainingNodes::new(below.base.len(), may_be_taken) }
     }
 
     fn take(self, rounds: Rounds, progress: &Progress) -> Result<Vec<u32>> {
@@ -99,26 +99,26 @@ impl<'a, G: Graph> Choice<'a, G> {
     fn is_first(&self, node: u32) -> bool {
         let own = draw(self.seed, node);
         // Rows are read last: most draws decide without.
-        let before_those_beside = |of: u32| {
+        let before_mutual_neighbors = |of: u32| {
             self.graph.neighbors(of).iter().all(|&near| {
                 let may_go_before = near != node && self.left.contains(near);
                 !may_go_before || own < draw(self.seed, near) || !self.is_mutual(of, near)
             })
         };
-        before_those_beside(node) && self.beside(node).all(before_those_beside)
+        before_mutual_neighbors(node) && self.mutual_neighbors(node).all(before_mutual_neighbors)
     }
 
     /// Leaves out a taken node, and what is near it.
     fn leave_out(&self, node: u32) {
         self.left.remove(node);
-        for near in self.beside(node) {
+        for near in self.mutual_neighbors(node) {
             self.left.remove(near);
-            self.beside(near).for_each(|far| self.left.remove(far));
+            self.mutual_neighbors(near).for_each(|far| self.left.remove(far));
         }
     }
 
     /// The ends of the mutual edges of a node.
-    fn beside(&self, node: u32) -> impl Iterator<Item = u32> {
+    fn mutual_neighbors(&self, node: u32) -> impl Iterator<Item = u32> {
         self.graph.neighbors(node).iter().copied().filter(move |&near| self.is_mutual(node, near))
     }
 
@@ -129,13 +129,13 @@ impl<'a, G: Graph> Choice<'a, G> {
 }
 
 /// A set of ids that threads take from.
-struct Left {
+struct RemainingNodes {
     words: Vec<AtomicU64>,
     /// All ids are below.
     n: u32,
 }
 
-impl Left {
+impl RemainingNodes {
     /// The ids below `n` that are `in_set`.
     fn new(n: usize, in_set: impl Fn(u32) -> bool + Sync) -> Self {
         let word = |word: usize| {
@@ -196,17 +196,20 @@ mod tests {
 
     /// What is near a node, by the definition.
     fn near(rows: &GraphRows, node: u32) -> Vec<u32> {
-        let beside = |node: u32| {
+        let mutual_neighbors = |node: u32| {
             let back = move |&near: &u32| rows.row(near).contains(&node);
             rows.row(node).iter().copied().filter(back)
         };
-        beside(node).flat_map(|near| beside(near).chain([near])).filter(|&near| near != node).collect()
+        mutual_neighbors(node)
+            .flat_map(|near| mutual_neighbors(near).chain([near]))
+            .filter(|&near| near != node)
+            .collect()
     }
 
     fn layer(rows: &GraphRows, rounds: Rounds, (repeated, most): (&Repeated, usize)) -> Vec<u32> {
         let base: Vectors = Synth::new(rows.len(), 2, 0).unwrap().base();
         let space = Space::unprepared(&base, Metric::L2);
-        let below = Below { base: &base, space: &space, graph: rows, repeated, most, on_device: None };
+        let below = LowerGraph { base: &base, space: &space, graph: rows, repeated, most, on_device: None };
         nodes_above(&below, rounds, SEED, &Progress::silent()).unwrap()
     }
 
@@ -232,7 +235,7 @@ mod tests {
     fn all_rounds_take_nodes_in_the_order_of_draws() {
         let none = Repeated::default();
         for rows in [ring(10_000), random_graph(900, 20, 1), random_graph(1_001, 60, 2)] {
-            let expected = with_smallest_draws(reference(&rows, &none), rows.len() / LEAST_STEP);
+            let expected = with_smallest_draws(reference(&rows, &none), rows.len() / MIN_STEP);
             let first = layer(&rows, Rounds::First, (&none, usize::MAX));
             let all = layer(&rows, Rounds::All, (&none, usize::MAX));
             assert_eq!(all, expected);

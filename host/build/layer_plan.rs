@@ -2,7 +2,7 @@
 
 use std::iter::successors;
 
-use super::layer_nodes::LEAST_STEP;
+use super::layer_nodes::MIN_STEP;
 use super::layers::{DEGREE, KNN, strategy};
 use super::plan::BuildPlan;
 use super::target::Target;
@@ -13,7 +13,7 @@ use crate::vectors::space::Space;
 
 /// Most nodes of a layer above an out-of-core index: the exact search for their lists takes
 /// quadratic time.
-const MOST: usize = 1 << 20;
+const MAX_NODES: usize = 1 << 20;
 
 /// Words of a layer in a file beside its nodes and edges (`docs/formats.md`).
 const LAYER_WORDS: usize = 3;
@@ -32,7 +32,7 @@ impl Builder {
             let bytes = self.layer_bytes(data, nodes, (&plan, target));
             (plan.device_bytes() <= device && bytes <= host).then_some(bytes)
         };
-        let (mut size, mut too_many) = (2, (data.rows / LEAST_STEP).min(MOST) + 1);
+        let (mut size, mut too_many) = (2, (data.rows / MIN_STEP).min(MAX_NODES) + 1);
         let mut bytes = fits(size).filter(|_| size < too_many)?;
         while too_many - size > 1 {
             let middle = size.midpoint(too_many);
@@ -47,8 +47,8 @@ impl Builder {
     /// Bytes of all layers in a file, if the lowest has `nodes` nodes.
     pub(crate) fn layer_file_bytes(nodes: usize) -> usize {
         // Each is at most a sixth of the one below. Fewer nodes may have more edges.
-        let sizes = successors(Some(nodes), |nodes| Some(nodes / LEAST_STEP)).take_while(|&nodes| nodes > 0);
-        let edges = |nodes: usize| (nodes.min(monotonic::MOST) * monotonic::DEGREE).max(nodes * DEGREE);
+        let sizes = successors(Some(nodes), |nodes| Some(nodes / MIN_STEP)).take_while(|&nodes| nodes > 0);
+        let edges = |nodes: usize| (nodes.min(monotonic::MAX_NODES) * monotonic::DEGREE).max(nodes * DEGREE);
         4 * sizes.map(|nodes| edges(nodes) + nodes + LAYER_WORDS).sum::<usize>()
     }
 
@@ -72,7 +72,7 @@ impl Builder {
         let parts = [plan.peak_of_stages().max(lists.bytes()), found, layers, plan.process.bytes()];
         // This layer stays in memory while the layers above it are built.
         let building = parts.into_iter().fold(0, u64::saturating_add);
-        building.saturating_add(building / LEAST_STEP as u64).saturating_add(searches)
+        building.saturating_add(building / MIN_STEP as u64).saturating_add(searches)
     }
 }
 

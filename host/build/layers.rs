@@ -22,11 +22,11 @@ use crate::{Device, Metric, Progress, Result, Strategy, Vectors};
 const SAMPLE: usize = 1024;
 
 /// Test searches that may go astray before layers are built: one in 250.
-const FEW: usize = SAMPLE / 250;
+const MAX_LOST_SEARCHES: usize = SAMPLE / 250;
 
 /// Test searches that may go astray from a layer of one round of nodes before one of all rounds is
 /// built: one in 125. More nodes take longer to build, and searches more distances.
-const FEW_FROM_FIRST: usize = SAMPLE / 125;
+const MAX_LOST_FROM_FIRST: usize = SAMPLE / 125;
 
 /// Beam of the test searches: narrow, since the entry points matter most for a narrow beam.
 pub(super) const BEAM: usize = 32;
@@ -35,10 +35,10 @@ pub(super) const BEAM: usize = 32;
 pub(super) const LAYER_BEAMS: [usize; 11] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64];
 
 /// One test search in a thousand.
-const FEW_MORE: usize = SAMPLE / 1000;
+const LOST_TOLERANCE: usize = SAMPLE / 1000;
 
 /// The test of a layer tries this many wider beams after the best one.
-const PATIENCE: usize = 4;
+const MAX_TRIES_WITHOUT_GAIN: usize = 4;
 
 /// Degree of layers that are not monotonic graphs, and neighbours per node of the k-NN graphs they
 /// are pruned from. A step of a larger degree and a narrower beam takes fewer distances where the
@@ -47,10 +47,10 @@ pub(super) const DEGREE: usize = 40;
 pub(super) const KNN: usize = 64;
 
 /// Fewest nodes of a graph with layers: the entry points alone cover a smaller one.
-pub(super) const LEAST: usize = 64;
+pub(super) const MIN_NODES: usize = 64;
 
 /// The graph below a new layer.
-pub(crate) struct Below<'a, G> {
+pub(crate) struct LowerGraph<'a, G> {
     pub base: &'a Vectors,
     /// The base as a space; only list distances are used.
     pub space: &'a Space<'a>,
@@ -63,7 +63,7 @@ pub(crate) struct Below<'a, G> {
     pub on_device: Option<&'a Mutex<NodeSearch>>,
 }
 
-impl<G> Below<'_, G> {
+impl<G> LowerGraph<'_, G> {
     /// The nodes of the graph.
     pub(super) fn nodes(&self) -> usize {
         self.base.len() - self.repeated.len()
@@ -84,34 +84,34 @@ struct Outcome {
 impl Outcome {
     /// Whether the outcome `with` layers is better than this one without: half as many lost
     /// searches, or no more of them and fewer distances.
-    fn is_bettered_by(&self, with: &Self) -> bool {
+    fn is_improved_by(&self, with: &Self) -> bool {
         2 * with.lost <= self.lost || with.lost <= self.lost && with.distances < self.distances
     }
 }
 
 /// The place of a layer's beam among `tried`, the outcomes of beams from the narrowest on: the
-/// narrowest that loses at most [`FEW_MORE`] searches more than the best, or a wider one that loses
-/// fewer and takes at most 1 % more distances.
+/// narrowest that loses at most [`LOST_TOLERANCE`] searches more than the best, or a wider one that
+/// loses fewer and takes at most 1 % more distances.
 fn place_of_beam(tried: &[Outcome]) -> usize {
     let fewest = tried.iter().map(|outcome| outcome.lost).min().unwrap_or(0);
-    let first = tried.iter().position(|outcome| outcome.lost <= fewest + FEW_MORE).unwrap_or(0);
+    let first = tried.iter().position(|outcome| outcome.lost <= fewest + LOST_TOLERANCE).unwrap_or(0);
     let most = tried[first].distances + tried[first].distances / 100;
     let places = (first..tried.len()).filter(|&place| tried[place].distances <= most);
     places.min_by_key(|&place| tried[place].lost).unwrap_or(first)
 }
 
 /// Whether a wider beam may lose fewer searches than those `tried`, at least one, from the
-/// narrowest on: not after [`PATIENCE`] that lost no fewer.
+/// narrowest on: not after [`MAX_TRIES_WITHOUT_GAIN`] that lost no fewer.
 fn may_find_more(tried: &[Outcome]) -> bool {
     let fewest = tried.iter().map(|outcome| outcome.lost).min().unwrap_or(0);
     let best = tried.iter().position(|outcome| outcome.lost == fewest).unwrap_or(0);
-    fewest > 0 && tried.len() - 1 - best < PATIENCE
+    fewest > 0 && tried.len() - 1 - best < MAX_TRIES_WITHOUT_GAIN
 }
 
 /// Searches for a sample of the nodes of a graph. A search goes astray if its best result is
 /// farther than the median neighbour of the node: it ended in another part of the data.
 struct Test<'a, G> {
-    below: &'a Below<'a, G>,
+    below: &'a LowerGraph<'a, G>,
     /// Nodes that have neighbours.
     nodes: Vec<u32>,
     /// The distance from each node to its median neighbour.
@@ -122,7 +122,7 @@ struct Test<'a, G> {
 }
 
 impl<'a, G: Graph> Test<'a, G> {
-    fn new(below: &'a Below<'a, G>, seed: u64, progress: &'a Progress) -> Result<Self> {
+    fn new(below: &'a LowerGraph<'a, G>, seed: u64, progress: &'a Progress) -> Result<Self> {
         let mut nodes = sampled(below.nodes(), SAMPLE, seed);
         nodes.iter_mut().for_each(|node| *node = below.repeated.nth_unique(*node));
         nodes.retain(|&node| !below.graph.neighbors(node).is_empty());
@@ -131,7 +131,7 @@ impl<'a, G: Graph> Test<'a, G> {
     }
 
     /// Searches from `start`; on a device, from where it was told to start.
-    fn from(&self, start: Start<'_>) -> Result<Outcome> {
+    fn search_from(&self, start: Start<'_>) -> Result<Outcome> {
         let (found, distances) = match self.below.searches() {
             Some(mut search) => search.nearest(self.below.space, &self.nodes, (BEAM, BEAM), self.progress)?,
             None => self.find(start)?,
@@ -144,14 +144,14 @@ impl<'a, G: Graph> Test<'a, G> {
     }
 
     /// Searches from `entries`.
-    fn without(&self, entries: &[u32]) -> Result<Outcome> {
+    fn score_unlayered(&self, entries: &[u32]) -> Result<Outcome> {
         let start = Start::at(entries);
         self.below.start(start)?;
-        self.from(start)
+        self.search_from(start)
     }
 
     /// Sets the beam of the lowest of `layers`, entered at `entries`; returns the outcome with it.
-    fn with(&self, layers: &mut [Layer], entries: &[u32]) -> Result<Outcome> {
+    fn tune_beam(&self, layers: &mut [Layer], entries: &[u32]) -> Result<Outcome> {
         self.below.start(Start { layers, ..Start::at(entries) })?;
         let mut tried: Vec<Outcome> = Vec::with_capacity(LAYER_BEAMS.len());
         for beam in LAYER_BEAMS {
@@ -159,7 +159,7 @@ impl<'a, G: Graph> Test<'a, G> {
             if let Some(mut search) = self.below.searches() {
                 search.set_beam(beam);
             }
-            let outcome = self.from(Start { layers, ..Start::at(entries) })?;
+            let outcome = self.search_from(Start { layers, ..Start::at(entries) })?;
             tried.push(outcome);
             if !may_find_more(&tried) {
                 break;
@@ -173,7 +173,7 @@ impl<'a, G: Graph> Test<'a, G> {
     /// The beam that a search from `start` on the CPU finds for each node, and the distances of all
     /// searches.
     fn find(&self, start: Start<'_>) -> Result<(Vec<Key>, u64)> {
-        let &Below { space, graph, .. } = self.below;
+        let &LowerGraph { space, graph, .. } = self.below;
         let limits = BeamLimits::all_of(BEAM);
         let beams = self.nodes.par_iter().map_init(
             || BeamSearch::new(space.len()),
@@ -191,7 +191,7 @@ impl<'a, G: Graph> Test<'a, G> {
     }
 }
 
-impl<G: Graph> Below<'_, G> {
+impl<G: Graph> LowerGraph<'_, G> {
     /// The searches on a device, if there are any.
     fn searches(&self) -> Option<MutexGuard<'_, NodeSearch>> {
         self.on_device.map(|search| search.lock().unwrap_or_else(PoisonError::into_inner))
@@ -217,7 +217,7 @@ impl<G: Graph> Below<'_, G> {
 
     /// The distance from each of `nodes` to its median neighbour.
     fn medians(&self, nodes: &[u32]) -> Result<Vec<f32>> {
-        let &Below { space, graph, .. } = self;
+        let &LowerGraph { space, graph, .. } = self;
         if space.vectors().is_readable() {
             let median = |distances: &mut Vec<f32>, &node: &u32| {
                 space.list_distances(space.query(node), graph.neighbors(node), distances);
@@ -230,10 +230,10 @@ impl<G: Graph> Below<'_, G> {
         let part = space.part(&rows)?;
         let (mut first, mut distances) = (0, Vec::new());
         let median_of = |&node: &u32| {
-            let behind = first + 1 + graph.neighbors(node).len() as u32;
-            let places: Vec<u32> = (first + 1..behind).collect();
+            let end = first + 1 + graph.neighbors(node).len() as u32;
+            let places: Vec<u32> = (first + 1..end).collect();
             part.list_distances(part.query(first), &places, &mut distances);
-            first = behind;
+            first = end;
             median(&mut distances)
         };
         Ok(nodes.iter().map(median_of).collect())
@@ -254,33 +254,37 @@ pub(super) fn strategy(nodes: usize) -> Strategy {
 impl Builder {
     /// Builds the layers that searches of a graph need, above its `entries`; none if they need
     /// none.
-    pub(crate) fn layers_over(&self, below: &Below<'_, impl Graph>, entries: Vec<u32>) -> Result<Layered> {
-        if below.nodes() < LEAST {
+    pub(crate) fn layers_over(
+        &self,
+        below: &LowerGraph<'_, impl Graph>,
+        entries: Vec<u32>,
+    ) -> Result<Layered> {
+        if below.nodes() < MIN_NODES {
             return Ok(Layered::at(entries));
         }
         let test = Test::new(below, self.descent.seed, &self.descent.progress)?;
-        let without = test.without(&entries)?;
+        let without = test.score_unlayered(&entries)?;
         let unlayered = Layered { growth: without.growth, ..Layered::at(entries) };
         // Layers are stacked up to a small one: hnswlib and FAISS enter at one node.
-        let is_enough = without.lost <= FEW && self.layering != Layering::Always;
+        let is_enough = without.lost <= MAX_LOST_SEARCHES && self.layering != Layering::Always;
         if is_enough || self.layering == Layering::GrowthOnly {
             return Ok(unlayered);
         }
         let mut best: Option<(Outcome, Layered)> = None;
         for rounds in [Rounds::First, Rounds::All] {
             let Some((mut layers, highest)) = self.layers_above(below, rounds)? else { break };
-            let with = test.with(&mut layers, &highest)?;
+            let with = test.tune_beam(&mut layers, &highest)?;
             let (nodes, beam) = (layers[0].nodes().len(), layers[0].beam());
             tracing::info!(nodes, beam, without = without.lost, with = with.lost, "searches begin in layers");
             if best.as_ref().is_none_or(|(best, _)| with.lost < best.lost) {
                 best = Some((with, Layered { entries: highest, layers, growth: with.growth }));
             }
-            if with.lost <= FEW_FROM_FIRST {
+            if with.lost <= MAX_LOST_FROM_FIRST {
                 break;
             }
         }
         let pays =
-            |(with, _): &(Outcome, _)| self.layering == Layering::Always || without.is_bettered_by(with);
+            |(with, _): &(Outcome, _)| self.layering == Layering::Always || without.is_improved_by(with);
         Ok(best.filter(pays).map_or(unlayered, |(_, layered)| layered))
     }
 
@@ -288,7 +292,7 @@ impl Builder {
     /// would have fewer than two nodes.
     fn layers_above(
         &self,
-        below: &Below<'_, impl Graph>,
+        below: &LowerGraph<'_, impl Graph>,
         rounds: Rounds,
     ) -> Result<Option<(Vec<Layer>, Vec<u32>)>> {
         let nodes = nodes_above(below, rounds, self.descent.seed, &self.descent.progress)?;
@@ -310,7 +314,7 @@ impl Builder {
     fn layer_over(&self, base: &Vectors) -> Result<Layered> {
         let n = base.len();
         // Inner products have no triangle inequality, on which the rule rests.
-        let is_monotonic = (monotonic::LEAST..=monotonic::most(base.dim())).contains(&n);
+        let is_monotonic = (monotonic::MIN_NODES..=monotonic::max_nodes(base.dim())).contains(&n);
         if is_monotonic && self.descent.metric != Metric::InnerProduct {
             return self.monotonic_over(base);
         }
@@ -376,7 +380,7 @@ mod tests {
             (6, 1000, false),
             (7, 10, false),
         ] {
-            assert_eq!(without.is_bettered_by(&outcome(lost, distances)), stay, "{lost}, {distances}");
+            assert_eq!(without.is_improved_by(&outcome(lost, distances)), stay, "{lost}, {distances}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::graph::{OnDevice, PrunedRows};
 use super::spots::Odd;
-use super::{Below, BuildStats, Builder, Target, estimate};
+use super::{BuildStats, Builder, LowerGraph, Target, estimate};
 use crate::descent::{DescentStats, KnnGraph, KnnSample, sampled};
 use crate::gpu::Gpu;
 use crate::index::{Fingerprint, Index, Layered, PaddedRows};
@@ -73,7 +73,7 @@ impl Builder {
         let [checking, building] = self.descent.progress.parts([CHECK, 1.0 - CHECK]);
         let space = Space::new(base, self.descent.metric, &checking)?;
         let began = Instant::now();
-        let repeated = self.grouped.then(|| Repeated::of(base, &space, &checking)).transpose()?;
+        let repeated = self.dedupe.then(|| Repeated::of(base, &space, &checking)).transpose()?;
         let repeated = repeated.filter(|repeated| repeated.is_worth_grouping(base.len()));
         if let Some(repeated) = &repeated {
             let (rows, repeated) = (base.len() - repeated.len(), repeated.len());
@@ -200,7 +200,7 @@ impl Builder {
     fn build_without_repeated(&self, base: &Vectors, repeated: Repeated, k: usize) -> Result<Built> {
         let rows = repeated.others(0..base.len());
         let count = repeated.len() as u64;
-        let builder = self.of_part(k, (base.len(), rows.len())).keep_on_device(self.kept);
+        let builder = self.of_part(k, (base.len(), rows.len())).keep_on_device(self.keep_on_device);
         let Built { index, stats } = builder.build_any(&base.only(&rows)?, None)?;
         let places = repeated.places(&rows, base.len());
         let index = index.expanded(base, (&rows, &places), repeated)?;
@@ -214,7 +214,7 @@ impl Builder {
         let descent = self.descent.clone().or_knn(k, all).of_part(rows);
         let descent = descent.progress(self.descent.progress.clone());
         // No sample: its lists would lack the other rows.
-        self.clone().descent(descent).grouped(false).sample(0).keep_on_device(false)
+        self.clone().descent(descent).dedupe(false).sample(0).keep_on_device(false)
     }
 
     /// Builds the index of the rows of `base` that are `among` the set.
@@ -329,7 +329,7 @@ impl Builder {
         let layered = if self.is_layered() {
             let (graph, repeated) = (&*rows, &Repeated::default());
             let (most, on_device) = (usize::MAX, search.as_ref());
-            self.layers_over(&Below { base, space, graph, repeated, most, on_device }, entries)?
+            self.layers_over(&LowerGraph { base, space, graph, repeated, most, on_device }, entries)?
         } else {
             Layered::at(entries)
         };
@@ -353,7 +353,7 @@ impl Builder {
         let start = (lone, layered.start(), from.unwrap_or(layered.first_nodes()));
         stats.attached += reach::find_lone(space, rows, start, &self.descent.progress)? as u64;
         let mut kept = match search {
-            _ if !self.kept => None,
+            _ if !self.keep_on_device => None,
             None => on_device.map(node_search).transpose()?,
             search => search,
         };

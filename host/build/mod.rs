@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(crate) use graph::{OnDevice, PrunedRows};
-pub(crate) use layers::Below;
+pub(crate) use layers::LowerGraph;
 use memory::Built;
 pub use plan::BuildPlan;
 pub use stats::BuildStats;
@@ -55,10 +55,10 @@ pub struct Builder {
     /// Number of nodes whose k-NN lists are kept.
     sample: usize,
     /// Whether the index and its base stay on the device.
-    kept: bool,
+    keep_on_device: bool,
     /// When layers are built.
     layering: Layering,
-    pub(crate) grouped: bool,
+    pub(crate) dedupe: bool,
     /// The rows of the base that the graph is built over; all if none.
     pub(crate) among: Option<Arc<IdSet>>,
     /// The codes that the graph is built on; the vectors themselves if none.
@@ -91,9 +91,9 @@ impl Builder {
             others,
             baseline_kernels: false,
             sample: 0,
-            kept: false,
+            keep_on_device: false,
             layering: Layering::AsNeeded,
-            grouped: true,
+            dedupe: true,
             among: None,
             compression: None,
             of_vectors: None,
@@ -192,8 +192,8 @@ impl Builder {
     /// CPU, on codes, over a set of the rows, or of rows with a common direction under inner
     /// product, which are moved. An index of repeated rows stays if the GPU has room
     /// for a second copy of the base.
-    pub fn keep_on_device(mut self, kept: bool) -> Self {
-        self.kept = kept;
+    pub fn keep_on_device(mut self, keep: bool) -> Self {
+        self.keep_on_device = keep;
         self
     }
 
@@ -234,8 +234,8 @@ impl Builder {
     }
 
     /// Sets whether repeated rows are left out of the graph.
-    pub(crate) fn grouped(mut self, grouped: bool) -> Self {
-        self.grouped = grouped;
+    pub(crate) fn dedupe(mut self, dedupe: bool) -> Self {
+        self.dedupe = dedupe;
         self
     }
 

@@ -1,8 +1,9 @@
 //! Monotonic graphs: from every node, an edge leads nearer to every other node.
 
 use rayon::prelude::*;
+use tagore_device::key::NO_ID;
 
-use super::layers::{Below, LAYER_BEAMS};
+use super::layers::{LAYER_BEAMS, LowerGraph};
 use super::{Builder, Layering};
 use crate::index::{Layer, Layered, random_entries};
 use crate::memory::filled;
@@ -17,19 +18,19 @@ pub(super) const DEGREE: usize = 128;
 
 /// Most nodes of such a graph, of rows of up to [`DIM`] components: its edges take all pairs of
 /// nodes, on a CPU. 15,500 x 64 take a second on 16 cores.
-pub(super) const MOST: usize = 1 << 14;
+pub(super) const MAX_NODES: usize = 1 << 14;
 
 /// Fewest nodes of such a graph. Fewer have so few edges that beams lose queries: 0.997 of them are
 /// found in 20,000 rows of 100 clusters, and 0.9999 through a layer from lists.
-pub(super) const LEAST: usize = 1 << 10;
+pub(super) const MIN_NODES: usize = 1 << 10;
 
-/// Components of rows for which [`MOST`] nodes were measured. Fewer take hardly less time.
+/// Components of rows for which [`MAX_NODES`] nodes were measured. Fewer take hardly less time.
 const DIM: usize = 64;
 
 /// Most nodes of rows of `dim` components. Longer rows are fewer, so that all still fit a core's
 /// cache.
-pub(super) const fn most(dim: usize) -> usize {
-    if dim <= DIM { MOST } else { MOST * DIM / dim }
+pub(super) const fn max_nodes(dim: usize) -> usize {
+    if dim <= DIM { MAX_NODES } else { MAX_NODES * DIM / dim }
 }
 
 /// A rule that removes long edges: an edge from p to r removes a longer one from p to q if `slack`
@@ -69,7 +70,7 @@ const fn for_greedy_search(nodes: usize) -> Occlusion {
 
 /// How many times [`most`] nodes a layer for searches with a beam of one may have: it is built for
 /// a file that is asked for, and without it every query whose search stops early is lost.
-const MOST_IN_FILES: usize = 2;
+const MAX_IN_FILES: usize = 2;
 
 /// Buffers of one thread.
 #[derive(Default)]
@@ -93,7 +94,7 @@ fn monotonic(space: &Space<'_>, occlusion: Occlusion, progress: &Progress) -> Re
     });
     let edges: Vec<Vec<u32>> = edges.collect::<Result<_>>()?;
     let stride = edges.iter().map(Vec::len).max().unwrap_or(0).max(1);
-    let mut ids = filled(u32::MAX, edges.len() * stride)?;
+    let mut ids = filled(NO_ID, edges.len() * stride)?;
     for (row, edges) in ids.chunks_exact_mut(stride).zip(edges) {
         row[..edges.len()].copy_from_slice(&edges);
     }
@@ -144,7 +145,7 @@ pub(crate) fn for_beam_of_one(
     progress: &Progress,
 ) -> Result<Option<Layer>> {
     let nodes = layer.nodes();
-    if metric == Metric::InnerProduct || nodes.len() > MOST_IN_FILES * most(base.dim()) {
+    if metric == Metric::InnerProduct || nodes.len() > MAX_IN_FILES * max_nodes(base.dim()) {
         return Ok(None);
     }
     let vectors = base.select(nodes)?;
@@ -167,7 +168,7 @@ impl Builder {
         let space = Space::new(base, self.descent.metric, progress)?;
         let rows = monotonic(&space, TIGHT, progress)?;
         let repeated = &Repeated::default();
-        let below = Below { base, space: &space, graph: &rows, repeated, most: n, on_device: None };
+        let below = LowerGraph { base, space: &space, graph: &rows, repeated, most: n, on_device: None };
         let builder = Self { layering: Layering::Always, ..self.clone() };
         let mut layered = builder.layers_over(&below, random_entries(n, self.descent.seed))?;
         layered.layers.insert(0, layer_of(rows, LAYER_BEAMS[0]));
@@ -225,7 +226,7 @@ mod tests {
     fn small_layers_for_a_beam_of_one_are_complete() {
         let base = Synth::new(COMPLETE, 8, 5).unwrap().base();
         let nodes = (0..COMPLETE as u32).collect();
-        let layer = Layer::new(nodes, 1, vec![u32::MAX; COMPLETE], 2);
+        let layer = Layer::new(nodes, 1, vec![NO_ID; COMPLETE], 2);
         let silent = Progress::silent();
         let widened = for_beam_of_one(&base, Metric::L2, &layer, &silent).unwrap().unwrap();
         assert!((0..COMPLETE).all(|place| widened.neighbors(place).len() == COMPLETE - 1));
@@ -235,7 +236,7 @@ mod tests {
     #[test]
     fn longer_rows_have_smaller_graphs() {
         for (dim, nodes) in [(1, 16_384), (64, 16_384), (65, 16_131), (256, 4_096), (960, 1_092)] {
-            assert_eq!(most(dim), nodes, "{dim}");
+            assert_eq!(max_nodes(dim), nodes, "{dim}");
         }
     }
 

@@ -190,8 +190,8 @@ impl Builder {
         }
         // Stays in memory throughout the build.
         let space = Space::plan((data.rows, data.dim), data.element, self.descent.metric);
-        let is_settled = self.descent.is_settled();
-        let memory = HostStages { shape: &shape, strategy: &self.strategy, is_settled, threads };
+        let has_residuals = self.descent.has_residuals();
+        let memory = HostStages { shape: &shape, strategy: &self.strategy, has_residuals, threads };
         let prunes_there =
             k > 0 && gpu.is_some() && self.strategy.has_ptx() && shape.block_bytes() <= target.shared;
         if k > 0 {
@@ -274,7 +274,7 @@ struct HostStages<'a> {
     shape: &'a PruneShape,
     strategy: &'a Strategy,
     /// Whether the lists of the graph are settled.
-    is_settled: bool,
+    has_residuals: bool,
     threads: usize,
 }
 
@@ -282,8 +282,8 @@ impl HostStages<'_> {
     /// Stages of pruning on the CPU. The graph has dropped its distances by then, unless its lists
     /// are settled.
     fn stages_on_cpu(&self) -> Vec<PlannedStage> {
-        let &Self { shape: &PruneShape { n, k, degree, .. }, strategy, is_settled, threads } = self;
-        let distances = if is_settled { n * k } else { 0 };
+        let &Self { shape: &PruneShape { n, k, degree, .. }, strategy, has_residuals, threads } = self;
+        let distances = if has_residuals { n * k } else { 0 };
         let graph = MemoryPlan::new().with::<u32>("graph", n * k).with::<f32>("distances", distances);
         let forward = graph.with::<Key>("forward edges", n * degree);
         let places = if strategy.counts_detours() {
@@ -342,7 +342,7 @@ mod tests {
     use tagore_device::random::{Draws, Stage as Draw};
 
     use super::*;
-    use crate::build::target::MOST_THREADS;
+    use crate::build::target::MAX_PLAN_THREADS;
     use crate::{CellSettings, Descent, Error, Iterations, Metric};
 
     const LARGEST: usize = u32::MAX as usize;
@@ -413,7 +413,7 @@ mod tests {
         fn target(&mut self, case: usize) -> Target {
             let overhead = Overhead { context: self.bytes(), driver: self.bytes(), staging: self.bytes() };
             Target {
-                threads: self.pick(&[0, 1, 2, MOST_THREADS, MOST_THREADS + 1, usize::MAX], 2),
+                threads: self.pick(&[0, 1, 2, MAX_PLAN_THREADS, MAX_PLAN_THREADS + 1, usize::MAX], 2),
                 gpu: case.is_multiple_of(2).then_some(overhead),
                 free: None,
                 shared: [0, 101_376, u32::MAX][case % 3],

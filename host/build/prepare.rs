@@ -42,7 +42,7 @@ impl Builder {
     pub fn find_repeated(&self, base: &Vectors, progress: &Progress) -> Result<()> {
         // Else the build looks at rows of its own: unit vectors, or some of all.
         let reads_base = self.descent.metric != Metric::Cosine && self.among.is_none();
-        if self.grouped && reads_base && base.lent().is_none() {
+        if self.dedupe && reads_base && base.lent().is_none() {
             Repeated::find(base, progress)?;
         }
         Ok(())
@@ -62,7 +62,7 @@ impl Builder {
         let on_device = device_type(data, metric);
         with_device_type!(on_device, T => {
             kernels.extend(prune_kernels::<T>(&self.strategy, (metric, data.dim, k), self.baseline_kernels));
-            if self.is_layered() && data.rows >= layers::LEAST {
+            if self.is_layered() && data.rows >= layers::MIN_NODES {
                 kernels.push(beam_kernel::<T>(layers::BEAM));
             }
         });

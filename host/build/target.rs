@@ -4,7 +4,7 @@ use crate::gpu::{Capability, DeviceKind, Gpu, Overhead};
 use crate::{Device, Error, Result};
 
 /// Most threads of a plan.
-pub(super) const MOST_THREADS: usize = 1 << 16;
+pub(super) const MAX_PLAN_THREADS: usize = 1 << 16;
 
 /// The machine that a build is planned for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Target {
 
     /// A CUDA device of the least supported capability. None needs to be present.
     pub fn cuda() -> Self {
-        let shared = Capability::LEAST.shared_memory();
+        let shared = Capability::MIN.shared_memory();
         Self { gpu: Some(Overhead::CUDA), shared, ..Self::cpu() }
     }
 
@@ -45,12 +45,12 @@ impl Target {
         device.gpu_for_graph(nodes)?.map_or(Ok(Self::cpu()), |gpu| Self::opened(&gpu))
     }
 
-    /// Refuses more than [`MOST_THREADS`] threads: sums of the plan's bytes could overflow.
+    /// Refuses more than [`MAX_PLAN_THREADS`] threads: sums of the plan's bytes could overflow.
     pub(super) fn check(&self) -> Result<()> {
-        if (1..=MOST_THREADS).contains(&self.threads) {
+        if (1..=MAX_PLAN_THREADS).contains(&self.threads) {
             return Ok(());
         }
-        Err(Error::argument("threads", self.threads, format_args!("1 to {MOST_THREADS}")))
+        Err(Error::argument("threads", self.threads, format_args!("1 to {MAX_PLAN_THREADS}")))
     }
 
     pub(super) fn opened(gpu: &Gpu) -> Result<Self> {

@@ -21,7 +21,7 @@ impl Descent {
         match self.gpu(nodes, space.dim())? {
             Some(gpu) => {
                 self.check_parameters()?;
-                if self.is_settled() && k > 0 {
+                if self.has_residuals() && k > 0 {
                     let DeviceGraph { lists, stats, .. } =
                         self.build_on_device(&gpu, space, k, |_| Ok(true))?;
                     return Ok(KnnGraph::from_keys(k, metric, nodes, &lists.download()?, stats)?.settled());
@@ -89,7 +89,8 @@ impl Descent {
         }
         let all_pairs = self.compares_all_pairs_on_cpu(nodes, space.values(), k);
         let longer = self.unsettled(k, nodes);
-        let [finding, settling] = self.progress.parts([1.0, if self.is_settled() { SETTLING } else { 0.0 }]);
+        let [finding, settling] =
+            self.progress.parts([1.0, if self.has_residuals() { SETTLING } else { 0.0 }]);
         let (mut keys, mut stats) = if all_pairs {
             (all_pairs::all_pairs(space, longer, &finding)?, DescentStats::default())
         } else {
@@ -109,7 +110,7 @@ impl Descent {
         "cpu".clone_into(&mut stats.device);
         stats.log();
         let graph = KnnGraph::from_keys(k, metric, nodes, &keys, stats)?;
-        Ok(if self.is_settled() {
+        Ok(if self.has_residuals() {
             graph.settled()
         } else if all_pairs {
             graph.exact()

@@ -223,7 +223,7 @@ impl Descent {
         let element =
             if shape.is_descent() { device_type(data, self.metric) } else { exact_type(data, self.metric) };
         let mut plan = with_device_type!(element, T => shape.plan::<T>());
-        if self.is_settled() && k > 0 {
+        if self.has_residuals() && k > 0 {
             let &DataShape { rows: n, dim, .. } = data;
             let settle = gpu::SettleShape { n, dim, longer, k, metric: self.metric };
             plan.stages.extend(settle.stages());
@@ -241,7 +241,7 @@ impl Descent {
             with_device_type!(exact_type(data, self.metric), T => crate::search::exact::gpu::kernels::<T>(data.dim).to_vec())
         };
         kernels.extend((data.element == ElementType::B1).then_some(vectors_copy_bits::NAME));
-        if self.is_settled() {
+        if self.has_residuals() {
             kernels.extend([vectors_settle::NAME, vectors_copy_words::NAME]);
         }
         kernels
@@ -272,7 +272,7 @@ impl Descent {
         let all_pairs = self.compares_all_pairs_on_cpu(data.rows, data.values(), k);
         let longer = self.unsettled(k, data.rows);
         let mut stages = plan::stages_on_cpu(data, longer, self.expand, all_pairs, threads);
-        if self.is_settled() {
+        if self.has_residuals() {
             stages.push(plan::settling_on_cpu(data.rows, longer, k));
         }
         stages.push(plan::graph_on_cpu(data.rows, k));
@@ -281,11 +281,11 @@ impl Descent {
 
     /// Neighbours per node of lists that end with `k`, before they are settled.
     fn unsettled(&self, k: usize, nodes: usize) -> usize {
-        if self.is_settled() { unsettled(k, nodes) } else { k }
+        if self.has_residuals() { unsettled(k, nodes) } else { k }
     }
 
     /// Whether lists are settled.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn has_residuals(&self) -> bool {
         !matches!(self.settling, Settling::None)
     }
 

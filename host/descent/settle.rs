@@ -16,7 +16,7 @@ use crate::{Error, Metric, Result};
 
 /// Neighbours by which lists are longer before they are settled: by codes, nearly all of the K
 /// nearest are among the K + 32 nearest (benches/results/codes.md).
-const LONGER: usize = 32;
+const OVERSAMPLE: usize = 32;
 
 /// Whether lists are settled, and by which rests of the codes.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +32,7 @@ pub(super) enum Settling {
 /// descent, if these are not.
 pub(super) fn unsettled(k: usize, nodes: usize) -> usize {
     let most = if k <= MAX_K { MAX_K } else { MAX_KNN };
-    if k == 0 { 0 } else { (k + LONGER).min(most).min(nodes - 1) }
+    if k == 0 { 0 } else { (k + OVERSAMPLE).min(most).min(nodes - 1) }
 }
 
 /// Codes in bytes and their rests, which together are rows of f32.

@@ -1,6 +1,7 @@
 //! Rows of ids of one width.
 
 use rayon::prelude::*;
+use tagore_device::key::NO_ID;
 
 use crate::Result;
 use crate::memory::filled;
@@ -13,13 +14,13 @@ pub(crate) struct IdTable {
 
 impl IdTable {
     pub(crate) fn new(rows: usize, width: usize) -> Result<Self> {
-        Ok(Self { width, ids: filled(u32::MAX, rows * width)? })
+        Ok(Self { width, ids: filled(NO_ID, rows * width)? })
     }
 
     /// The ids of `row`.
     pub(crate) fn row(&self, row: u32) -> &[u32] {
         let ids = &self.ids[row as usize * self.width..][..self.width];
-        let used = ids.iter().position(|&id| id == u32::MAX).unwrap_or(self.width);
+        let used = ids.iter().position(|&id| id == NO_ID).unwrap_or(self.width);
         &ids[..used]
     }
 

@@ -17,7 +17,7 @@ impl Capability {
     /// RTX 40, L4, L40S; H100, H200; B200; RTX 50.
     pub const ALL: [Self; 6] = [
         Self::of((8, 0), 166_912),
-        Self::LEAST,
+        Self::MIN,
         Self::of((8, 9), 101_376),
         Self::of((9, 0), 232_448),
         Self::of((10, 0), 232_448),
@@ -25,7 +25,7 @@ impl Capability {
     ];
 
     /// A capability with the smallest limits.
-    pub const LEAST: Self = Self::of((8, 6), 101_376);
+    pub const MIN: Self = Self::of((8, 6), 101_376);
 
     const fn of(version: (u32, u32), shared: u32) -> Self {
         Self { version, shared }
@@ -77,7 +77,7 @@ pub struct DeviceKind {
 impl DeviceKind {
     /// All kinds, with the memory reported by the driver. `a100` is the model with 80 GB.
     pub const ALL: [Self; 5] = [
-        Self::of("rtx3090", Capability::LEAST, 24_576),
+        Self::of("rtx3090", Capability::MIN, 24_576),
         Self::of("rtx4090", Capability::ALL[2], 24_564),
         Self::of("l4", Capability::ALL[2], 23_034),
         Self::of("a100", Capability::ALL[0], 81_920),
@@ -124,7 +124,7 @@ mod tests {
     fn capabilities_and_kinds_round_trip() {
         for capability in Capability::ALL {
             assert_eq!(capability.to_string().parse::<Capability>().unwrap(), capability);
-            assert!(capability.shared_memory() >= Capability::LEAST.shared_memory());
+            assert!(capability.shared_memory() >= Capability::MIN.shared_memory());
         }
         for kind in DeviceKind::ALL {
             assert_eq!(kind.to_string().parse::<DeviceKind>().unwrap(), kind);

@@ -34,7 +34,7 @@ use tagore_device::prune::store::{MERGED, MergeReverse, Store, prune_merge, prun
 use tagore_device::search::beam::search::BeamSearch;
 use tagore_device::search::beam::walk::{BeamWalk, Graph};
 use tagore_device::search::exact::{
-    ExactFilter, ExactSettle, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
+    ExactFilter, ExactRerank, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
 };
 use tagore_device::search::rerank::{Rerank, search_rerank_f16, search_rerank_f32};
 use tagore_device::sort::{sort_count, sort_scan, sort_scatter};
@@ -52,7 +52,7 @@ use super::Capability;
 use crate::descent::MAX_KNN;
 use crate::descent::gpu::DescentKernels;
 use crate::descent::gpu::cells::ROUND;
-use crate::descent::gpu::phases::MOST_EXPANDED;
+use crate::descent::gpu::phases::MAX_EXPANDED;
 use crate::index::MAX_LAYER_BEAM;
 use crate::outofcore::ListKernels;
 use crate::prune::collect::{HOP, PATH};
@@ -189,7 +189,7 @@ fn of_vectors<T: DescentKernels + PruneKernels + ListKernels + NormKernels>(laun
         let rows = Rows { dim: dim as u32, ..zeroed() };
         for k in breakpoints(MAX_DESCENT_K as usize) {
             launched.kernel::<T::Finish>((Finish { dim: dim as u32, k: k as u32, ..zeroed() },));
-            for expand in breakpoints(MOST_EXPANDED) {
+            for expand in breakpoints(MAX_EXPANDED) {
                 let (k, expand) = (k as u32, expand as u32);
                 launched.kernel::<T::Expand>((Expand { units, k, expand, ..zeroed() },));
                 launched.kernel::<T::ExpandPacked>((Expand { units, k, expand, ..zeroed() },));
@@ -197,7 +197,7 @@ fn of_vectors<T: DescentKernels + PruneKernels + ListKernels + NormKernels>(laun
         }
         for k in breakpoints(MAX_K) {
             let (capacity, k) = (capacity(k) as u32, k as u32);
-            launched.kernel::<T::Settle>((ExactSettle { dim: dim as u32, capacity, k, ..zeroed() },));
+            launched.kernel::<T::Rerank>((ExactRerank { dim: dim as u32, capacity, k, ..zeroed() },));
         }
         for degree in breakpoints(MAX_DEGREE) {
             let degree = degree as u32;

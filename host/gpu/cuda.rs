@@ -144,7 +144,7 @@ impl CudaMachine {
         };
         let (device, device_name, limits, (major, minor), (multiprocessors, has_pool)) =
             open().map_err(|failure| problem(failure.to_string()))?;
-        if (major, minor) < ptx::LEAST_CAPABILITY {
+        if (major, minor) < ptx::MIN_CAPABILITY {
             return Err(problem(format!("found compute capability {major}.{minor}, expected 8.0 or later")));
         }
         let context = Context::new(device).map_err(|failure| problem(failure.to_string()))?;
@@ -231,7 +231,7 @@ impl CudaMachine {
     }
 
     /// Waits for pending launches and adds their times.
-    fn settle(&self, launches: &mut Launches) -> Result<()> {
+    fn drain_timings(&self, launches: &mut Launches) -> Result<()> {
         self.check(self.stream.synchronize())?;
         let mut times = lock(&self.device.times);
         for (kernel, start, end) in std::mem::take(&mut launches.pending) {
@@ -249,7 +249,7 @@ impl CudaMachine {
 impl Drop for CudaMachine {
     fn drop(&mut self) {
         // The times of a failed device are not needed.
-        let _ = self.settle(&mut lock(&self.launches));
+        let _ = self.drain_timings(&mut lock(&self.launches));
         lock(&self.device.spare).append(&mut lock(&self.staging));
     }
 }
@@ -410,7 +410,7 @@ impl Machine for CudaMachine {
         }
         let mut launches = lock(&self.launches);
         if launches.pending.len() == PENDING {
-            self.settle(&mut launches)?;
+            self.drain_timings(&mut launches)?;
         }
         let (start, end) = (self.event(&mut launches)?, self.event(&mut launches)?);
         self.check(start.record(&self.stream))?;
@@ -447,7 +447,7 @@ impl Machine for CudaMachine {
     }
 
     fn times(&self) -> Result<Vec<KernelTime>> {
-        self.settle(&mut lock(&self.launches))?;
+        self.drain_timings(&mut lock(&self.launches))?;
         Ok(lock(&self.device.times).kernels.clone())
     }
 

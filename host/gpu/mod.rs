@@ -141,7 +141,7 @@ impl Gpu {
 
     /// A [`fork`](Self::fork) for short kernels that a thread waits for: their blocks start before
     /// waiting blocks of other streams.
-    pub(crate) fn fork_first(&self) -> Result<Self> {
+    pub(crate) fn fork_high_priority(&self) -> Result<Self> {
         self.stream(true)
     }
 

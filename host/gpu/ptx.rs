@@ -67,7 +67,7 @@ pub(crate) fn description(ptx: &str) -> String {
 }
 
 /// Least compute capability of the PTX, as (major, minor).
-pub(crate) const LEAST_CAPABILITY: (i32, i32) = (8, 0);
+pub(crate) const MIN_CAPABILITY: (i32, i32) = (8, 0);
 
 #[cfg(test)]
 mod tests {

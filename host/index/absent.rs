@@ -2,12 +2,10 @@
 
 use std::borrow::Cow;
 
+use tagore_device::key::NO_ID;
+
 use crate::IdSet;
 use crate::vectors::Repeated;
-
-/// In a file, the first row of the group of a row that was left out.
-const NONE: u32 = u32::MAX;
-
 /// Rows of the base that are no nodes of the graph.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Absent {
@@ -37,7 +35,7 @@ impl Absent {
     pub(super) fn words(&self) -> Cow<'_, [u32]> {
         let Some(left_out) = &self.left_out else { return Cow::Borrowed(self.repeated.words()) };
         let mut pairs = self.repeated.words().as_chunks::<2>().0.to_vec();
-        pairs.extend(left_out.iter().map(|row| [row, NONE]));
+        pairs.extend(left_out.iter().map(|row| [row, NO_ID]));
         pairs.sort_unstable();
         Cow::Owned(pairs.into_flattened())
     }
@@ -52,7 +50,7 @@ impl Absent {
         if pairs.windows(2).any(|two| two[0][0] >= two[1][0]) {
             return Err("unsorted repeated rows");
         }
-        let (left_out, repeated): (Vec<[u32; 2]>, _) = pairs.iter().partition(|pair| pair[1] == NONE);
+        let (left_out, repeated): (Vec<[u32; 2]>, _) = pairs.iter().partition(|pair| pair[1] == NO_ID);
         let repeated = Repeated::read(repeated.as_flattened(), rows)?;
         if left_out.is_empty() {
             return Ok(Self { repeated, left_out: None });
@@ -75,14 +73,14 @@ mod tests {
         let repeated = Repeated::read(&[4, 1, 9, 1], 10).unwrap();
         let left_out = Some(IdSet::from_ids(10, [0, 5, 8]).unwrap());
         let absent = Absent { repeated, left_out };
-        assert_eq!(&*absent.words(), [0, NONE, 4, 1, 5, NONE, 8, NONE, 9, 1]);
+        assert_eq!(&*absent.words(), [0, NO_ID, 4, 1, 5, NO_ID, 8, NO_ID, 9, 1]);
         let read = Absent::read(&absent.words(), 10).unwrap();
         assert_eq!((read.repeated, read.left_out), (absent.repeated, absent.left_out));
         assert!(Absent::read(&[], 10).unwrap().is_empty());
         let wrong = |words: &[u32]| Absent::read(words, 10).unwrap_err();
-        assert_eq!(wrong(&[0, NONE, 4]), "half a pair of repeated rows");
-        assert_eq!(wrong(&[4, 1, 4, NONE]), "unsorted repeated rows");
-        assert_eq!(wrong(&[10, NONE]), "an unknown row that was left out");
-        assert_eq!(wrong(&[1, NONE, 4, 1]), "a first row that was left out");
+        assert_eq!(wrong(&[0, NO_ID, 4]), "half a pair of repeated rows");
+        assert_eq!(wrong(&[4, 1, 4, NO_ID]), "unsorted repeated rows");
+        assert_eq!(wrong(&[10, NO_ID]), "an unknown row that was left out");
+        assert_eq!(wrong(&[1, NO_ID, 4, 1]), "a first row that was left out");
     }
 }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use tagore_device::key::NO_ID;
+
 use super::{Adjacency, Index, Layer};
 use crate::memory::filled;
 use crate::parallel::for_each_block;
@@ -157,7 +159,7 @@ impl Index {
         let (degrees, neighbors) = self.parts();
         let row = &neighbors[node * self.max_degree..][..self.max_degree];
         let degree = degrees[node] as usize;
-        if degree > self.max_degree || row[degree..].iter().any(|&id| id != u32::MAX) {
+        if degree > self.max_degree || row[degree..].iter().any(|&id| id != NO_ID) {
             return false;
         }
         let mut ids = row[..degree].to_vec();

@@ -440,7 +440,7 @@ impl FileAdjacency {
             None => Ok(()),
             Some(section) => Err(Error::file(
                 path,
-                format_args!("nonzero bytes behind section {}", SECTIONS[section]),
+                format_args!("nonzero bytes after section {}", SECTIONS[section]),
                 "zeros up to the next page",
             )),
         }

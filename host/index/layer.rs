@@ -1,5 +1,7 @@
 //! Layers above an index: ever smaller graphs over its nodes, where searches start.
 
+use tagore_device::key::NO_ID;
+
 use super::Graph;
 use crate::{Error, Index, Result};
 
@@ -65,7 +67,7 @@ impl Layer {
     /// If `place >= nodes().len()`.
     pub fn neighbors(&self, place: usize) -> &[u32] {
         let row = &self.neighbors[place * self.degree..][..self.degree];
-        &row[..row.iter().position(|&id| id == u32::MAX).unwrap_or(self.degree)]
+        &row[..row.iter().position(|&id| id == NO_ID).unwrap_or(self.degree)]
     }
 
     /// The position of `node` in the layer.
@@ -85,14 +87,14 @@ impl Layer {
             if let Err(place) = self.nodes.binary_search(&node) {
                 self.nodes.insert(place, node);
                 let start = place * self.degree;
-                self.neighbors.splice(start..start, std::iter::repeat_n(u32::MAX, self.degree));
+                self.neighbors.splice(start..start, std::iter::repeat_n(NO_ID, self.degree));
             }
         }
     }
 
     /// Renames each node to `names[node]`; names must ascend.
     pub(crate) fn renamed(self, names: &[u32]) -> Self {
-        let name = |id: u32| if id == u32::MAX { id } else { names[id as usize] };
+        let name = |id: u32| if id == NO_ID { id } else { names[id as usize] };
         let nodes = self.nodes.into_iter().map(name).collect();
         Self { nodes, neighbors: self.neighbors.into_iter().map(name).collect(), ..self }
     }
@@ -125,7 +127,7 @@ impl Layer {
             layers.push(Self::new(nodes.to_vec(), degree, neighbors.to_vec(), *beam as usize));
             words = rest;
         }
-        if words.is_empty() { Ok(layers) } else { Err("words behind the last layer") }
+        if words.is_empty() { Ok(layers) } else { Err("words after the last layer") }
     }
 
     /// Checks the layers of an index of `nodes` nodes: each layer's nodes are in the layer below,
@@ -156,8 +158,8 @@ impl Layer {
             }
             let rows = layer.neighbors.chunks_exact(layer.degree.max(1));
             let is_sound = |row: &[u32]| {
-                let len = row.iter().take_while(|&&id| id != u32::MAX).count();
-                row[len..].iter().all(|&id| id == u32::MAX)
+                let len = row.iter().take_while(|&&id| id != NO_ID).count();
+                row[len..].iter().all(|&id| id == NO_ID)
                     && row[..len].iter().all(|&id| layer.place(id).is_some())
             };
             if layer.degree > 0 && !rows.into_iter().all(is_sound) {
@@ -190,9 +192,8 @@ mod tests {
     use super::*;
 
     fn layers() -> Vec<Layer> {
-        let none = u32::MAX;
         vec![
-            Layer::new(vec![1, 4, 6, 9], 2, vec![4, 6, 1, none, 9, 4, 6, 1], 8),
+            Layer::new(vec![1, 4, 6, 9], 2, vec![4, 6, 1, NO_ID, 9, 4, 6, 1], 8),
             Layer::new(vec![4, 9], 1, vec![9, 4], 4),
         ]
     }
@@ -201,8 +202,7 @@ mod tests {
     fn added_nodes_have_no_edges() {
         let mut layer = layers().remove(0);
         layer.add(&[0, 4, 5, 12]);
-        let none = u32::MAX;
-        let rows = [vec![none; 2], vec![4, 6, 1, none], vec![none; 2], vec![9, 4, 6, 1], vec![none; 2]];
+        let rows = [vec![NO_ID; 2], vec![4, 6, 1, NO_ID], vec![NO_ID; 2], vec![9, 4, 6, 1], vec![NO_ID; 2]];
         assert_eq!(layer, Layer::new(vec![0, 1, 4, 5, 6, 9, 12], 2, rows.concat(), 8));
     }
 
@@ -216,7 +216,7 @@ mod tests {
             let is_whole = len == 15;
             assert_eq!(Layer::read(&words[..len]).is_ok(), is_whole, "{len} words");
         }
-        assert!(Layer::read(&[u32::MAX, u32::MAX, 1]).is_err());
+        assert!(Layer::read(&[NO_ID, NO_ID, 1]).is_err());
         let many = |count| vec![Layer::new(vec![1], 0, Vec::new(), 1); count];
         assert_eq!(Layer::read(&Layer::words(&many(MAX_LAYERS))).unwrap().len(), MAX_LAYERS);
         assert_eq!(Layer::read(&Layer::words(&many(MAX_LAYERS + 1))), Err("more than 64 layers"));
@@ -238,7 +238,7 @@ mod tests {
         wrong(&|layers| layers[1].nodes[1] = 8, "an unknown id in layer 2");
         wrong(&|layers| layers[0].nodes[1] = 6, "unsorted nodes in layer 1");
         wrong(&|layers| layers[0].neighbors[0] = 5, "a wrong row in layer 1");
-        wrong(&|layers| layers[0].neighbors[0] = u32::MAX, "a wrong row in layer 1");
+        wrong(&|layers| layers[0].neighbors[0] = NO_ID, "a wrong row in layer 1");
         wrong(&|layers| layers[1].beam = 0, "a wrong beam in layer 2");
         wrong(&|layers| layers[0].beam = 65, "a wrong beam in layer 1");
         wrong(

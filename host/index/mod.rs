@@ -19,6 +19,7 @@ use std::sync::OnceLock;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+use tagore_device::key::NO_ID;
 
 pub(crate) use absent::Absent;
 pub(crate) use entries::{RANDOM_ENTRIES, random_entries};
@@ -161,7 +162,7 @@ impl Index {
             return Err(Error::mismatch("rows", rows.len(), format_args!("{} as in the base", base.len())));
         }
         let max_degree = rows.iter().map(Vec::len).max().unwrap_or(0);
-        let mut neighbors = filled(u32::MAX, rows.len() * max_degree)?;
+        let mut neighbors = filled(NO_ID, rows.len() * max_degree)?;
         for (node, row) in rows.iter().enumerate() {
             neighbors[node * max_degree..][..row.len()].copy_from_slice(row);
         }
@@ -204,12 +205,12 @@ impl Index {
     /// All rows, [`max_degree`](Self::max_degree) ids each: neighbours, then `u32::MAX`.
     ///
     /// # Errors
-    /// If a row of a damaged file has other ids behind its neighbours.
+    /// If a row of a damaged file has other ids after its neighbours.
     pub fn padded_rows(&self) -> Result<&[u32]> {
         let (_, rows) = self.parts();
         let stride = self.max_degree;
         let is_bad = |&node: &usize| {
-            rows[node * stride..][..stride][self.neighbors(node).len()..].iter().any(|&id| id != u32::MAX)
+            rows[node * stride..][..stride][self.neighbors(node).len()..].iter().any(|&id| id != NO_ID)
         };
         match (0..self.nodes).into_par_iter().find_first(is_bad) {
             Some(node) => {
@@ -260,8 +261,8 @@ impl Index {
         let stride = index.max_degree;
         let mut spots: BTreeMap<u32, Vec<u32>> =
             index.spots.iter().flat_map(Spots::all).map(|(node, entries)| (node, entries.to_vec())).collect();
-        // The representative of a large spot is one row of many for a search outside, which may miss
-        // it, but the nearest one of many queries.
+        // The representative of a large spot is one row of many for a search outside, which may
+        // miss it, but the nearest one of many queries.
         let large = inside.iter().filter(|(rows, _)| LARGE_SPOT * rows.len() >= base.len());
         let mut large: Vec<u32> = large.map(|(rows, _)| rows[0]).collect();
         large.sort_unstable();
@@ -349,13 +350,13 @@ impl Index {
     /// neighbours of its place here; none if it has no place (`u32::MAX`).
     fn renamed(self, base: &Vectors, rows: &[u32], places: &[u32]) -> Result<Self> {
         let stride = self.max_degree;
-        let of_place = |place: u32| if place == u32::MAX { &[] } else { self.neighbors(place as usize) };
+        let of_place = |place: u32| if place == NO_ID { &[] } else { self.neighbors(place as usize) };
         let mut neighbors: Vec<u32> = zeros(base.len() * stride)?;
         let degrees = collected_in_parallel(places.par_iter().map(|&place| of_place(place).len() as u32))?;
         neighbors.par_chunks_exact_mut(stride.max(1)).zip(places).for_each(|(row, &place)| {
             let (named, padding) = row.split_at_mut(of_place(place).len());
             named.iter_mut().zip(of_place(place)).for_each(|(slot, &id)| *slot = rows[id as usize]);
-            padding.fill(u32::MAX);
+            padding.fill(NO_ID);
         });
         let entries = self.entries.iter().map(|&entry| rows[entry as usize]).collect();
         let layers = self.layers.iter().map(|layer| layer.clone().renamed(rows)).collect();

@@ -1,5 +1,7 @@
 //! Dense spots: rows that lie far nearer to each other than to all other rows.
 
+use tagore_device::key::NO_ID;
+
 use super::Layer;
 
 /// The dense spots of an index.
@@ -20,7 +22,7 @@ impl Spots {
     /// without spots.
     pub(crate) fn new(spots: &[(u32, Vec<u32>)]) -> Option<Self> {
         let degree = spots.iter().map(|(_, first)| first.len()).max()?;
-        let mut ids = vec![u32::MAX; spots.len() * degree];
+        let mut ids = vec![NO_ID; spots.len() * degree];
         for (row, (_, first)) in ids.chunks_exact_mut(degree).zip(spots) {
             row[..first.len()].copy_from_slice(first);
         }

@@ -229,6 +229,7 @@ impl<G: Graph> Reach<'_, G> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use tagore_device::key::NO_ID;
     use tagore_device::random::{Draws, Stage};
 
     use super::*;
@@ -274,9 +275,8 @@ mod tests {
     #[test]
     fn faulty_edges_are_counted() {
         let fingerprint = Fingerprint { rows: 5, dim: 1, element: ElementType::U8, hash: 0 };
-        let none = u32::MAX;
         // A self edge; an edge three times; an unknown id; no edge; a plain edge.
-        let rows = [0, 1, none, 2, 2, 2, 9, 1, none, none, none, none, 3, none, none];
+        let rows = [0, 1, NO_ID, 2, 2, 2, 9, 1, NO_ID, NO_ID, NO_ID, NO_ID, 3, NO_ID, NO_ID];
         let (degrees, neighbors) = (vec![2, 3, 2, 0, 1], rows.to_vec());
         let rows = PaddedRows { max_degree: 3, degrees, neighbors };
         let index = Index::owned(description(), fingerprint, rows, vec![0]);

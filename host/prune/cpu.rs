@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use tagore_device::key::{self, Key};
+use tagore_device::key::{self, Key, NO_ID};
 use tagore_device::prune::store::MERGED;
 
 use super::collect::Collector;
@@ -70,7 +70,7 @@ pub(crate) fn prune(
     };
     let incoming = Incoming::count(nodes, edges_of)?;
 
-    let mut ids = filled(u32::MAX, nodes * degree)?;
+    let mut ids = filled(NO_ID, nodes * degree)?;
     for piece in incoming.pieces(reversed_at_once(nodes, degree)) {
         let reverse = incoming.reverse(piece.clone(), edges_of)?;
         let rows = &mut ids[piece.start * degree..piece.end * degree];

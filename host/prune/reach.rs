@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
-use tagore_device::key::{self, Key};
+use tagore_device::key::{self, Key, NO_ID};
 
 use super::rows::GraphRows;
 use crate::Result;
@@ -29,10 +29,7 @@ const FOUND: usize = 32;
 const SEARCHES: usize = 256;
 
 /// Levels with fewer nodes grow on one thread: waking others takes longer.
-const FEW: usize = 256;
-
-/// The parent of a node outside the tree.
-const UNREACHED: u32 = u32::MAX;
+const MIN_PARALLEL_NODES: usize = 256;
 
 /// Host memory of [`connect`] for `n` nodes on `threads` threads.
 pub(crate) fn plan(n: usize, threads: usize) -> MemoryPlan {
@@ -217,7 +214,7 @@ pub(crate) fn has_unlisted(space: &Space<'_>, rows: &GraphRows) -> bool {
 fn listed(rows: &GraphRows) -> Vec<AtomicBool> {
     let nodes = rows.len() as u32;
     let listed: Vec<_> = (0..nodes).into_par_iter().map(|_| AtomicBool::new(false)).collect();
-    (0..nodes).into_par_iter().with_min_len(FEW).for_each(|node| {
+    (0..nodes).into_par_iter().with_min_len(MIN_PARALLEL_NODES).for_each(|node| {
         for &id in rows.row(node) {
             let id = &listed[id as usize];
             // Most nodes have many incoming edges: reading is cheaper.
@@ -282,7 +279,7 @@ impl Tree {
     /// The tree of all nodes reachable from `entries`.
     fn from_entries(rows: &GraphRows, entries: &[u32]) -> Self {
         let nodes = rows.len();
-        let parents = (0..nodes).into_par_iter().map(|_| AtomicU32::new(UNREACHED)).collect();
+        let parents = (0..nodes).into_par_iter().map(|_| AtomicU32::new(NO_ID)).collect();
         let reached = (0..nodes).into_par_iter().map(|_| AtomicBool::new(false)).collect();
         let tree = Self { parents, reached };
         for &entry in entries {
@@ -312,7 +309,7 @@ impl Tree {
         let look = |mut next: Vec<u32>, &node: &u32| {
             for &neighbor in rows.row(node) {
                 if !self.is_reached(neighbor)
-                    && self.parents[neighbor as usize].fetch_min(node, Ordering::Relaxed) == UNREACHED
+                    && self.parents[neighbor as usize].fetch_min(node, Ordering::Relaxed) == NO_ID
                 {
                     next.push(neighbor);
                 }
@@ -321,11 +318,11 @@ impl Tree {
         };
         let mark = |&node: &u32| self.reached[node as usize].store(true, Ordering::Relaxed);
         while !level.is_empty() {
-            if level.len() < FEW {
+            if level.len() < MIN_PARALLEL_NODES {
                 level.iter().for_each(mark);
                 level = level.iter().fold(Vec::new(), look);
             } else {
-                let nodes = || level.par_iter().with_min_len(FEW / 4);
+                let nodes = || level.par_iter().with_min_len(MIN_PARALLEL_NODES / 4);
                 nodes().for_each(mark);
                 level = nodes().fold(Vec::new, look).flatten_iter().collect();
             }
@@ -404,7 +401,8 @@ mod tests {
 
     #[test]
     fn the_tree_does_not_depend_on_the_threads() {
-        // Levels of more than [`FEW`] nodes; half of the nodes have no incoming edges.
+        // Levels of more than [`MIN_PARALLEL_NODES`] nodes; half of the nodes have no incoming
+        // edges.
         let n = 6000;
         let draws = Draws::new(1, Stage::Test, 4, 0);
         let base = Vectors::from_f32((0..n).map(|i| draws.unit(i) as f32).collect(), 1).unwrap();
@@ -428,14 +426,14 @@ mod tests {
             assert!(on(threads) == alone, "{threads} threads");
         }
         // The definition, level by level.
-        let mut parents = vec![UNREACHED; n as usize];
+        let mut parents = vec![NO_ID; n as usize];
         let mut level = vec![3u32, 7];
         level.iter().for_each(|&entry| parents[entry as usize] = entry);
         while !level.is_empty() {
             let mut next = Vec::new();
             for &node in &level {
                 for &id in &ids[5 * node as usize..][..5] {
-                    if parents[id as usize] == UNREACHED {
+                    if parents[id as usize] == NO_ID {
                         parents[id as usize] = node;
                         next.push(id);
                     }

@@ -1,6 +1,7 @@
 //! Adjacency of an index under construction.
 
 use rayon::prelude::*;
+use tagore_device::key::NO_ID;
 
 use crate::Result;
 use crate::index::Graph;
@@ -16,12 +17,12 @@ pub(crate) struct GraphRows {
 impl GraphRows {
     #[cfg(test)]
     pub(crate) fn new(nodes: usize, stride: usize) -> Self {
-        Self { stride, degrees: vec![0; nodes], ids: vec![u32::MAX; nodes * stride] }
+        Self { stride, degrees: vec![0; nodes], ids: vec![NO_ID; nodes * stride] }
     }
 
     /// Takes over rows padded with `u32::MAX`.
     pub(crate) fn from_padded(ids: Vec<u32>, stride: usize) -> Result<Self> {
-        let degree = |row: &[u32]| row.iter().take_while(|&&id| id != u32::MAX).count() as u32;
+        let degree = |row: &[u32]| row.iter().take_while(|&&id| id != NO_ID).count() as u32;
         let degrees = collected_in_parallel(ids.par_chunks_exact(stride).map(degree))?;
         Ok(Self { stride, degrees, ids })
     }

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Without outliers the first fit is good. A sentinel (-9999) in one component is in all
-//! components behind the rotation, and a scale that holds it leaves the other rows a few levels.
+//! components after the rotation, and a scale that holds it leaves the other rows a few levels.
 //! Rows of large norms are the answers under inner product, so one fit there cuts none of them.
 
 use rayon::prelude::*;
@@ -61,7 +61,7 @@ const GAIN: f64 = 0.005;
 const ON_VECTORS: f64 = 0.95;
 
 /// Below this recall, codes may lose more than 0.01 of the rows that searches on the vectors find.
-pub(super) const LEAST_RECALL: f64 = 0.98;
+pub(super) const MIN_RECALL: f64 = 0.98;
 
 /// The share of the components, in order of magnitude, that codes hold without being cut.
 const HELD: f64 = 0.9999;
@@ -285,8 +285,8 @@ impl Centered {
             }
         };
         // Cut components would hide the largest products.
-        let is_settled = of == Use::Settled && compression == Compression::Int8;
-        let range = if is_settled && metric != Metric::InnerProduct {
+        let has_residuals = of == Use::Settled && compression == Compression::Int8;
+        let range = if has_residuals && metric != Metric::InnerProduct {
             least_noise(rows, &mean, &HELD_IF_SETTLED.map(holding))
         } else {
             holding(held)

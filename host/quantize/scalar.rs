@@ -24,7 +24,7 @@ use half::f16;
 use rayon::prelude::*;
 use tagore_device::vectors::code::Code;
 
-use super::fit::{self, Fitted, LEAST_RECALL};
+use super::fit::{self, Fitted, MIN_RECALL};
 use super::rotation::Rotation;
 use crate::gpu::Gpu;
 use crate::memory::zeros;
@@ -90,7 +90,7 @@ impl fmt::Display for Compression {
 }
 
 /// Fewer vectors are coded on the host.
-const FEW: usize = 256;
+const MIN_ON_GPU: usize = 256;
 
 /// Rows that are coded together.
 const ROWS: usize = 8;
@@ -185,7 +185,7 @@ impl ScalarQuantizer {
     /// What codes lose, if that is too much for their use.
     pub(crate) fn warning(&self, of: Use) -> Option<String> {
         let (compression, recall, share) = (self.compression, self.recall, 100.0 * self.share);
-        if recall < LEAST_RECALL {
+        if recall < MIN_RECALL {
             return Some(format!(
                 "codes in {compression} rank {recall:.3} of a sample's nearest rows among the nearest: use the \
                  full vectors"
@@ -289,7 +289,7 @@ impl ScalarQuantizer {
     ) -> Result<Codes> {
         // Kernels take off the mean alone.
         let has_offset = self.is_centred(role) && !self.offset.is_empty();
-        if let Some(gpu) = gpu.filter(|_| pick.len() >= FEW && !has_offset) {
+        if let Some(gpu) = gpu.filter(|_| pick.len() >= MIN_ON_GPU && !has_offset) {
             return self.all_on(gpu, (vectors, pick), role, progress);
         }
         vectors.on_host()?;

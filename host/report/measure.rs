@@ -286,6 +286,8 @@ impl Searches<'_, '_> {
 
 #[cfg(test)]
 mod tests {
+    use tagore_device::key::NO_ID;
+
     use super::*;
     use crate::index::{Graph, Layer};
     use crate::search::bridge::Bridges;
@@ -335,7 +337,7 @@ mod tests {
             let degree = layer.padded_rows().len() / layer.nodes().len();
             let padded = layer.nodes().iter().flat_map(|&at| {
                 let mut row = cut(&space, (layer, growth), at, node);
-                row.resize(degree, u32::MAX);
+                row.resize(degree, NO_ID);
                 row
             });
             Layer::new(layer.nodes().to_vec(), degree, padded.collect(), layer.beam())

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde::Serialize;
+use tagore_device::key::NO_ID;
 
 pub use cost::{BuildCost, StageCost};
 pub use measure::Measure;
@@ -143,7 +144,7 @@ impl Trapped {
     /// Counts the search for row `query` of the base that found the rows `ids`.
     fn add(&mut self, space: &Space<'_>, query: u32, ids: &[u32]) {
         let (first, mut distances) = (ids.first().copied(), Vec::new());
-        let Some(row) = first.filter(|_| ids.len() > 1 && !ids.contains(&u32::MAX)) else { return };
+        let Some(row) = first.filter(|_| ids.len() > 1 && !ids.contains(&NO_ID)) else { return };
         space.rule_distances(row, ids, &mut distances);
         let wide = distances.iter().copied().fold(0.0, f32::max);
         space.rule_distances(query, &[row], &mut distances);

@@ -283,7 +283,7 @@ mod tests {
         let n = rows.len() as u32;
         let edges = (0..n).flat_map(|node| [0, (node + 1) % n]).collect();
         let layers = [Layer::new((0..n).collect(), 2, edges, 8)];
-        let graph = GraphRows::from_padded(vec![u32::MAX; rows.len()], 1).unwrap();
+        let graph = GraphRows::from_padded(vec![key::NO_ID; rows.len()], 1).unwrap();
         let mut search = BeamSearch::new(rows.len());
         let mut buffer = QueryBuffer::default();
         let query = space.query_of(&query, &mut buffer).unwrap();

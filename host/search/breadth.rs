@@ -16,14 +16,14 @@ const FACTOR_IN_LAYERS: f32 = 4.0;
 /// The kernels of beam search, by the nodes that they hold.
 #[derive(Clone, Copy)]
 #[repr(usize)]
-pub(super) enum Held {
+pub(super) enum BeamCapacity {
     Nodes64 = 64,
     Nodes128 = 128,
     Nodes256 = 256,
     Nodes512 = 512,
 }
 
-impl Held {
+impl BeamCapacity {
     /// The first kernel that holds `kept` nodes; the last where none does.
     pub(super) const fn of(kept: usize) -> Self {
         match kept {
@@ -89,8 +89,8 @@ impl Breadth {
     /// than the kernel of its beam holds, since the next kernel takes longer for each distance. Two
     /// more for each more of the beam, until the kernel is full: recall grows without steps.
     pub(crate) fn kept(beam: usize) -> usize {
-        let (held, below) = match Held::of(beam) {
-            Held::Nodes64 => (Held::Nodes64 as usize, 0),
+        let (held, below) = match BeamCapacity::of(beam) {
+            BeamCapacity::Nodes64 => (BeamCapacity::Nodes64 as usize, 0),
             held => (held as usize, held as usize / 2),
         };
         (ROOM * beam - below).min(held).max(beam)

@@ -15,9 +15,9 @@ use crate::vectors::space::Space;
 /// The growth of distances above which occlusion has slack, the slack per growth, and the most.
 /// Chosen by the recall of new queries (benches/results/rows-left-out.md): where
 /// distances grow fast, as in few dimensions, a build has more edges than occlusion alone leaves.
-const LEAST_GROWTH: f32 = 0.1;
+const MIN_GROWTH: f32 = 0.1;
 const PER_GROWTH: f32 = 0.7;
-const MOST: f32 = 1.05;
+const MAX_SLACK: f32 = 1.05;
 
 /// Edges whose distances to a neighbour are computed at a time.
 const AT_ONCE: usize = 8;
@@ -36,7 +36,7 @@ pub(crate) struct Bridges {
 fn slack(growth: Option<f32>, metric: Metric) -> f32 {
     match (growth, metric) {
         (Some(growth), Metric::L2 | Metric::Cosine) => {
-            (1.0 + PER_GROWTH * (growth - LEAST_GROWTH)).clamp(1.0, MOST)
+            (1.0 + PER_GROWTH * (growth - MIN_GROWTH)).clamp(1.0, MAX_SLACK)
         }
         _ => 1.0,
     }
@@ -125,7 +125,7 @@ mod tests {
     fn occlusion_has_slack_where_distances_grow_fast() {
         let growths = [None, Some(0.05), Some(0.15), Some(1.0)];
         let slacks = growths.map(|growth| slack(growth, Metric::L2));
-        assert!(slacks[0] == 1.0 && slacks[1] == 1.0 && slacks[3] == MOST);
+        assert!(slacks[0] == 1.0 && slacks[1] == 1.0 && slacks[3] == MAX_SLACK);
         assert!((slacks[2] - 1.035).abs() < 1e-6, "{slacks:?}");
         assert_eq!(slack(Some(1.0), Metric::InnerProduct), 1.0);
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
-use tagore_device::key::{self, Key};
+use tagore_device::key::{self, Key, NO_ID};
 
 use super::answer::Answer;
 use super::beam::{BeamLimits, BeamTask};
@@ -75,7 +75,7 @@ impl Prepared<'_> {
             |scratch, query, row| {
                 let before = scratch.computed();
                 let without = walk.without.get(query as usize).copied();
-                scratch.search.leave_out(without.filter(|&node| node != u32::MAX), walk.is_bridged);
+                scratch.search.leave_out(without.filter(|&node| node != NO_ID), walk.is_bridged);
                 if !self.walk(queries.query(query as usize), answer, walk, scratch) {
                     short.lock().unwrap_or_else(PoisonError::into_inner).push(query);
                 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Once};
 
-use tagore_device::key::{self, Key};
+use tagore_device::key::{self, Key, NO_ID};
 
 use super::answer::Answer;
 use super::breadth::Breadth;
@@ -72,7 +72,7 @@ pub(super) struct Found {
     pub times: SharedTimes,
 }
 
-/// Writes `rows` to the slots of an answer; empty slots behind them.
+/// Writes `rows` to the slots of an answer; empty slots after them.
 pub(super) fn fill(slots: &mut [Key], rows: &[Key]) {
     let (found, empty) = slots.split_at_mut(rows.len());
     found.copy_from_slice(rows);
@@ -247,7 +247,7 @@ impl<'a> Engine<'a> {
         queries.vectors().on_host()?;
         let repeated = index.repeated();
         let is_alone = |row: u32| !repeated.contains(row) && repeated.copies_of(row).len() == 0;
-        let without: Vec<u32> = rows.iter().map(|&row| if is_alone(row) { row } else { u32::MAX }).collect();
+        let without: Vec<u32> = rows.iter().map(|&row| if is_alone(row) { row } else { NO_ID }).collect();
         let breadth = self.breadth(&search, search.narrow_beam().min(base.len()));
         let k = (search.k + 1).min(base.len());
         let mut one_more = search;
@@ -287,7 +287,7 @@ impl<'a> Engine<'a> {
             let early = if on_gpu.takes_early() { space.early_queries(queries) } else { None };
             if let Some(early) = early {
                 let begun = begin(&early);
-                let checked = on_gpu.beside().and_then(|gpu| space.check_early(queries, gpu));
+                let checked = on_gpu.second_stream().and_then(|gpu| space.check_early(queries, gpu));
                 // The results are written until here, whatever was found.
                 on_gpu.synchronize()?;
                 checked.and(begun)?;

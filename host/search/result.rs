@@ -1,7 +1,7 @@
 //! Results of searches.
 
 use rayon::prelude::*;
-use tagore_device::key::{self, Key};
+use tagore_device::key::{self, Key, NO_ID};
 
 use crate::gpu::{KernelTime, SharedTimes};
 use crate::memory::{collected, collected_in_parallel};
@@ -72,7 +72,7 @@ impl SearchResult {
     /// The number of queries that found fewer than [`k`](Self::k) rows: by a radius, by a filter
     /// that fewer rows pass, or because no path of the graph leads from their start to more.
     pub fn short(&self) -> usize {
-        self.ids.chunks_exact(self.k).filter(|ids| ids.last() == Some(&u32::MAX)).count()
+        self.ids.chunks_exact(self.k).filter(|ids| ids.last() == Some(&NO_ID)).count()
     }
 
     /// The ids found for `query`.
@@ -97,7 +97,7 @@ impl SearchResult {
     /// If `query >= len()`.
     pub fn neighbors(&self, query: usize) -> impl Iterator<Item = Neighbor> + '_ {
         let pairs = self.ids(query).iter().zip(self.distances(query));
-        let found = pairs.take_while(|&(&id, _)| id != u32::MAX);
+        let found = pairs.take_while(|&(&id, _)| id != NO_ID);
         found.map(|(&id, &distance)| Neighbor { id, distance })
     }
 

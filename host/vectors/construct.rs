@@ -128,7 +128,7 @@ impl Vectors {
             return Err(Error::argument("stride", stride, expected));
         }
         let values = owner.as_ref().len();
-        // The last row needs no room behind it.
+        // The last row needs no room after it.
         let needed = rows.checked_sub(1).map_or(Some(0), |gaps| gaps.checked_mul(stride)?.checked_add(row));
         if needed.is_none_or(|needed| needed > values) {
             let expected = format!("at least those of {rows} rows of {dim}, one every {stride}");

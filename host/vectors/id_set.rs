@@ -15,7 +15,7 @@ use crate::{Error, Result, Vectors};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct IdSet {
-    /// Row i is bit i % 64 of word i / 64; bits behind the last row are 0.
+    /// Row i is bit i % 64 of word i / 64; bits after the last row are 0.
     words: Vec<u64>,
     rows: usize,
     count: usize,
@@ -48,7 +48,7 @@ impl IdSet {
     /// i / 64, counted from the lowest.
     ///
     /// # Errors
-    /// If there are not `rows` / 64 words, rounded up, or a bit behind the last row is set.
+    /// If there are not `rows` / 64 words, rounded up, or a bit after the last row is set.
     pub fn from_words(rows: usize, words: Vec<u64>) -> Result<Self> {
         if words.len() != rows.div_ceil(64) {
             let expected = format!("{} for {rows} rows", rows.div_ceil(64));
@@ -59,8 +59,8 @@ impl IdSet {
         let mut set = Self { words, rows, count: before };
         set.clear_behind();
         if count(&set.words) != before {
-            let expected = format!("zeros behind row {}", rows - 1);
-            return Err(Error::argument("words", "a set bit behind the last row", expected));
+            let expected = format!("zeros after row {}", rows - 1);
+            return Err(Error::argument("words", "a set bit after the last row", expected));
         }
         Ok(set)
     }
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(text(vec![0]), "words: found 1, expected 2 for 65 rows");
         assert_eq!(
             text(vec![0, 2]),
-            "words: found a set bit behind the last row, expected zeros behind row 64"
+            "words: found a set bit after the last row, expected zeros after row 64"
         );
     }
 }

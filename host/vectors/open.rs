@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use bytemuck::AnyBitPattern;
+use tagore_device::key::NO_ID;
 
 use super::content::{Content, check_len};
 use super::format::Framing;
@@ -244,7 +245,7 @@ impl<'a> OpenedFile<'a> {
         for piece in self.content[offset..].chunks(PIECE) {
             progress.check()?;
             for number in kind.numbers(piece) {
-                let id = if number == -1 { Some(u32::MAX) } else { u32::try_from(number).ok() };
+                let id = if number == -1 { Some(NO_ID) } else { u32::try_from(number).ok() };
                 let Some(id) = id else {
                     let found = format!("the id {number} in row {}", ids.len() / cols);
                     return Err(Error::file(self.path, found, format_args!("ids of 0 to {}", u32::MAX)));

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use rayon::prelude::*;
+use tagore_device::key::NO_ID;
 
 use super::gpu::Lent;
 use super::hashes::{Hashed, SAMPLED, by_value, hash, hash_all, pairs_of, sample, shared};
@@ -282,7 +283,7 @@ impl Repeated {
     /// The place of each of `count` rows of a base among `rows` of them, ascending. A repeated row
     /// has that of the first row of its group, other rows none: `u32::MAX`.
     pub(crate) fn places(&self, rows: &[u32], count: usize) -> Vec<u32> {
-        let mut places = vec![u32::MAX; count];
+        let mut places = vec![NO_ID; count];
         rows.iter().zip(0..).for_each(|(&row, place)| places[row as usize] = place);
         self.pairs().for_each(|(row, first)| places[row as usize] = places[first as usize]);
         places

@@ -63,7 +63,7 @@ pub trait Source {
     /// Writes rows `first`, `first + 1` and so on over all of `rows`, row-major: whole rows of
     /// [`dim`](Self::dim) values, or of the bytes that hold as many bits. All are zero beforehand.
     ///
-    /// `first` is 0 in the first call, and then the row behind those of the call before.
+    /// `first` is 0 in the first call, and then the row after those of the call before.
     ///
     /// # Errors
     /// Any error of the store. It ends the work with [`Error::Store`], which carries it, and

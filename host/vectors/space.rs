@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 use tagore_device::block::rows::lifted_distance;
+use tagore_device::key::NO_ID;
 use tagore_device::prune::medoid::SUM_ROWS;
 
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
@@ -380,7 +381,7 @@ impl<'a> Space<'a> {
         let nearer = |a: (f64, u32), b: (f64, u32)| {
             Ok(if a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).is_le() { a } else { b })
         };
-        let none = || (f64::INFINITY, u32::MAX);
+        let none = || (f64::INFINITY, NO_ID);
         let (_, row) = (0..self.len()).into_par_iter().map(measured).try_reduce(none, nearer)?;
         Ok(if self.len() == 0 { 0 } else { row })
     }

@@ -185,7 +185,7 @@ pub(crate) unsafe fn view<'py, T: Element>(
     stride: usize,
     owner: Bound<'py, PyAny>,
 ) -> Bound<'py, PyArray2<T>> {
-    // The last row needs no room behind it, so the pointer is taken and not the slice.
+    // The last row needs no room after it, so the pointer is taken and not the slice.
     let shape = (rows, cols).strides((stride, 1));
     // SAFETY: the caller's slice holds every row.
     let view = unsafe { ArrayView2::from_shape_ptr(shape, values.as_ptr()) };

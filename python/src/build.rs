@@ -14,7 +14,7 @@ use crate::filter;
 use crate::index::{Built, Index};
 use crate::options::Options;
 use crate::process::process;
-use crate::search::{Left, left};
+use crate::search::{ResidentResults, left};
 
 /// Builds an index of the rows of `x`.
 #[pyfunction]
@@ -171,7 +171,10 @@ pub(crate) fn knn_graph<'py>(x: &Bound<'py, PyAny>, options: &Bound<'py, PyDict>
 
 /// Builds the k-NN graph of the rows of `x` on a GPU, and leaves it there.
 #[pyfunction]
-pub(crate) fn knn_graph_on_device(x: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<Left> {
+pub(crate) fn knn_graph_on_device(
+    x: &Bound<'_, PyAny>,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<ResidentResults> {
     let (py, options) = (x.py(), Options(options));
     let base = array::vectors(x, "x")?;
     let device = options.device()?;

@@ -21,7 +21,7 @@ pub(crate) struct Event {
 }
 
 /// The least level that the logger takes, in Python's numbers.
-static LEAST: AtomicU8 = AtomicU8::new(u8::MAX);
+static MIN_LEVEL: AtomicU8 = AtomicU8::new(u8::MAX);
 
 /// Keeps events until a thread with Python's lock hands them on: threads of the library never wait
 /// for it.
@@ -29,7 +29,7 @@ struct Collector;
 
 impl Subscriber for Collector {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && level(metadata) >= LEAST.load(Ordering::Relaxed)
+        metadata.is_event() && level(metadata) >= MIN_LEVEL.load(Ordering::Relaxed)
     }
 
     fn register_callsite(&self, _: &'static Metadata<'static>) -> tracing::subscriber::Interest {
@@ -95,7 +95,7 @@ fn logger(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 /// Begins to collect the events that the logger `tagore_ann` takes now.
 pub(crate) fn collect(py: Python<'_>) -> PyResult<()> {
     let least: u64 = logger(py)?.call_method0("getEffectiveLevel")?.extract()?;
-    LEAST.store(u8::try_from(least).unwrap_or(u8::MAX), Ordering::Relaxed);
+    MIN_LEVEL.store(u8::try_from(least).unwrap_or(u8::MAX), Ordering::Relaxed);
     // The command has a log of its own, and keeps it.
     let _ = tracing::subscriber::set_global_default(Collector);
     Ok(())

@@ -65,7 +65,7 @@ impl Settings {
     /// answers searches with wider beams than a GPU takes.
     fn is_short(&self, queries: usize) -> bool {
         let beam = self.beam.unwrap_or(0).max(self.k);
-        queries <= FEW && beam <= WIDEST && self.filter.is_none()
+        queries <= MAX_UNWATCHED_QUERIES && beam <= WIDEST && self.filter.is_none()
     }
 
     /// The searcher with the settings that it has itself.
@@ -107,14 +107,14 @@ fn searcher(
 }
 
 /// Ids and distances on a device.
-pub(crate) type Left = (DeviceArray, DeviceArray);
+pub(crate) type ResidentResults = (DeviceArray, DeviceArray);
 
 /// Memory of `device` for `rows` x `k` results, filled by `write`.
 pub(crate) fn left(
     device: Device,
     (rows, k): (usize, usize),
     write: impl FnOnce(&DeviceResults) -> tagore::Result<()>,
-) -> tagore::Result<Left> {
+) -> tagore::Result<ResidentResults> {
     let count = rows.saturating_mul(k);
     let (ids, distances) = (DeviceMemory::new(device, count)?, DeviceMemory::new(device, count)?);
     // SAFETY: both have room for all results, and nothing else knows them.
@@ -128,7 +128,7 @@ const WIDEST: usize = 512;
 
 /// Most queries that a GPU is searched for on the calling thread: a few milliseconds, in which no
 /// signal has to be looked for.
-const FEW: usize = 1 << 14;
+const MAX_UNWATCHED_QUERIES: usize = 1 << 14;
 
 /// Searches for each row of `q` on a GPU, and leaves ids and distances there.
 #[pyfunction]
@@ -137,7 +137,7 @@ pub(crate) fn search_on_device(
     q: &Bound<'_, PyAny>,
     k: usize,
     options: &Bound<'_, PyDict>,
-) -> PyResult<Left> {
+) -> PyResult<ResidentResults> {
     let (py, options, index) = (q.py(), Options(options), index.get());
     let queries = array::queries(q, "q")?;
     let settings = Settings::of(index, k, options)?;
@@ -162,7 +162,7 @@ fn search_there(
     searcher: &Searcher,
     (queries, device): (&Vectors, Device),
     progress: &Progress,
-) -> tagore::Result<Left> {
+) -> tagore::Result<ResidentResults> {
     let searcher = settings.set(searcher.clone())?;
     left(device, (queries.len(), settings.k), |to| {
         searcher.search_into(queries, settings.search(), to, progress)
@@ -275,7 +275,7 @@ pub(crate) fn exact_on_device(
     q: &Bound<'_, PyAny>,
     k: usize,
     options: &Bound<'_, PyDict>,
-) -> PyResult<Left> {
+) -> PyResult<ResidentResults> {
     let (py, options) = (base.py(), Options(options));
     let (base, queries) = (array::vectors(base, "base")?, array::queries(q, "q")?);
     let device = options.device()?;

@@ -14,7 +14,7 @@ from ._cluster import PROCESS, Cluster
 from ._errors import Error, FileError, MissingFileError
 from ._store import split
 
-MOST = 1000
+MAX_WORKERS = 1000
 """Tasks that Ray has at a time, running or waiting for room."""
 
 _REPAIRS = 16

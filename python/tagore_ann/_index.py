@@ -269,7 +269,7 @@ class Index:
 
         Returns:
             A pair of ids and distances, shape (m, k) each, nearest first. Distances are squared
-            under l2, 1 - cos under cosine and minus the product under ip. Empty slots, behind fewer
+            under l2, 1 - cos under cosine and minus the product under ip. Empty slots, after fewer
             than k rows found, have the id `MISSING` (of own ids: the largest of an unsigned type,
             -1 of a signed one) and the distance infinity. For one query: shape (found,) each,
             without empty slots. On a device: two `DeviceArray` of shape (m, k), for rows of
@@ -399,7 +399,7 @@ class Index:
     def graph(self) -> npt.NDArray[np.uint32]:
         """The graph in place: rows of the neighbours of each node, shape (n, degree), read only.
 
-        Slots behind a node's last neighbour hold `MISSING`.
+        Slots after a node's last neighbour hold `MISSING`.
         """
         if self._graph is None:
             self._graph = self._native.graph()

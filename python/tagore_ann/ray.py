@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from ._build import Kind
 from ._build import build as _in_memory
 from ._cluster import connected
-from ._driver import MOST, Driver, Runs
+from ._driver import MAX_WORKERS, Driver, Runs
 from ._errors import refused
 from ._index import Metric, Path, given
 from ._job import Job
@@ -137,7 +137,7 @@ def build(
     _agree(store, {"x": urls, "path": output, "options": every})
     job = Job(store, output, urls, every, None if scratch is None else os.fspath(scratch), threads or 0)
     with reporting(progress) as callback, connected(address) as cluster:
-        runs = Runs(workers or MOST, max_retries, any_device, callback)
+        runs = Runs(workers or MAX_WORKERS, max_retries, any_device, callback)
         return Built(*Driver(cluster, job, runs).run())
 
 

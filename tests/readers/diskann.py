@@ -10,7 +10,7 @@ import diskannpy
 import numpy as np
 
 K = 10
-MOST = 0.01  # how far recall may lie from ours
+MAX_DIFFERENCE = 0.01  # how far recall may lie from ours
 
 
 def read_bin(path, dtype):
@@ -48,10 +48,10 @@ def main():
         rows += [(metric, reader, beam, recall, ours[beam]) for reader, beam, recall in found]
     print(f"metric  {'reader':38} beam recall@{K}    tagore")
     for metric, reader, beam, recall, expected in rows:
-        verdict = "" if abs(recall - expected) <= MOST else "   TOO FAR"
+        verdict = "" if abs(recall - expected) <= MAX_DIFFERENCE else "   TOO FAR"
         print(f"{metric:7} {reader:38} {beam:4} {recall:9.4f} {expected:9.4f}{verdict}")
-    good = all(abs(recall - expected) <= MOST for *_, recall, expected in rows)
-    sys.exit(0 if good else f"recall is further than {MOST} from that of tagore")
+    good = all(abs(recall - expected) <= MAX_DIFFERENCE for *_, recall, expected in rows)
+    sys.exit(0 if good else f"recall is further than {MAX_DIFFERENCE} from that of tagore")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import hnswlib
 import numpy as np
 
 K = 10
-MOST = 0.01  # how far recall may lie from that of the other
+MAX_DIFFERENCE = 0.01  # how far recall may lie from that of the other
 
 
 def read_bin(path, dtype):
@@ -56,7 +56,7 @@ READERS = [
 
 def compare(file, package, beam, theirs, ours):
     """Prints a line; whether the recalls are near enough."""
-    near = abs(theirs - ours) <= MOST
+    near = abs(theirs - ours) <= MAX_DIFFERENCE
     verdict = "" if near else "   TOO FAR"
     reader = f"{package} {version(package)}"
     print(f"{file:24} {reader:18} {beam:4} {theirs:9.4f} {ours:9.4f}{verdict}")
@@ -97,7 +97,7 @@ def main():
     print(f"{'file':24} {'library':18} beam {'recall@10':>9} {'tagore':>9}")
     good = [near for metric in ["l2", "ip", "cosine"] for near in compare_ours(folder, metric, queries)]
     good += compare_theirs(folder)
-    sys.exit(0 if all(good) else f"recall is further than {MOST} from that of tagore")
+    sys.exit(0 if all(good) else f"recall is further than {MAX_DIFFERENCE} from that of tagore")
 
 
 if __name__ == "__main__":

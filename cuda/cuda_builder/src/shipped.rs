@@ -167,7 +167,7 @@ fn code_line(text: &str) -> String {
     format!("{CODE}{:016x}\n", hash.0)
 }
 
-/// The PTX `text` behind its header, with the hash of both.
+/// The PTX `text` after its header, with the hash of both.
 fn with_code_hash(header: &str, text: &str) -> String {
     [header, &code_line(&format!("{header}{text}")), text].concat()
 }

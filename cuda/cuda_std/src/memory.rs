@@ -1,7 +1,7 @@
 //! Views of device memory, through which kernels read and write it.
 //!
 //! A view is an address and a type. Its creator, in the end the launch, guarantees the memory
-//! behind it. The author of the [`kernel`](crate::kernel) promises that every access lies there and
+//! after it. The author of the [`kernel`](crate::kernel) promises that every access lies there and
 //! reads what was written. On a GPU views check nothing. On the host every access goes to the
 //! [`Lane`](crate::host::Lane), which checks it.
 

@@ -403,7 +403,7 @@ pub struct KnownMemory {
     pub is_device: bool,
     /// The device that owns it.
     pub ordinal: u32,
-    /// The first address behind it.
+    /// The first address after it.
     pub end: u64,
 }
 

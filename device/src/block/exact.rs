@@ -68,7 +68,7 @@ impl<T: Element> ExactQuery<T> {
     }
 
     /// The distance of `row`, one row per group of [`GROUP`] lanes, in every lane of the group. The
-    /// row begins at a multiple of 16 bytes, with zeros behind it up to the next multiple. A group
+    /// row begins at a multiple of 16 bytes, with zeros after it up to the next multiple. A group
     /// without a row passes None. The whole warp calls this.
     #[inline(always)]
     pub fn distance(&self, metric: Metric, row: Option<Global<T>>) -> f32 {

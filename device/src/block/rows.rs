@@ -18,7 +18,7 @@ use crate::key::{self, Key};
 #[repr(C)]
 pub struct Rows<T> {
     /// In: vectors of `dim` components, `stride` components apart. Each begins at a multiple of 16
-    /// bytes, with zeros behind it up to the next multiple.
+    /// bytes, with zeros after it up to the next multiple.
     pub values: Global<T>,
     /// In: with `lifted`, one number per row. Inner product: the coordinate, at least 0, that makes
     /// all norms equal. Cosine: -1 for a zero vector, else 0.

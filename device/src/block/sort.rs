@@ -57,7 +57,7 @@ pub fn sort_warp(key: Key) -> Key {
 /// Sorts `len` distinct keys, with `spare` as room for as many; returns the sorted keys, in either
 /// room.
 ///
-/// The whole block calls this after a barrier, and finds a barrier behind the result.
+/// The whole block calls this after a barrier, and finds a barrier after the result.
 #[inline(always)]
 pub fn sort_block(keys: Shared<Key>, spare: Shared<Key>, len: u32) -> Shared<Key> {
     let (thread, threads) = (thread_idx_x(), block_dim_x());
@@ -100,7 +100,7 @@ pub fn sort_block(keys: Shared<Key>, spare: Shared<Key>, len: u32) -> Shared<Key
 /// Sorts `len` distinct keys, with `spare` as room for as many; returns the sorted keys, in either
 /// room. For a few runs of 32 keys: both rooms hold whole runs.
 ///
-/// The whole warp calls this after a barrier of its own, and finds one behind the result.
+/// The whole warp calls this after a barrier of its own, and finds one after the result.
 #[inline(always)]
 pub fn sort_by_warp(keys: Shared<Key>, spare: Shared<Key>, len: u32) -> Shared<Key> {
     let lane = warp::lane_id();

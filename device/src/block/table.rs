@@ -2,8 +2,7 @@
 
 use cuda_std::prelude::*;
 
-/// An empty slot.
-pub const EMPTY: u32 = u32::MAX;
+use crate::key::NO_ID;
 
 /// Slots of a table of up to `ids` ids; it is at most two thirds full.
 pub const fn slots(ids: u32) -> u32 {
@@ -19,9 +18,9 @@ pub fn insert(table: Shared<u32>, mask: u32, id: u32) -> bool {
     let (mut place, step) = (hash >> 7, hash >> 16 | 1);
     loop {
         place &= mask;
-        let there = table.compare_exchange(place as usize, EMPTY, id);
-        if there == EMPTY || there == id {
-            return there == EMPTY;
+        let there = table.compare_exchange(place as usize, NO_ID, id);
+        if there == NO_ID || there == id {
+            return there == NO_ID;
         }
         place = place.wrapping_add(step);
     }

@@ -53,7 +53,7 @@ pub const fn steps(units: u32) -> u32 {
 /// thread.
 ///
 /// Eight consecutive threads copy a line. A thread copies `line` and the three lines `step` apart
-/// behind it. `source` gives the vector of a line; a line without a vector becomes zero. The chunks
+/// after it. `source` gives the vector of a line; a line without a vector becomes zero. The chunks
 /// go to `to`, one after another. Units from `units` on become zero if `tail` is set.
 #[inline(always)]
 pub fn start_copy_of(

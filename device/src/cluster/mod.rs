@@ -34,6 +34,3 @@ pub use sample::*;
 
 /// Low bits of a key that hold a vector, or its place in the sample. The centre is above.
 pub const ID_BITS: u32 = 32;
-
-/// The centre of an unused slot: there are fewer centres than slots.
-pub const NOWHERE: u32 = u32::MAX;

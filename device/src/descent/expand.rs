@@ -39,7 +39,7 @@ use crate::block::table;
 use crate::descent::merge::{COUNTERS, merge_flagged};
 use crate::descent::sample::{GATHER, ROW};
 use crate::descent::slots::unscramble;
-use crate::key::{self, Key, NONE};
+use crate::key::{self, Key, NO_ID, NONE};
 
 /// Threads of a block, one block per node.
 pub const EXPAND_THREADS: u32 = 128;
@@ -72,7 +72,7 @@ pub struct Expand<S> {
     /// Factor of a product: -2 for L2, -1 for inner products.
     pub weight: S,
     /// Salt of the slots, the same as that of the sample.
-    pub draw: u32,
+    pub salt: u32,
     /// Length of the lists, at least 1.
     pub k: u32,
     /// Neighbours expanded per node, at least 1 (the paper's m).
@@ -143,7 +143,7 @@ impl Room {
         }
         let mut i = thread;
         while i < self.slots {
-            self.known.set(i as usize, table::EMPTY);
+            self.known.set(i as usize, NO_ID);
             i += EXPAND_THREADS;
         }
         if thread < 3 {
@@ -198,9 +198,9 @@ impl Room {
         while i < parent_count * ROW {
             let parent = self.parents.get((i / ROW) as usize);
             let mut id = p.rows.get(parent as usize * ROW as usize + (i % ROW) as usize);
-            if id != u32::MAX {
+            if id != NO_ID {
                 if i % ROW >= GATHER {
-                    id = unscramble(id, p.draw);
+                    id = unscramble(id, p.salt);
                 }
                 if table::insert(self.known, self.slots - 1, id) {
                     self.ids.set(self.counts.fetch_add(1, 1) as usize, id);

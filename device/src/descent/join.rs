@@ -41,7 +41,7 @@ use crate::block::tile_walk::column_of;
 use crate::descent::merge::{COUNTERS, JOIN_PROPOSAL_BITS, JOIN_PROPOSALS};
 use crate::descent::sample::{ROW, SAMPLE};
 use crate::descent::slots::{slot, unscramble};
-use crate::key::{self, Key, NONE};
+use crate::key::{self, Key, NO_ID, NONE};
 
 /// Threads of a block: 4 warps, two for columns of new ids and two for columns of old ids.
 pub const JOIN_THREADS: u32 = 128;
@@ -74,7 +74,7 @@ pub struct Join<S> {
     /// Factor of a product: -2 for L2, -1 for inner products.
     pub weight: S,
     /// Salt of the slots, the same as that of the sample.
-    pub draw: u32,
+    pub salt: u32,
 }
 
 copied! {
@@ -129,13 +129,13 @@ fn fill<S: TileSum>(p: &Join<S>, lines: Lines<S>, counts: Shared<u32>) -> (u32, 
     let place = block_idx_x() as usize * ROW as usize + thread as usize;
     let mut id = p.rows.get(place);
     let is_reverse = warp >= 2;
-    if is_reverse && id != u32::MAX {
-        id = unscramble(id, p.draw);
+    if is_reverse && id != NO_ID {
+        id = unscramble(id, p.salt);
     }
     // Forward ids have no gaps, so reverse ids are searched for among them in place.
     lines.ids.set(thread as usize, id);
     sync_threads();
-    let mut is_there = id != u32::MAX;
+    let mut is_there = id != NO_ID;
     if is_reverse {
         let mut i = 0;
         while i < HALF as usize {
@@ -148,7 +148,7 @@ fn fill<S: TileSum>(p: &Join<S>, lines: Lines<S>, counts: Shared<u32>) -> (u32, 
         counts.set(warp as usize, there.count_ones());
     }
     sync_threads();
-    lines.ids.set(thread as usize, u32::MAX);
+    lines.ids.set(thread as usize, NO_ID);
     sync_threads();
     let is_old = warp % 2;
     let first = is_old * HALF + if is_reverse { counts.get(is_old as usize) } else { 0 };
@@ -171,7 +171,7 @@ fn start_copy<S>(p: &Join<S>, ids: Shared<u32>, to: Shared<u8>, chunk: u32) {
     let mut line = thread_idx_x() / UNITS;
     while line < tile::SIDE {
         let id = ids.get(line as usize);
-        let there = id != u32::MAX && source_unit < p.units;
+        let there = id != NO_ID && source_unit < p.units;
         let from = if there { id as usize * p.stride as usize + source_unit as usize * 16 } else { 0 };
         let place = line * CHUNK_BYTES + (unit ^ (line % 8)) * 16;
         copy::quad(to.offset(place as usize), p.vectors.offset(from), if there { 16 } else { 0 });
@@ -239,7 +239,7 @@ fn propose<S: TileSum>(p: &Join<S>, lines: Lines<S>, line: u32, key: Key) {
     if key != NONE && key::distance(key) < lines.bounds.get(line as usize) {
         let node = lines.ids.get(line as usize);
         let slots = p.proposals.offset(node as usize * JOIN_PROPOSALS as usize);
-        slots.reduce_min(slot(key::id(key), p.draw, JOIN_PROPOSAL_BITS) as usize, key);
+        slots.reduce_min(slot(key::id(key), p.salt, JOIN_PROPOSAL_BITS) as usize, key);
     }
 }
 

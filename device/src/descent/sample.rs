@@ -53,7 +53,7 @@ pub const SAMPLE_NODES: u32 = SAMPLE_THREADS / 32;
 pub struct Sample {
     /// In and out: `k` ascending keys per node.
     pub lists: GlobalMut<Key>,
-    /// In: all bits set; out: [`ROW`] ids per node, `u32::MAX` in unused places. The second half
+    /// In: all bits set; out: [`ROW`] ids per node, `NO_ID` in unused places. The second half
     /// holds ranks.
     pub rows: GlobalMut<u32>,
     /// The seed of the random start.
@@ -63,7 +63,7 @@ pub struct Sample {
     /// Length of the lists.
     pub k: u32,
     /// Salt of the slots.
-    pub draw: u32,
+    pub salt: u32,
     /// For [`descent_gather()`]: whether all neighbours become unvisited.
     pub unvisit: u32,
 }
@@ -82,7 +82,7 @@ impl Sample {
     fn bring(&self, node: u32, place: u32, id: u32, (group, bits): (u32, u32)) {
         self.rows.set((node as usize) * ROW as usize + place as usize, id);
         let reverse = self.rows.offset(id as usize * ROW as usize + group as usize);
-        reverse.reduce_min(slot(node, self.draw, bits) as usize, scramble(node, self.draw));
+        reverse.reduce_min(slot(node, self.salt, bits) as usize, scramble(node, self.salt));
     }
 }
 

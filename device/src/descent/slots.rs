@@ -3,17 +3,17 @@
 //! A value goes to the slot that its hash names, and a slot keeps the smallest value by an atomic
 //! minimum. The result does not depend on the order of writes.
 
-/// The slot, of `2^bits`, of `id`. Ids that collide under one `draw` mostly differ under another.
+/// The slot, of `2^bits`, of `id`. Ids that collide under one `salt` mostly differ under another.
 #[inline(always)]
-pub const fn slot(id: u32, draw: u32, bits: u32) -> u32 {
-    (id ^ draw).wrapping_mul(0x85eb_ca6b) >> (32 - bits)
+pub const fn slot(id: u32, salt: u32, bits: u32) -> u32 {
+    (id ^ salt).wrapping_mul(0x85eb_ca6b) >> (32 - bits)
 }
 
 /// The two slots, of `2^bits`, of `id`; `bits` is at most 12, and the slots may be the same. A
 /// value put into both is lost only if each gets a smaller one.
 #[inline(always)]
-pub const fn two_slots(id: u32, draw: u32, bits: u32) -> (u32, u32) {
-    let mut mixed = (id ^ draw).wrapping_mul(0x85eb_ca6b);
+pub const fn two_slots(id: u32, salt: u32, bits: u32) -> (u32, u32) {
+    let mut mixed = (id ^ salt).wrapping_mul(0x85eb_ca6b);
     mixed = (mixed ^ (mixed >> 15)).wrapping_mul(0xc2b2_ae35);
     (mixed >> (32 - bits), mixed >> (20 - bits) & ((1 << bits) - 1))
 }
@@ -32,18 +32,18 @@ const INVERSE: u32 = {
     inverse
 };
 
-/// The rank of `id` in a permutation of all ids that `draw` selects. The last rank also marks an
+/// The rank of `id` in a permutation of all ids that `salt` selects. The last rank also marks an
 /// empty slot, so one id in 2^32 is lost.
 #[inline(always)]
-pub const fn scramble(id: u32, draw: u32) -> u32 {
-    let mixed = (id ^ draw).wrapping_mul(FACTOR);
+pub const fn scramble(id: u32, salt: u32) -> u32 {
+    let mixed = (id ^ salt).wrapping_mul(FACTOR);
     mixed ^ (mixed >> 16)
 }
 
 /// The id of a rank: the inverse of [`scramble`].
 #[inline(always)]
-pub const fn unscramble(rank: u32, draw: u32) -> u32 {
-    (rank ^ (rank >> 16)).wrapping_mul(INVERSE) ^ draw
+pub const fn unscramble(rank: u32, salt: u32) -> u32 {
+    (rank ^ (rank >> 16)).wrapping_mul(INVERSE) ^ salt
 }
 
 #[cfg(test)]
@@ -52,9 +52,9 @@ mod tests {
 
     #[test]
     fn ranks_have_inverses() {
-        for draw in [0, 1, 0xdead_beef] {
+        for salt in [0, 1, 0xdead_beef] {
             for id in (0..1000).chain([0x7fff_ffff, u32::MAX]) {
-                assert_eq!(unscramble(scramble(id, draw), draw), id);
+                assert_eq!(unscramble(scramble(id, salt), salt), id);
             }
         }
     }
@@ -75,9 +75,9 @@ mod tests {
 
     #[test]
     fn slots_are_used_evenly() {
-        for draw in [0, 12345, 0xffff_0000] {
+        for salt in [0, 12345, 0xffff_0000] {
             let mut counts = [0; 64];
-            (0..6400).for_each(|id| counts[slot(id, draw, 6) as usize] += 1);
+            (0..6400).for_each(|id| counts[slot(id, salt, 6) as usize] += 1);
             assert!(counts.iter().all(|count| (50..=150).contains(count)), "{counts:?}");
         }
     }

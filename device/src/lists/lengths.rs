@@ -19,8 +19,8 @@
 //! | --- | --- |
 //! | `rows` | base vectors, see [`Rows`] |
 //! | `order` | `count` rows |
-//! | `ids` | rows × `degree` ids, `u32::MAX` behind the last |
-//! | `keys` | `count` × `degree` keys, [`NONE`] behind the last |
+//! | `ids` | rows × `degree` ids, `NO_ID` after the last |
+//! | `keys` | `count` × `degree` keys, [`NONE`] after the last |
 //! | shared memory, per warp | one vector, `degree` keys rounded up to runs of 32 |
 //!
 //! # Optimisations
@@ -44,7 +44,7 @@ use crate::block::element::Element;
 use crate::block::exact::query_bytes;
 use crate::block::rows::Rows;
 use crate::block::sort::{rank, sort_warp};
-use crate::key::{self, Key, NONE};
+use crate::key::{self, Key, NO_ID, NONE};
 
 /// Threads per block, one warp per list.
 pub const LENGTH_THREADS: u32 = 128;
@@ -59,7 +59,7 @@ pub struct Lengths<T> {
     pub rows: Rows<T>,
     /// In: `count` rows, one per list.
     pub order: Global<u32>,
-    /// In: `degree` distinct ids per row, `u32::MAX` behind the last.
+    /// In: `degree` distinct ids per row, `NO_ID` after the last.
     pub ids: Global<u32>,
     /// Out: `degree` keys per list: ascending (order distance, row), then [`NONE`].
     pub keys: GlobalMut<Key>,
@@ -101,9 +101,9 @@ fn lengths<T: Element>(p: &Lengths<T>) {
     while first < p.degree {
         keep_rolled();
         let slot = first + lane;
-        let id = if slot < p.degree { ids.get(slot as usize) } else { u32::MAX };
+        let id = if slot < p.degree { ids.get(slot as usize) } else { NO_ID };
         // Ids fill the list from the front: lanes 0..count hold one.
-        let count = warp::ballot(id != u32::MAX).count_ones();
+        let count = warp::ballot(id != NO_ID).count_ones();
         let mut key = NONE;
         if count > 0 {
             let distance = p.rows.order_distances(&point, id, count);

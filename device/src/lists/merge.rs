@@ -42,7 +42,7 @@
 //!    ascend, so its place is its index plus the number of smaller keys in the other.
 //! 3. Duplicates need no table. A pair has the same distance in both clusters, so its two keys are
 //!    equal and the search of step 2 ends at it.
-//! 4. `left` shrinks in place: a vote gives each survivor its position, which is never behind the
+//! 4. `left` shrinks in place: a vote gives each survivor its position, which is never after the
 //!    one it was read from.
 //!
 //! # Speed
@@ -59,7 +59,7 @@ use crate::block::element::Element;
 use crate::block::exact::query_bytes;
 use crate::block::rows::Rows;
 use crate::block::sort::{partition_point, rank};
-use crate::key::{Key, NONE};
+use crate::key::{Key, NO_ID, NONE};
 
 /// Threads per block, one warp per node.
 pub const MERGE_LISTS_THREADS: u32 = 64;
@@ -68,7 +68,7 @@ pub const MERGE_LISTS_THREADS: u32 = 64;
 pub const MERGE_LISTS_NODES: u32 = MERGE_LISTS_THREADS / 32;
 
 /// Mark in place of a row: the cluster has no vector of this neighbour.
-const ABSENT: u32 = u32::MAX;
+const ABSENT: u32 = NO_ID;
 
 /// Mark in place of a row: an accepted neighbour is nearer than the node.
 const OCCLUDED: u32 = u32::MAX - 1;
@@ -91,7 +91,7 @@ pub struct MergeLists<T> {
     pub places: Global<u32>,
     /// In: `degree` keys per node: ascending (order distance, id), then [`NONE`].
     pub first: Global<Key>,
-    /// Out: per node its id and `degree` ids of neighbours, `u32::MAX` behind the last.
+    /// Out: per node its id and `degree` ids of neighbours, `NO_ID` after the last.
     pub records: GlobalMut<u32>,
     /// Number of rows.
     pub members: u32,
@@ -126,7 +126,7 @@ struct Room<T: Element> {
     keys: Shared<Key>,
     /// Their rows, or a mark.
     rows: Shared<u32>,
-    /// The positions in [`Left`], twice; the second list while both are merged.
+    /// The positions in [`RemainingPositions`], twice; the second list while both are merged.
     positions: Shared<u32>,
 }
 
@@ -142,23 +142,23 @@ impl<T: Element> Room<T> {
 }
 
 /// Positions of merged neighbours that are neither accepted nor occluded, ascending.
-struct Left {
+struct RemainingPositions {
     positions: Shared<u32>,
     /// Index of the nearest.
     first: u32,
     end: u32,
 }
 
-impl Left {
+impl RemainingPositions {
     #[inline(always)]
     fn empty(positions: Shared<u32>) -> Self {
         Self { positions, first: 0, end: 0 }
     }
 
-    /// The nearest position, or `u32::MAX`.
+    /// The nearest position, or `NO_ID`.
     #[inline(always)]
     fn next(&self) -> u32 {
-        if self.first < self.end { self.positions.get(self.first as usize) } else { u32::MAX }
+        if self.first < self.end { self.positions.get(self.first as usize) } else { NO_ID }
     }
 
     /// Appends the positions of the lanes where `is_one` holds. The whole warp calls this.
@@ -191,7 +191,7 @@ impl<T: Element> MergeLists<T> {
             let mut key = NONE;
             if slot < self.degree {
                 key = of_rows.get(slot as usize);
-                let id = if key == NONE { u32::MAX } else { self.ids.get(key as u32 as usize) };
+                let id = if key == NONE { NO_ID } else { self.ids.get(key as u32 as usize) };
                 second.set(slot as usize, key >> 32 << 32 | id as u64);
             }
             seconds += warp::ballot(key != NONE).count_ones();
@@ -231,10 +231,10 @@ impl<T: Element> MergeLists<T> {
 
     /// Splits the first `count` positions into those with a vector here and those without.
     #[inline(always)]
-    fn split(&self, count: u32, room: &Room<T>) -> (Left, Left) {
+    fn split(&self, count: u32, room: &Room<T>) -> (RemainingPositions, RemainingPositions) {
         let lane = warp::lane_id();
-        let mut here = Left::empty(room.positions);
-        let mut absent = Left::empty(room.positions.offset(2 * self.degree as usize));
+        let mut here = RemainingPositions::empty(room.positions);
+        let mut absent = RemainingPositions::empty(room.positions.offset(2 * self.degree as usize));
         let mut begin = 0;
         while begin < count {
             keep_rolled();
@@ -253,7 +253,7 @@ impl<T: Element> MergeLists<T> {
     #[inline(always)]
     fn accept(
         &self,
-        (mut here, mut absent): (Left, Left),
+        (mut here, mut absent): (RemainingPositions, RemainingPositions),
         room: &Room<T>,
         lift: f32,
         out: GlobalMut<u32>,
@@ -264,7 +264,7 @@ impl<T: Element> MergeLists<T> {
             keep_rolled();
             let (of_here, of_absent) = (here.next(), absent.next());
             let position = if of_here < of_absent { of_here } else { of_absent };
-            if position == u32::MAX {
+            if position == NO_ID {
                 break;
             }
             if lane == 0 {
@@ -283,7 +283,7 @@ impl<T: Element> MergeLists<T> {
     /// Drops from `here` its first position, `accepted`, and every position that `accepted`
     /// occludes.
     #[inline(always)]
-    fn occlude(&self, here: &mut Left, room: &Room<T>, accepted: u32, lift: f32) {
+    fn occlude(&self, here: &mut RemainingPositions, room: &Room<T>, accepted: u32, lift: f32) {
         let lane = warp::lane_id();
         let row = room.rows.get(accepted as usize);
         self.rows.load(room.values, row, (lane, 32));
@@ -310,7 +310,7 @@ impl<T: Element> MergeLists<T> {
         warp::sync();
     }
 
-    /// Fills `out` from slot `taken` on with the nearest occluded neighbours, then `u32::MAX`.
+    /// Fills `out` from slot `taken` on with the nearest occluded neighbours, then `NO_ID`.
     #[inline(always)]
     fn fill(&self, mut taken: u32, count: u32, room: &Room<T>, out: GlobalMut<u32>) {
         let lane = warp::lane_id();
@@ -330,7 +330,7 @@ impl<T: Element> MergeLists<T> {
         let mut slot = taken + lane;
         while slot < self.degree {
             keep_rolled();
-            out.set(slot as usize, u32::MAX);
+            out.set(slot as usize, NO_ID);
             slot += 32;
         }
     }

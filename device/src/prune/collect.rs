@@ -18,15 +18,15 @@
 //! | --- | --- |
 //! | `rows` | base vectors, see [`Rows`] |
 //! | `nodes` | one row per node, a node per block |
-//! | `lists` | rows × `k` keys, ascending, [`NONE`] behind the last |
-//! | `candidates` | nodes × `limit` keys, ascending, [`NONE`] behind the last |
+//! | `lists` | rows × `k` keys, ascending, [`NONE`] after the last |
+//! | `candidates` | nodes × `limit` keys, ascending, [`NONE`] after the last |
 //! | shared memory | one vector; 2 (k + hop²) keys; hop² ids; a table of ids; two counts |
 //!
 //! # Optimisations
 //!
 //! 1. A hash table in shared memory finds repeated ids before their distances are computed. It has
 //!    room for all of them, so no id is ever lost.
-//! 2. With `limit` neighbours in the own list, keys behind the last of them are dropped at once:
+//! 2. With `limit` neighbours in the own list, keys after the last of them are dropped at once:
 //!    that many are nearer already.
 //! 3. Under L2 and inner product, lists hold order distances in ascending order, so the first
 //!    distances and the first sort are left out.
@@ -47,7 +47,7 @@ use crate::block::exact::query_bytes;
 use crate::block::rows::{Rows, RulePoint};
 use crate::block::sort::sort_block;
 use crate::block::table;
-use crate::key::{self, Key, NONE};
+use crate::key::{self, Key, NO_ID, NONE};
 
 /// Threads per block, one node per block.
 pub const COLLECT_THREADS: u32 = 128;
@@ -62,10 +62,10 @@ pub struct Collect<T> {
     pub rows: Rows<T>,
     /// In: one row per block.
     pub nodes: Global<u32>,
-    /// In: the k-NN graph: `k` ascending keys per row, [`NONE`] behind the last.
+    /// In: the k-NN graph: `k` ascending keys per row, [`NONE`] after the last.
     pub lists: Global<Key>,
     /// Out: per node the nearest `limit` distinct candidates: ascending keys (order distance, row),
-    /// [`NONE`] behind the last.
+    /// [`NONE`] after the last.
     pub candidates: GlobalMut<Key>,
     /// Keys per list, at least 1.
     pub k: u32,
@@ -139,7 +139,7 @@ impl<T: Element> Collect<T> {
         if self.hop > 0 {
             let mut i = thread;
             while i <= mask {
-                table.set(i as usize, table::EMPTY);
+                table.set(i as usize, NO_ID);
                 i += COLLECT_THREADS;
             }
         }

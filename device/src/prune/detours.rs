@@ -10,7 +10,7 @@
 //! for each node, one block:
 //!     table = place of each candidate's id                  (super::places)
 //!     for each candidate D but the last, for each id B of D's k-NN list:
-//!         if table holds B behind D's place (strict: and behind B's rank): counts[B] += 1
+//!         if table holds B after D's place (strict: and after B's rank): counts[B] += 1
 //!     sort the candidates by (count, place)
 //!     write the first `most` with a count of at most `limit`
 //! ```
@@ -23,7 +23,7 @@
 //! | buffer | shape |
 //! | --- | --- |
 //! | `candidates` | rows or nodes × `stride` keys, the first `count` of them read |
-//! | `lists` | rows × `list_stride` ids, nearest first, `u32::MAX` behind the last |
+//! | `lists` | rows × `list_stride` ids, nearest first, `NO_ID` after the last |
 //! | `nodes` | one row per node, a node per block |
 //! | `forward` | rows × `most` keys, then [`NONE`] |
 //! | shared memory | `count` counts; `count` ids and their table, later `count` keys twice |
@@ -62,9 +62,9 @@ pub const DETOUR_THREADS: u32 = 128;
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Detours {
-    /// In: `stride` ascending keys per row or node (see `by_row`), [`NONE`] behind the last.
+    /// In: `stride` ascending keys per row or node (see `by_row`), [`NONE`] after the last.
     pub candidates: Global<Key>,
-    /// In: `list_stride` ids of the k-NN list per row, nearest first, `u32::MAX` behind the last.
+    /// In: `list_stride` ids of the k-NN list per row, nearest first, `NO_ID` after the last.
     pub lists: Global<u32>,
     /// In: one row per block.
     pub nodes: Global<u32>,
@@ -74,7 +74,7 @@ pub struct Detours {
     /// Keys between the candidates of two nodes.
     pub stride: u32,
     /// Candidates read per node: at least 1, at most `stride` and
-    /// [`MOST_PLACES`](super::places::MOST_PLACES).
+    /// [`MAX_PLACES`](super::places::MAX_PLACES).
     pub count: u32,
     /// Whether `candidates` has a line per row of the base, or else per block.
     pub by_row: u32,
@@ -187,7 +187,7 @@ fn count_by_table(p: &Detours, Candidates { ids, counts, len }: Candidates, stri
         return;
     }
     let load = |place: u32, quad: u32| {
-        // The last candidate has no candidate behind it.
+        // The last candidate has no candidate after it.
         if place + 1 >= len {
             return Quad::default();
         }

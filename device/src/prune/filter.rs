@@ -28,7 +28,7 @@
 //! | --- | --- |
 //! | `rows` | base vectors, see [`Rows`] |
 //! | `nodes` | one row per node, a node per block |
-//! | `candidates` | nodes × `stride` keys, ascending, [`NONE`] behind the last |
+//! | `candidates` | nodes × `stride` keys, ascending, [`NONE`] after the last |
 //! | `forward` | rows × `most` keys in order of acceptance, then those filled up, then [`NONE`] |
 //! | shared memory | one vector; a key per warp; `stride` keys; with scores another `stride` keys |
 //!

@@ -2,7 +2,7 @@
 //!
 //! # Algorithm
 //!
-//! For each row, one warp: copy the low words of its keys, then `u32::MAX`.
+//! For each row, one warp: copy the low words of its keys, then `NO_ID`.
 //!
 //! # Buffers
 //!
@@ -19,7 +19,7 @@
 use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
 
-use crate::key::Key;
+use crate::key::{Key, NO_ID};
 
 /// Threads per block, one warp per row.
 pub const ID_THREADS: u32 = 256;
@@ -31,10 +31,10 @@ pub const ID_ROWS: u32 = ID_THREADS / 32;
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Ids {
-    /// In: `width` keys per row, [`NONE`](crate::key::NONE) behind the last, without
+    /// In: `width` keys per row, [`NONE`](crate::key::NONE) after the last, without
     /// flags.
     pub keys: Global<Key>,
-    /// Out: `stride` ids per row, `u32::MAX` behind the last.
+    /// Out: `stride` ids per row, `NO_ID` after the last.
     pub ids: GlobalMut<u32>,
     /// Number of rows.
     pub rows: u32,
@@ -63,8 +63,8 @@ pub unsafe fn prune_ids(p: Ids) {
     let mut i = warp::lane_id();
     while i < p.stride {
         keep_rolled();
-        // The low word of NONE is `u32::MAX`.
-        to.set(i as usize, if i < p.width { from.get(i as usize) as u32 } else { u32::MAX });
+        // The low word of NONE is `NO_ID`.
+        to.set(i as usize, if i < p.width { from.get(i as usize) as u32 } else { NO_ID });
         i += 32;
     }
 }

@@ -36,6 +36,7 @@ use cuda_std::thread::{block_idx_x, block_idx_y, grid_dim_x, index_1d};
 use crate::block::copied;
 use crate::block::element::{Element, Wide};
 use crate::block::rows::Rows;
+use crate::key::NO_ID;
 
 /// Threads per block.
 pub const MEDOID_THREADS: u32 = 128;
@@ -52,7 +53,7 @@ pub struct Nearest<T> {
     pub mean: Global<f64>,
     /// Out: per warp the bits of the least squared distance.
     pub distances: GlobalMut<u64>,
-    /// Out: per warp the row at that distance, the smallest of several; `u32::MAX` for no row.
+    /// Out: per warp the row at that distance, the smallest of several; `NO_ID` for no row.
     pub nearest: GlobalMut<u32>,
     /// The mean of the lifts.
     pub lift_mean: f64,
@@ -96,7 +97,7 @@ fn sums<T: Element>(rows: Rows<T>, sums: GlobalMut<f64>, count: u32) {
 
 #[inline(always)]
 fn nearest<T: Element>(p: &Nearest<T>) {
-    let (mut least, mut nearest) = (u64::MAX, u32::MAX);
+    let (mut least, mut nearest) = (u64::MAX, NO_ID);
     let mut row = index_1d();
     while row < p.count {
         let values = p.rows.row(row);

@@ -19,7 +19,7 @@
 //! | --- | --- |
 //! | `walk` | the base and the k-NN lists, see [`BeamWalk`] |
 //! | `nodes` | one row per node, a node per block |
-//! | `candidates` | nodes × `limit` keys, ascending, [`NONE`] behind the last |
+//! | `candidates` | nodes × `limit` keys, ascending, [`NONE`] after the last |
 //! | shared memory | that of a search with all keys; the table's memory is also room to sort |
 //!
 //! # Optimisations
@@ -70,7 +70,7 @@ pub struct Paths<T> {
     /// In: one row per block.
     pub nodes: Global<u32>,
     /// Out: per node the nearest `limit` distinct candidates other than the node: ascending keys
-    /// (order distance, row), [`NONE`] behind the last.
+    /// (order distance, row), [`NONE`] after the last.
     pub candidates: GlobalMut<Key>,
     /// Candidates per node, at least 1.
     pub limit: u32,

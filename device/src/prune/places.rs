@@ -9,9 +9,9 @@
 //! # Optimisations
 //!
 //! 1. 32 slots per id, where memory allows: one of 40 ids then shares its slot, and one load
-//!    settles nearly every look-up.
+//!    decides nearly every look-up.
 //! 2. The exclusive or of a word with the wanted hash leaves the place, or a number above all
-//!    places if the word is empty or of another id. Comparisons with that number settle a look-up.
+//!    places if the word is empty or of another id. Comparisons with that number decide a look-up.
 //! 3. [`Places::find`] takes four ids and starts their loads together, to hide latency.
 
 use cuda_std::keep_rolled;
@@ -19,12 +19,12 @@ use cuda_std::prelude::*;
 use cuda_std::thread::sync_threads;
 
 /// Slots of the largest table: two per id of the longest list.
-const MOST_SLOTS: u32 = 1 << 14;
+const MAX_SLOTS: u32 = 1 << 14;
 
 /// Most ids of a list.
-pub const MOST_PLACES: u32 = MOST_SLOTS / 2;
+pub const MAX_PLACES: u32 = MAX_SLOTS / 2;
 
-/// Slots per id, up to [`MOST_SLOTS`].
+/// Slots per id, up to [`MAX_SLOTS`].
 const SPREAD: u32 = 32;
 
 /// Twice an odd number: hashes are even, and distinct for ids below 2^31.
@@ -36,10 +36,10 @@ const MORE: u32 = 1;
 /// Slots for a list of `len` ids: a power of two.
 const fn slots(len: u32) -> u32 {
     let slots = len.next_power_of_two() * SPREAD;
-    if slots < MOST_SLOTS { slots } else { MOST_SLOTS }
+    if slots < MAX_SLOTS { slots } else { MAX_SLOTS }
 }
 
-/// Words of shared memory for a table of `len` ids, at most [`MOST_PLACES`]: a multiple of 4.
+/// Words of shared memory for a table of `len` ids, at most [`MAX_PLACES`]: a multiple of 4.
 pub const fn table_words(len: u32) -> u32 {
     slots(len) + len.next_multiple_of(4)
 }

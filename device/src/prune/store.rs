@@ -14,10 +14,10 @@
 //!
 //! | buffer | shape |
 //! | --- | --- |
-//! | `forward` | rows × `width` keys, [`NONE`] behind the last |
+//! | `forward` | rows × `width` keys, [`NONE`] after the last |
 //! | `reverse` | edges in order of target; `offsets` has rows + 1 values |
-//! | `ids` | `rows` × `degree` ids, `u32::MAX` behind the last |
-//! | `merged` | nodes × [`MERGED`] keys, ascending, [`NONE`] behind the last |
+//! | `ids` | `rows` × `degree` ids, `NO_ID` after the last |
+//! | `merged` | nodes × [`MERGED`] keys, ascending, [`NONE`] after the last |
 //! | shared memory of `prune_store` | `degree` ids per warp |
 //! | shared memory of `prune_merge` | [`MERGED`] + 2 `width` keys and a count |
 //!
@@ -40,7 +40,7 @@ use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x, warp_idx};
 use cuda_std::{keep_rolled, shared};
 
 use crate::block::sort::{rank, sort_block};
-use crate::key::{Key, NONE};
+use crate::key::{Key, NO_ID, NONE};
 
 /// Most forward and reverse edges of a node that are filtered once more.
 pub const MERGED: u32 = 512;
@@ -58,13 +58,13 @@ pub const MERGE_THREADS: u32 = 64;
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Store {
-    /// In: `width` keys per row, of distinct ids, [`NONE`] behind the last.
+    /// In: `width` keys per row, of distinct ids, [`NONE`] after the last.
     pub forward: Global<Key>,
     /// In: keys of sources, best first; row i has `offsets[i]` to `offsets[i + 1]`.
     pub reverse: Global<Key>,
     /// In: `rows` + 1 offsets in `reverse`.
     pub offsets: Global<u32>,
-    /// Out: `degree` distinct ids per row, `u32::MAX` behind the last.
+    /// Out: `degree` distinct ids per row, `NO_ID` after the last.
     pub ids: GlobalMut<u32>,
     /// Number of rows.
     pub rows: u32,
@@ -83,7 +83,7 @@ pub const fn store_shared_bytes(degree: u32) -> u32 {
 
 /// A row that a warp fills.
 struct Row {
-    /// `u32::MAX` behind the last, up to a multiple of four.
+    /// `NO_ID` after the last, up to a multiple of four.
     ids: Shared<u32>,
     len: u32,
     degree: u32,
@@ -139,7 +139,7 @@ pub unsafe fn prune_store(p: Store) {
     let mut i = lane;
     while i < padded {
         keep_rolled();
-        ids.set(i as usize, u32::MAX);
+        ids.set(i as usize, NO_ID);
         i += 32;
     }
     warp::sync();
@@ -162,7 +162,7 @@ pub unsafe fn prune_store(p: Store) {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct MergeReverse {
-    /// In: `width` keys per row, of distinct ids, [`NONE`] behind the last.
+    /// In: `width` keys per row, of distinct ids, [`NONE`] after the last.
     pub forward: Global<Key>,
     /// In: ascending keys of sources; row i has `offsets[i]` to `offsets[i + 1]`. The key of an id
     /// is the same in both directions.
@@ -172,7 +172,7 @@ pub struct MergeReverse {
     /// In: one row per block.
     pub nodes: Global<u32>,
     /// Out: [`MERGED`] keys per block: the nearest of both directions, ascending and distinct,
-    /// [`NONE`] behind the last.
+    /// [`NONE`] after the last.
     pub merged: GlobalMut<Key>,
     /// Forward keys per row, at least 1.
     pub width: u32,

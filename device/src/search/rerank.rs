@@ -13,8 +13,8 @@
 //! | buffer | shape |
 //! | --- | --- |
 //! | `base`, `queries` | vectors of `dim` components, see [`Rows`] |
-//! | `found` | queries × `walked` keys, [`NONE`] behind the last |
-//! | `reranked` | queries × `k` keys, ascending, [`NONE`] behind the last |
+//! | `found` | queries × `walked` keys, [`NONE`] after the last |
+//! | `reranked` | queries × `k` keys, ascending, [`NONE`] after the last |
 //! | shared memory | one vector; 2 `walked` keys |
 //!
 //! # Optimisations

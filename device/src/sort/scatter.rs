@@ -121,7 +121,7 @@ fn rank_in_warp(p: &Pass, of_warp: Shared<u32>) -> Ranked {
 }
 
 /// Computes firsts and places of all digits, and replaces counts by sums over earlier warps. The
-/// block has passed a barrier, and finds one behind the result.
+/// block has passed a barrier, and finds one after the result.
 #[inline(always)]
 fn place_digits(p: &Pass, room: Room) {
     let thread = thread_idx_x();

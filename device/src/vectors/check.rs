@@ -33,7 +33,7 @@ use crate::block::copied;
 pub struct Check<T> {
     /// In: the rows.
     pub rows: Strided<T>,
-    /// In and out: the first faulty row, `u32::MAX` at first; the bits of the largest magnitude of
+    /// In and out: the first faulty row, `NO_ID` at first; the bits of the largest magnitude of
     /// the other rows, 0 at first; and 1 if some value is no whole number from 0 to 255, 0 at
     /// first.
     pub found: GlobalMut<u32>,

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A byte loses what lies between two levels, and beyond the last one. Its rest, a second byte,
-//! tells both: in 256ths of a level, or in steps of [`CUT_STEP`] levels behind a code that is cut.
+//! tells both: in 256ths of a level, or in steps of [`CUT_STEP`] levels after a code that is cut.
 //! Code and rest together hold about 15 bits of nearly all values.
 //!
 //! # Buffers

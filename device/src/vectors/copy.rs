@@ -106,7 +106,7 @@ pub unsafe fn vectors_copy_narrowed(p: CopyRows<f32, u8>) {
 ///
 /// # Safety
 /// - The views match the fields of [`CopyRows`], but `dim` counts words. Rows begin at multiples of
-///   16 bytes, with zeros behind them up to the next multiple.
+///   16 bytes, with zeros after them up to the next multiple.
 #[kernel(unsafe, block = VECTOR_THREADS)]
 pub unsafe fn vectors_copy_packed(p: CopyRows<u8, u32>) {
     // The lowest bits of the four bytes of `word`, in their order.

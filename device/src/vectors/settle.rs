@@ -151,7 +151,7 @@ pub unsafe fn vectors_settle(p: Settle) {
             let code = p.codes.get_quad(at + i as usize);
             let rest = p.rests.get_quad(at + i as usize);
             unroll!(4, W => {
-                // Query and row are zero behind their last component.
+                // Query and row are zero after their last component.
                 let of_query = query.get_quad(((i / PARTS as u32 * GROUP + W as u32) * 16 + lane * 4) as usize);
                 unroll!(4, C => {
                     let value = whole(byte(code.0[W], C), byte(rest.0[W], C));

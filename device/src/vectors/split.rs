@@ -27,7 +27,7 @@ use crate::key::{self, Key};
 pub struct Split {
     /// In: keys without flags; [`NONE`](crate::key::NONE) in empty slots.
     pub keys: Global<Key>,
-    /// Out: the ids; `u32::MAX` for empty slots.
+    /// Out: the ids; `NO_ID` for empty slots.
     pub ids: GlobalMut<u32>,
     /// Out: the distances; infinity for empty slots.
     pub distances: GlobalMut<f32>,

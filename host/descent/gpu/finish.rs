@@ -8,7 +8,7 @@ use tagore_device::descent::cells::{
     cells_finish_f32, cells_finish_i8, cells_finish_u8,
 };
 use tagore_device::key::Key;
-use tagore_device::search::exact::SETTLE_THREADS;
+use tagore_device::search::exact::RERANK_THREADS;
 
 use super::{Build, DescentKernels, DescentShape, DeviceGraph, GpuLists, Nodes, Original};
 use crate::Result;
@@ -25,7 +25,7 @@ stage_kernels! {
 
 /// A list is reliable if its last distance is at least this multiple of the rounding error of its
 /// node.
-const MOST_ROUNDING: f32 = 16.0;
+const MAX_ROUNDING: f32 = 16.0;
 
 /// Rows whose lists are short, or whose last distance is about their rounding error.
 #[derive(Default)]
@@ -77,7 +77,7 @@ impl Build<'_> {
         if self.shape().has_exact_keys::<T>() {
             self.finish_exact(&nodes, out)?;
         } else {
-            self.finish_lists(&original, &nodes, MOST_ROUNDING / scale, out)?;
+            self.finish_lists(&original, &nodes, MAX_ROUNDING / scale, out)?;
         }
         let mut length = [0];
         count.download(&mut length)?;
@@ -117,7 +117,7 @@ impl Build<'_> {
         };
         let grid = [self.space.len() as u32, 1, 1];
         // SAFETY: lists hold nodes, the order rows; the memory outlives the work.
-        unsafe { self.gpu.launch::<T::Finish>(grid, SETTLE_THREADS, (finish,))? };
+        unsafe { self.gpu.launch::<T::Finish>(grid, RERANK_THREADS, (finish,))? };
         self.count_finish::<T>(original.stride);
         Ok(())
     }

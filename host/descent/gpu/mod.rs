@@ -217,7 +217,7 @@ impl Build<'_> {
         if start == Start::Cells {
             let added = Build { progress: &in_cells, ..*self }.cells(&mut nodes, cells, &mut stats)?;
             let (n, dim) = (self.space.len(), self.space.dim());
-            if self.iterations == Iterations::Auto && CellSettings::is_settled(n, dim, added) {
+            if self.iterations == Iterations::Auto && CellSettings::can_skip_phase2(n, dim, added) {
                 expands = 0;
             }
         } else {

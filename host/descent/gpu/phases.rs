@@ -40,7 +40,7 @@ const STOP_EXPAND_AFTER_CELLS: f64 = 0.015;
 
 /// Most neighbours that a node expands in one launch: more exceed the shared memory of some
 /// devices.
-pub(crate) const MOST_EXPANDED: usize = 16;
+pub(crate) const MAX_EXPANDED: usize = 16;
 
 /// Buffers of the iterations, beside the nodes.
 struct PhaseBuffers {
@@ -117,7 +117,7 @@ impl Build<'_> {
                 stage.advance(1)?;
                 // After a start from cells few keys are new, but these are the neighbours that the
                 // cells missed.
-                if start == Start::Random && self.is_settled(&memory, stats, STOP_JOIN)? {
+                if start == Start::Random && self.has_converged(&memory, stats, STOP_JOIN)? {
                     break;
                 }
             }
@@ -141,7 +141,7 @@ impl Build<'_> {
     }
 
     /// Whether `auto` stops: the last iteration added less than `share` of all entries.
-    fn is_settled(&self, memory: &PhaseBuffers, stats: &DescentStats, share: f64) -> Result<bool> {
+    fn has_converged(&self, memory: &PhaseBuffers, stats: &DescentStats, share: f64) -> Result<bool> {
         if self.iterations != Iterations::Auto {
             return Ok(false);
         }
@@ -151,7 +151,7 @@ impl Build<'_> {
     }
 
     /// The number mixed into the ids of an iteration.
-    pub(super) fn draw(&self, iteration: u32) -> u32 {
+    pub(super) fn salt(&self, iteration: u32) -> u32 {
         Draws::new(self.seed, Stage::Sample, iteration, 0).bits(0) as u32
     }
 
@@ -159,7 +159,7 @@ impl Build<'_> {
         &self,
         nodes: &mut Nodes<T>,
         memory: &mut PhaseBuffers,
-        draw: u32,
+        salt: u32,
         unvisit: bool,
     ) -> Result<(Sample, [u32; 3])> {
         memory.rows.fill(0xff)?;
@@ -170,7 +170,7 @@ impl Build<'_> {
             seed: self.seed,
             nodes: n,
             k: self.k as u32,
-            draw,
+            salt,
             unvisit: u32::from(unvisit),
         };
         Ok((sample, [n.div_ceil(SAMPLE_NODES), 1, 1]))
@@ -185,8 +185,8 @@ impl Build<'_> {
         iteration: u32,
         start: Start,
     ) -> Result<()> {
-        let (gpu, n, draw) = (self.gpu, self.space.len() as u32, self.draw(iteration));
-        let (sample, grid) = self.sample(nodes, memory, draw, false)?;
+        let (gpu, n, salt) = (self.gpu, self.space.len() as u32, self.salt(iteration));
+        let (sample, grid) = self.sample(nodes, memory, salt, false)?;
         // SAFETY: lists, rows and bounds are of all nodes, lists hold ids of nodes, and all outlive
         // the work.
         unsafe {
@@ -206,7 +206,7 @@ impl Build<'_> {
             stride: nodes.tiles.stride,
             units: nodes.tiles.units(),
             weight: T::weight(self.space.metric()),
-            draw,
+            salt,
         };
         // SAFETY: vectors, biases, rows, bounds, proposals and distances are of all nodes, the
         // sample wrote ids of nodes to the rows, and all outlive the work.
@@ -229,10 +229,10 @@ impl Build<'_> {
         &self,
         nodes: &mut Nodes<T>,
         memory: &mut PhaseBuffers,
-        draw: u32,
+        salt: u32,
         unvisit: bool,
     ) -> Result<()> {
-        let (sample, grid) = self.sample(nodes, memory, draw, unvisit)?;
+        let (sample, grid) = self.sample(nodes, memory, salt, unvisit)?;
         // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive the
         // work.
         unsafe { self.gpu.launch::<descent_gather>(grid, SAMPLE_THREADS, (sample,))? };
@@ -273,12 +273,12 @@ impl Build<'_> {
         let stage =
             self.progress.stage_of("refine", u64::from(most), u64::from(self.iterations.expected().1));
         for iteration in 0..most {
-            let draw = self.draw(u32::MAX - iteration);
-            for first in (0..self.expand).step_by(MOST_EXPANDED) {
+            let salt = self.salt(u32::MAX - iteration);
+            for first in (0..self.expand).step_by(MAX_EXPANDED) {
                 // Gathered anew for each launch: it also expands the neighbours that the last one
                 // added.
-                let draw = draw.wrapping_add(first as u32);
-                self.gather(nodes, &mut memory, draw, (iteration, first) == (0, 0))?;
+                let salt = salt.wrapping_add(first as u32);
+                self.gather(nodes, &mut memory, salt, (iteration, first) == (0, 0))?;
                 let expand = Expand::<T::Sum> {
                     vectors: tiles.vectors,
                     biases: nodes.biases.view(),
@@ -289,9 +289,9 @@ impl Build<'_> {
                     stride: tiles.stride,
                     units: tiles.units(),
                     weight: T::weight(self.space.metric()),
-                    draw,
+                    salt,
                     k: self.k as u32,
-                    expand: (self.expand - first).min(MOST_EXPANDED) as u32,
+                    expand: (self.expand - first).min(MAX_EXPANDED) as u32,
                 };
                 let grid = [n, 1, 1];
                 // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive
@@ -306,7 +306,7 @@ impl Build<'_> {
             }
             stats.iterations.1 += 1;
             stage.advance(1)?;
-            if self.is_settled(&memory, stats, stop)? {
+            if self.has_converged(&memory, stats, stop)? {
                 break;
             }
         }

@@ -2,7 +2,7 @@
 //! disagree with the build.
 
 use cuda_std::f16;
-use tagore_device::descent::cells::MOST_EXACT;
+use tagore_device::descent::cells::MAX_EXACT;
 use tagore_device::descent::merge::{COUNTERS, JOIN_PROPOSALS};
 use tagore_device::descent::sample::ROW;
 use tagore_device::key::Key;
@@ -25,7 +25,7 @@ const CENTRES: [&str; 2] = cluster::KEPT_CENTRES;
 const FINISH: &str = "finish";
 
 /// Fewest nodes that make enough cells to choose from.
-const LEAST_FOR_CELLS: usize = 768;
+const MIN_FOR_CELLS: usize = 768;
 
 /// The sizes and parameters that the buffers of a descent depend on.
 #[derive(Clone, Copy)]
@@ -58,7 +58,7 @@ impl DescentShape {
         if self.k > MAX_K || self.n <= 2 * self.k || self.start == Start::Auto && self.n <= all_pairs {
             return Start::AllPairs;
         }
-        let cells_possible = !is_product && self.n >= LEAST_FOR_CELLS;
+        let cells_possible = !is_product && self.n >= MIN_FOR_CELLS;
         match self.start {
             Start::Auto | Start::Cells if cells_possible => Start::Cells,
             Start::Auto | Start::Random => Start::Random,
@@ -88,7 +88,7 @@ impl DescentShape {
         let (joins, _) = CellSettings::iterations(self.iterations, self.choose_start(), self.merged);
         let is_computed = joins > 0 || self.choose_start() == Start::Cells;
         let is_bytes = matches!(T::TYPE, ElementType::U8 | ElementType::I8);
-        is_bytes && is_computed && self.metric == Metric::L2 && self.dim <= MOST_EXACT
+        is_bytes && is_computed && self.metric == Metric::L2 && self.dim <= MAX_EXACT
     }
 
     /// Words of 32 bits per packed vector: rows are multiples of 16 bytes.

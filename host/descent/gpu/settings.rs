@@ -30,7 +30,7 @@ struct TunedCells {
     assignments: usize,
     /// `auto` leaves out phase 2 if the last clustering added a smaller share than this of the list
     /// entries: a clustering that finds few neighbours leaves few.
-    settled: f64,
+    skip_share: f64,
 }
 
 /// Settings for vectors of up to [`SHORT`] components, for [`MANY`] of these, and for longer
@@ -38,11 +38,11 @@ struct TunedCells {
 /// more to compare, and a clustering separates fewer neighbours. Of many vectors, somewhat larger
 /// cells find nearly as many more neighbours as phase 2, in a quarter of its time.
 const FEW_AND_SHORT: TunedCells =
-    TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 16, assignments: 2, settled: 0.01 };
+    TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 16, assignments: 2, skip_share: 0.01 };
 const MANY_AND_SHORT: TunedCells =
-    TunedCells { nodes_per_cell: 600, clusterings: 4, probes: 12, assignments: 2, settled: 0.03 };
+    TunedCells { nodes_per_cell: 600, clusterings: 4, probes: 12, assignments: 2, skip_share: 0.03 };
 const LONG: TunedCells =
-    TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 8, assignments: 1, settled: 0.01 };
+    TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 8, assignments: 1, skip_share: 0.01 };
 
 /// From this number on, vectors count as many.
 const MANY: usize = 4_000_000;
@@ -60,7 +60,7 @@ fn tuned(n: usize, dim: usize) -> TunedCells {
 pub(in crate::descent) const MERGED_CLUSTERINGS: usize = 2;
 
 /// Most clusterings.
-const MOST_CLUSTERINGS: usize = 16;
+const MAX_CLUSTERINGS: usize = 16;
 
 /// Vectors of a sample per centre, and rounds on it: more of either make cells more even, but find
 /// no more neighbours.
@@ -78,7 +78,7 @@ const SHORT: usize = 256;
 const JOINS: u32 = 0;
 
 /// Most iterations of phase 2 after cells.
-const MOST_EXPANSIONS: u32 = 20;
+const MAX_EXPANSIONS: u32 = 20;
 
 /// Nodes per centre, and probes, of a clustering for the order alone.
 const FOR_ORDER: (usize, usize) = (1000, 3);
@@ -96,8 +96,8 @@ impl CellSettings {
             _ => Ok(()),
         }?;
         match self.clusterings {
-            Some(clusterings) if !(1..=MOST_CLUSTERINGS).contains(&clusterings) => {
-                Err(Error::argument("clusterings", clusterings, format_args!("1 to {MOST_CLUSTERINGS}")))
+            Some(clusterings) if !(1..=MAX_CLUSTERINGS).contains(&clusterings) => {
+                Err(Error::argument("clusterings", clusterings, format_args!("1 to {MAX_CLUSTERINGS}")))
             }
             _ => Ok(()),
         }
@@ -139,8 +139,8 @@ impl CellSettings {
 
     /// Whether `auto` leaves out phase 2 for `n` nodes after a clustering that added the share
     /// `added` of all entries.
-    pub(super) fn is_settled(n: usize, dim: usize, added: f64) -> bool {
-        added < tuned(n, dim).settled
+    pub(super) fn can_skip_phase2(n: usize, dim: usize, added: f64) -> bool {
+        added < tuned(n, dim).skip_share
     }
 
     /// Most iterations of each phase; `merged` lists are those of [`Descent::of_cluster`].
@@ -149,7 +149,7 @@ impl CellSettings {
     pub(super) fn iterations(request: Iterations, start: Start, merged: bool) -> (u32, u32) {
         match (request, start) {
             (Iterations::Auto, Start::Cells) if merged => (JOINS, 0),
-            (Iterations::Auto, Start::Cells) => (JOINS, MOST_EXPANSIONS),
+            (Iterations::Auto, Start::Cells) => (JOINS, MAX_EXPANSIONS),
             _ => request.limits(),
         }
     }

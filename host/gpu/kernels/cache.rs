@@ -26,7 +26,7 @@ const MAGIC: &[u8; 8] = b"TAGOREK1";
 const PREFIX: &str = "kernels-";
 
 /// Most files of kernels in the folder. Other versions of program and driver left the others.
-const MOST_FILES: usize = 8;
+const MAX_FILES: usize = 8;
 
 /// Age of a temporary file whose writer must have ended.
 const STALE: Duration = Duration::from_secs(3600);
@@ -103,7 +103,7 @@ impl CacheFile {
         written.inspect(|()| self.remove_old())
     }
 
-    /// Deletes what stopped writers left, and the files used longest ago beyond [`MOST_FILES`].
+    /// Deletes what stopped writers left, and the files used longest ago beyond [`MAX_FILES`].
     fn remove_old(&self) {
         let Some(Ok(entries)) = self.path.parent().map(fs::read_dir) else { return };
         let mut files = Vec::new();
@@ -120,7 +120,7 @@ impl CacheFile {
         let (temporary, whole): (Vec<_>, Vec<_>) =
             files.into_iter().partition(|(_, path)| is_temporary(path));
         let stale = temporary.into_iter().filter(|&(modified, _)| is_stale(modified));
-        let excess = whole.len().saturating_sub(MOST_FILES);
+        let excess = whole.len().saturating_sub(MAX_FILES);
         for (_, path) in stale.chain(whole.into_iter().take(excess)) {
             // Another process may have deleted it.
             let _ = fs::remove_file(path);
@@ -413,15 +413,15 @@ mod tests {
         for path in [&left, &kept] {
             File::create(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
         }
-        for key in 0..MOST_FILES + 3 {
+        for key in 0..MAX_FILES + 3 {
             let file = within(folder.path(), &format!("key {key}"));
             file.add(images(&["x"])).unwrap();
             let age = Duration::from_secs(10_000 - key as u64);
             File::open(&file.path).unwrap().set_modified(SystemTime::now() - age).unwrap();
         }
         assert!(!left.exists() && kept.exists());
-        let newest = within(folder.path(), &format!("key {}", MOST_FILES + 2));
+        let newest = within(folder.path(), &format!("key {}", MAX_FILES + 2));
         assert_eq!(newest.read(), images(&["x"]));
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), MOST_FILES + 1);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), MAX_FILES + 1);
     }
 }

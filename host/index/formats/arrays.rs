@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use tagore_device::key::NO_ID;
+
 use super::bytes::{Bytes, map};
 use super::export::Export;
 use super::import::{Graph, Source};
@@ -21,7 +23,7 @@ pub(super) fn write_ibin(export: &Export<'_>, path: &Path) -> Result<()> {
     export.for_each_node(|node| {
         let end = ids.len() + index.max_degree();
         ids.extend_from_slice(&export.row(node));
-        ids.resize(end, u32::MAX);
+        ids.resize(end, NO_ID);
         if ids.len() >= CHUNK || node + 1 == index.len() {
             rows.write_all(bytemuck::cast_slice(&ids))?;
             ids.clear();
@@ -40,7 +42,7 @@ pub(super) fn read_ibin(source: &Source<'_>) -> Result<Graph> {
     check_pair(&sums, [&path, &entries_path], source.progress)?;
     for row in rows.ids.chunks_exact(rows.cols) {
         // Padding before the last id is refused with the ids of all rows.
-        let degree = row.iter().rposition(|&id| id != u32::MAX).map_or(0, |last| last + 1);
+        let degree = row.iter().rposition(|&id| id != NO_ID).map_or(0, |last| last + 1);
         graph.push(row[..degree].iter().copied());
     }
     Ok(graph)

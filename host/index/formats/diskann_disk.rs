@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 use tagore_device::cluster::drawn;
+use tagore_device::key::NO_ID;
 use tagore_device::random::{Draws, Stage};
 
 use super::bytes::{Bytes, map};
@@ -30,7 +31,7 @@ pub(super) const MAX_DEGREE: usize = 512;
 /// The most quantizer chunks that DiskANN loads.
 const MAX_CHUNKS: usize = 512;
 
-/// Byte offset of the first matrix of `P_pq_pivots.bin`, behind the table of offsets.
+/// Byte offset of the first matrix of `P_pq_pivots.bin`, after the table of offsets.
 const PIVOTS: u64 = 4096;
 
 /// Files of DiskANN's own builds that its readers would load with ours: vectors on disk as codes, a
@@ -79,7 +80,7 @@ impl Layout {
         SECTOR + node / nodes * bytes + node % nodes * self.node_bytes()
     }
 
-    /// Fields of the first sector, behind their count. DiskANN in C++ reads the first nine, in Rust
+    /// Fields of the first sector, after their count. DiskANN in C++ reads the first nine, in Rust
     /// all twelve.
     fn header(&self, dim: u64, entry: u32) -> [u64; 12] {
         let frozen = [0, 0];
@@ -321,7 +322,7 @@ fn read_header(source: &Source<'_>, stored: &Stored<'_>, file: &mut Bytes<'_>) -
         return Err(file.refuse(format_args!("{bytes} bytes"), layout.file_bytes()));
     }
     // The check of ids refuses a medoid above u32.
-    Ok((layout, u32::try_from(entry).unwrap_or(u32::MAX)))
+    Ok((layout, u32::try_from(entry).unwrap_or(NO_ID)))
 }
 
 /// The entry points beside the index, or else `medoid`.

@@ -29,7 +29,7 @@ const FLAT_IP: &[u8; 4] = b"IxFI";
 const INNER_PRODUCT: i32 = 0;
 const L2: i32 = 1;
 
-/// Padding behind the last neighbour of a row.
+/// Padding after the last neighbour of a row.
 const NONE: i32 = -1;
 
 /// Most nodes: ids are i32.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use tagore_device::key::NO_ID;
+
 use super::{IndexFormat, arrays, diskann, diskann_disk, faiss, hnswlib, kgraph, nsg};
 use crate::index::{Description, Fingerprint, PaddedRows, random_entries};
 use crate::memory::filled;
@@ -10,7 +12,7 @@ use crate::{Error, Index, Metric, Progress, Result, Vectors};
 
 /// Limit on the growth of a graph by padding. Graphs with similar degrees stay far below it, and a
 /// small file cannot exhaust memory.
-const MOST_PADDING: u64 = 64;
+const MAX_PADDING: u64 = 64;
 
 /// Marks a name without a node.
 const NONE: usize = usize::MAX;
@@ -51,7 +53,7 @@ impl Graph {
     /// ids must be nodes.
     fn leave_out_repeats(&mut self) -> usize {
         // The last row that held each id: a set that needs no clearing between rows.
-        let mut last_row = vec![u32::MAX; self.degrees.len()];
+        let mut last_row = vec![NO_ID; self.degrees.len()];
         let (mut begin, mut kept) = (0, 0);
         for (node, degree) in (0..).zip(&mut self.degrees) {
             last_row[node as usize] = node;
@@ -89,7 +91,7 @@ impl Graph {
             })
             .collect();
         // An unknown id stays unknown.
-        let name = |&id: &u32| names.get(id as usize).copied().unwrap_or(u32::MAX);
+        let name = |&id: &u32| names.get(id as usize).copied().unwrap_or(NO_ID);
         let mut renamed = Self::entered_at(self.entries.iter().map(name).collect());
         for place in places {
             renamed.push(self.ids[starts[place]..][..self.degrees[place] as usize].iter().map(name));
@@ -185,11 +187,11 @@ impl Source<'_> {
                 let found = format!("{degree} neighbours of node {node}");
                 return Err(self.refuse(found, format_args!("at most {n}, the number of nodes")));
             }
-            let (row, behind) = rest.split_at(degree as usize);
+            let (row, after) = rest.split_at(degree as usize);
             if let Some(id) = row.iter().find(|&&id| id as usize >= n) {
                 return Err(self.refuse(format_args!("id {id} in row {node}"), format_args!("ids below {n}")));
             }
-            rest = behind;
+            rest = after;
         }
         Ok(())
     }
@@ -202,16 +204,16 @@ impl Source<'_> {
         let Graph { degrees, ids, mut entries, ids_left_out } = graph;
         let max_degree = degrees.iter().copied().max().unwrap_or(0) as usize;
         let (nodes, held) = (degrees.len() as u64, (degrees.len() + ids.len()) as u64);
-        if nodes.saturating_mul(max_degree as u64) > MOST_PADDING * held {
+        if nodes.saturating_mul(max_degree as u64) > MAX_PADDING * held {
             let found = format!("a row of {max_degree} neighbours, {} on average", ids.len() / degrees.len());
-            return Err(self.refuse(found, format_args!("padded rows at most {MOST_PADDING} times larger")));
+            return Err(self.refuse(found, format_args!("padded rows at most {MAX_PADDING} times larger")));
         }
-        let mut neighbors = filled(u32::MAX, degrees.len() * max_degree)?;
+        let mut neighbors = filled(NO_ID, degrees.len() * max_degree)?;
         let mut rest = ids.as_slice();
         for (node, &degree) in degrees.iter().enumerate() {
-            let (row, behind) = rest.split_at(degree as usize);
+            let (row, after) = rest.split_at(degree as usize);
             neighbors[node * max_degree..][..row.len()].copy_from_slice(row);
-            rest = behind;
+            rest = after;
         }
         // In other formats a missing entry point is an error.
         if format.max_entries() == Some(0) {

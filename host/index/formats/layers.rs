@@ -67,7 +67,7 @@ impl Layers {
             .seed(seed)
             // A layer cannot have layers of its own in the file.
             .layers(false)
-            .grouped(false)
+            .dedupe(false)
             // Always the CPU, so that every machine writes the same bytes; layers are small.
             .device(Device::Cpu)
             .progress(export.progress.clone());

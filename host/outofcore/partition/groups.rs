@@ -14,7 +14,7 @@ pub(crate) fn find_repeated(
     plan: &ClusterPlan,
     progress: &Progress,
 ) -> Result<Repeated> {
-    if !builder.grouped {
+    if !builder.dedupe {
         return Ok(Repeated::default());
     }
     if !plan.groups {

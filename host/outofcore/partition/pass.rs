@@ -22,7 +22,7 @@ use crate::vectors::range::check_smallest;
 use crate::{Device, Error, Progress, Repeated, Result, Vectors};
 
 /// Maximum rows of a chunk.
-const MOST_ROWS: usize = 1 << 14;
+const MAX_CHUNK_ROWS: usize = 1 << 14;
 
 /// Chunks in memory: one compared, one waiting, one gathered.
 const CHUNKS: usize = 3;
@@ -119,7 +119,7 @@ impl Partition {
 /// is for rows with their centres, the rest holds records.
 pub(crate) fn chunk_rows(plan: &ClusterPlan, dim: usize) -> usize {
     let rows = plan.partition_bytes / (4 * CHUNKS * (4 * dim + size_of::<[u32; 2]>()));
-    (rows / CHUNK_STEP * CHUNK_STEP).clamp(CHUNK_STEP, MOST_ROWS)
+    (rows / CHUNK_STEP * CHUNK_STEP).clamp(CHUNK_STEP, MAX_CHUNK_ROWS)
 }
 
 /// Bytes of the buffer of each cluster.

@@ -12,7 +12,7 @@ use crate::vectors::embedding::Embedding;
 use crate::vectors::with_matrix;
 use crate::{Progress, Result, Vectors};
 
-/// Rows that find clusters full at a time. When one becomes full, those behind it are compared with
+/// Rows that find clusters full at a time. When one becomes full, those after it are compared with
 /// the centres again.
 const AT_ONCE: usize = 1024;
 

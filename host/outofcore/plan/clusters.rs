@@ -14,7 +14,7 @@ use crate::vectors::repeated::{KEPT_BYTES, PEAK_BYTES};
 use crate::{Builder, DataShape, Error, Result, Target, Vectors};
 
 /// The maximum number of devices of a build.
-const MOST_DEVICES: usize = 1024;
+const MAX_DEVICES: usize = 1024;
 
 /// The clusters of a build out of core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,8 +147,8 @@ impl ClusterPlan {
         devices: usize,
     ) -> Result<Option<Self>> {
         let k = builder.check_for(data)?;
-        if !(1..=MOST_DEVICES).contains(&devices) {
-            return Err(Error::argument("devices", devices, format_args!("1 to {MOST_DEVICES}")));
+        if !(1..=MAX_DEVICES).contains(&devices) {
+            return Err(Error::argument("devices", devices, format_args!("1 to {MAX_DEVICES}")));
         }
         let model = MemoryModel { builder, data: *data, k, target, devices: devices as u64 };
         if model.fits(limits) {

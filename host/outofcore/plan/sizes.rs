@@ -15,7 +15,7 @@ pub(crate) const SAMPLE_PER_CLUSTER: usize = 256;
 pub(crate) const RECORD_HEAD: usize = 8;
 
 /// Minimum for the size limit of clusters.
-pub(super) const LEAST_CLUSTER: usize = 16;
+pub(super) const MIN_CLUSTER: usize = 16;
 
 /// Average fill of clusters: k-means makes some larger than others.
 const FILL: f64 = 0.75;
@@ -153,15 +153,15 @@ impl MemoryModel<'_> {
     /// The largest cluster size within the limits.
     ///
     /// # Errors
-    /// If the limits are too small for clusters of [`LEAST_CLUSTER`] vectors.
+    /// If the limits are too small for clusters of [`MIN_CLUSTER`] vectors.
     pub(super) fn cluster_size(&self, limits: &Limits) -> Result<usize> {
         let Ceilings { device, host } = self.ceilings(limits);
         let most = limits.cluster_size.unwrap_or(self.data.rows).min(self.data.rows);
-        if most < LEAST_CLUSTER {
-            return Err(Error::argument("cluster_size", most, format_args!("at least {LEAST_CLUSTER}")));
+        if most < MIN_CLUSTER {
+            return Err(Error::argument("cluster_size", most, format_args!("at least {MIN_CLUSTER}")));
         }
         let left = host - buffers(host);
-        let (least_host, least_device) = (self.host(LEAST_CLUSTER).total(), self.device(LEAST_CLUSTER));
+        let (least_host, least_device) = (self.host(MIN_CLUSTER).total(), self.device(MIN_CLUSTER));
         if least_device > device {
             return Err(Error::argument("gpu_memory", device, format_args!("at least {least_device}")));
         }
@@ -170,7 +170,7 @@ impl MemoryModel<'_> {
             return Err(Error::argument("host_memory", host, expected));
         }
         let fits = |nodes| self.host(nodes).total() <= left && self.device(nodes) <= device;
-        let (mut size, mut too_many) = (LEAST_CLUSTER, most + 1);
+        let (mut size, mut too_many) = (MIN_CLUSTER, most + 1);
         while too_many - size > 1 {
             let middle = size.midpoint(too_many);
             if fits(middle) { size = middle } else { too_many = middle }

@@ -14,7 +14,7 @@ const PER_DEVICE: usize = 12;
 
 /// Fewest vectors of a cluster. Smaller builds do not fill a GPU, and a vector is in two clusters,
 /// so one device alone is as fast.
-const LEAST: usize = 1_000_000;
+const MIN_CLUSTER_SIZE: usize = 1_000_000;
 
 impl ClusterPlan {
     /// Plans the clusters of a build in memory that all devices of `builder` share; `None` if there
@@ -26,9 +26,9 @@ impl ClusterPlan {
     pub fn spread(builder: &Builder, base: &Vectors, given: &Limits) -> Result<Option<Self>> {
         let devices = builder.devices_for(base.len())?.len();
         let limits = given.or(Limits::available(builder.descent.device, base.len())?);
-        let size = limits
-            .cluster_size
-            .unwrap_or_else(|| size_of_clusters(base.len(), PER_DEVICE * devices).max(LEAST.min(base.len())));
+        let size = limits.cluster_size.unwrap_or_else(|| {
+            size_of_clusters(base.len(), PER_DEVICE * devices).max(MIN_CLUSTER_SIZE.min(base.len()))
+        });
         if devices < DEVICES || size >= base.len() || builder.compression.is_some() {
             return Ok(None);
         }

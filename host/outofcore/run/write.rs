@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Instant;
 
 use rayon::prelude::*;
+use tagore_device::key::NO_ID;
 
 use super::attempt::Run;
 use super::build::OutOfCore;
@@ -15,7 +16,7 @@ use super::merge::Merged;
 use super::stats::OutOfCoreStats;
 use super::turns::Turns;
 use crate::atomic_file::AtomicFile;
-use crate::build::Below;
+use crate::build::LowerGraph;
 use crate::index::{IndexFile, Layered, Reach, WrittenRows};
 use crate::memory::{filled, zeros};
 use crate::outofcore::plan::{ClusterPlan, row_bytes};
@@ -141,7 +142,7 @@ impl Run<'_> {
 
 /// Appends padded rows of `degree` ids to the index.
 pub(crate) fn append_rows(file: &mut IndexFile, rows: &[u32], degree: usize) -> Result<()> {
-    let degree_of = |row: &[u32]| row.iter().take_while(|&&id| id != u32::MAX).count() as u32;
+    let degree_of = |row: &[u32]| row.iter().take_while(|&&id| id != NO_ID).count() as u32;
     let degrees: Vec<u32> = rows.par_chunks_exact(degree).map(degree_of).collect();
     file.append(&degrees, rows)
 }
@@ -155,14 +156,14 @@ pub(crate) fn are_rows(
     (nodes, repeated): (usize, &Repeated),
 ) -> bool {
     let is_row = |sorted: &mut Vec<u32>, (node, row): (usize, &[u32])| {
-        let count = row.iter().position(|&id| id == u32::MAX).unwrap_or(row.len());
+        let count = row.iter().position(|&id| id == NO_ID).unwrap_or(row.len());
         let (ids, padding) = row.split_at(count);
         let is_node =
             |&id: &u32| (id as usize) < nodes && id as usize != first + node && !repeated.contains(id);
         sorted.clear();
         sorted.extend_from_slice(ids);
         sorted.sort_unstable();
-        padding.iter().all(|&id| id == u32::MAX)
+        padding.iter().all(|&id| id == NO_ID)
             && ids.iter().all(is_node)
             && sorted.windows(2).all(|pair| pair[0] < pair[1])
     };
@@ -184,7 +185,7 @@ impl RowRange {
     /// The empty range `ids` of an index of `nodes` nodes.
     pub(crate) fn new(ids: Range<usize>, nodes: usize, degree: usize) -> Result<Self> {
         let mut rows: Vec<u32> = zeros(ids.len() * degree)?;
-        rows.fill(u32::MAX);
+        rows.fill(NO_ID);
         let missing = filled(true, ids.len())?;
         Ok(Self { ids, nodes, degree, rows, missing, sound: true })
     }
@@ -243,7 +244,7 @@ impl Ending<'_> {
         graph.advise(Access::AtRandom);
         base.advise(Access::AtRandom);
         let space = &Space::unprepared(base, builder.descent.metric);
-        let below = Below { base, space, graph, repeated, most: plan.layer_nodes, on_device: None };
+        let below = LowerGraph { base, space, graph, repeated, most: plan.layer_nodes, on_device: None };
         let layered = builder.clone().device(device).layers_over(&below, entries);
         base.advise(Access::Somehow);
         graph.advise(Access::Somehow);

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tagore_device::key::NO_ID;
 
 use super::{Log, Pair, Piece, save};
 use crate::outofcore::plan::{ClusterGraph, list_bytes, row_bytes};
@@ -25,7 +26,7 @@ pub(crate) struct CentralNode {
 
 impl CentralNode {
     /// Farther than any node.
-    pub(crate) const NONE: Self = Self { distance: f64::INFINITY.to_bits(), node: u32::MAX };
+    pub(crate) const NONE: Self = Self { distance: f64::INFINITY.to_bits(), node: NO_ID };
 
     /// `node` at a squared distance of `distance` from the mean.
     pub(crate) fn new(distance: f64, node: u32) -> Self {

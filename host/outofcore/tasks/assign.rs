@@ -89,7 +89,7 @@ impl Context<'_> {
         if sound { Ok(nearest) } else { Err(input.lost()) }
     }
 
-    /// Settles full clusters in the order of the rows, and orders the clusters.
+    /// Assigns the rows of full clusters in the order of the rows, and orders the clusters.
     ///
     /// Only the rows that find a cluster full are read from the base. A range in which no cluster
     /// becomes full is placed by its counts alone.

@@ -10,7 +10,7 @@ use crate::{Error, Result};
 pub enum TaskStage {
     /// Finds the two nearest centres of the rows of a range.
     Assign,
-    /// Settles full clusters in the order of the rows, and orders the clusters.
+    /// Assigns the rows of full clusters in the order of the rows, and orders the clusters.
     Place,
     /// Writes the rows of a range to their clusters.
     Write,

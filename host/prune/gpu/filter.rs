@@ -15,7 +15,7 @@ use crate::vectors::space::Space;
 use crate::{ElementType, Metric, Result};
 
 /// Least components of rows whose products pay: measured at 288 and 960.
-const LEAST_DIM: usize = 256;
+const MIN_DIM: usize = 256;
 
 /// Filters candidates by the strategy's rule into forward edges.
 ///
@@ -55,7 +55,7 @@ pub(super) fn by_products<T: OnDevice>(strategy: &Strategy, metric: Metric, dim:
         && T::TYPE == ElementType::F32
         && metric != Metric::InnerProduct
         && strategy.candidates <= LINES as usize
-        && dim >= LEAST_DIM
+        && dim >= MIN_DIM
 }
 
 /// Filters candidates by distance with the published baseline kernel: one warp per node tests one

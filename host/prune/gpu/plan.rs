@@ -26,7 +26,7 @@ use crate::vectors::gpu::{Base, OnDevice};
 const CANDIDATES: usize = 1 << 26;
 
 /// Least nodes of a chunk: fewer leave a device idle.
-const LEAST_AT_ONCE: usize = 256;
+const MIN_AT_ONCE: usize = 256;
 
 /// The sizes and parameters that pruning's buffers depend on.
 #[derive(Clone, Copy)]
@@ -104,7 +104,7 @@ impl PruneShape {
     /// candidates take less than the kept buffers; more if they fit the memory of the later
     /// reversal of edges.
     pub(super) fn collected_at_once(&self) -> usize {
-        let few = (CANDIDATES / self.limit()).clamp(1, self.n.div_ceil(4).max(LEAST_AT_ONCE));
+        let few = (CANDIDATES / self.limit()).clamp(1, self.n.div_ceil(4).max(MIN_AT_ONCE));
         let candidates = (self.limit() * size_of::<Key>()) as u64;
         let entries = (self.entries() * size_of::<u32>()) as u64;
         let before = self.lists().only(&["lists"]).bytes() + entries;
@@ -119,7 +119,7 @@ impl PruneShape {
         let before = self.candidates().bytes() + self.lists().only(&["lists"]).bytes();
         let after = self.reverse().bytes() + self.rows().bytes();
         let room = usize::try_from(before.saturating_sub(after)).unwrap_or(usize::MAX) / merged;
-        room.clamp(LEAST_AT_ONCE, CANDIDATES / MERGED as usize).min(self.n)
+        room.clamp(MIN_AT_ONCE, CANDIDATES / MERGED as usize).min(self.n)
     }
 
     /// Buffer of the forward edges.
@@ -214,10 +214,10 @@ mod tests {
                 assert!((1..=n).contains(&collected) && (1..=n).contains(&merged));
                 // Reversing edges cannot be split into pieces.
                 let [.., collect, reverse, store] = bytes[..] else { panic!("{bytes:?}") };
-                let few = CANDIDATES.max(LEAST_AT_ONCE * shape.limit());
+                let few = CANDIDATES.max(MIN_AT_ONCE * shape.limit());
                 assert!(collected * shape.limit() <= few || collect <= reverse, "{n}: {bytes:?}");
                 let merged = shape.merged().bytes();
-                let least = (LEAST_AT_ONCE.min(n) * MERGED as usize * size_of::<Key>()) as u64;
+                let least = (MIN_AT_ONCE.min(n) * MERGED as usize * size_of::<Key>()) as u64;
                 assert!(store <= collect || merged <= least, "{n}: {bytes:?}");
             }
         }

@@ -3,7 +3,7 @@
 use cuda_std::launch::Kernel;
 use tagore_device::key::Key;
 use tagore_device::prune::detours::{DETOUR_THREADS, Detours};
-use tagore_device::prune::places::MOST_PLACES;
+use tagore_device::prune::places::MAX_PLACES;
 
 use super::ids::take_ids;
 use super::{Candidates, Forward, KeyRows};
@@ -11,7 +11,7 @@ use crate::Result;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::prune::strategy::{MAX_CANDIDATES, Strategy};
 
-const _: () = assert!(MAX_CANDIDATES <= MOST_PLACES as usize);
+const _: () = assert!(MAX_CANDIDATES <= MAX_PLACES as usize);
 
 /// Ids of the k-NN lists. They take half the memory of the keys and suffice to count detours.
 pub(super) struct RankedLists {

@@ -14,7 +14,7 @@ use crate::gpu::sort::SortRoom;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 
 /// Most forward slots of all rows: a slot number is half a key.
-const MOST_SLOTS: usize = u32::MAX as usize - EDGE_SLOTS as usize;
+const MAX_SLOTS: usize = u32::MAX as usize - EDGE_SLOTS as usize;
 
 /// The order of the reverse edges of a row; ties by source.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,9 +67,9 @@ impl Reverse {
     pub(super) fn new(gpu: &Gpu, forward: KeyRows<'_>, rank: Rank) -> Result<Self> {
         let KeyRows { keys: forward, rows, width } = forward;
         let slots = rows * width;
-        if slots > MOST_SLOTS {
+        if slots > MAX_SLOTS {
             return Err(gpu.error(format_args!(
-                "found {rows} rows of {width} edges, expected at most {MOST_SLOTS} edges in all"
+                "found {rows} rows of {width} edges, expected at most {MAX_SLOTS} edges in all"
             )));
         }
         let memory = Self::counts(slots).reserve(gpu)?;

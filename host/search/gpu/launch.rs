@@ -19,7 +19,7 @@ use super::rerank::Reranking;
 use super::{BatchLimits, BeamShape, KeysTo, LayerOnGpu, OnGpu, Resident};
 use crate::gpu::{Buffer, Gpu, KernelTime, Measurement, MemoryPlan};
 use crate::progress::StageProgress;
-use crate::search::breadth::{Breadth, Held};
+use crate::search::breadth::{BeamCapacity, Breadth};
 use crate::vectors::gpu::{
     Base, DeviceResults, OnDevice, Origin, Pick, metric_number, stage_kernels, stride,
 };
@@ -43,11 +43,11 @@ stage_kernels! {
 
 /// The kernel of searches that keep `kept` nodes.
 pub(crate) fn kernel<T: BeamKernels>(kept: usize) -> &'static str {
-    match Held::of(kept) {
-        Held::Nodes64 => T::Beam64::NAME,
-        Held::Nodes128 => T::Beam128::NAME,
-        Held::Nodes256 => T::Beam256::NAME,
-        Held::Nodes512 => T::Beam512::NAME,
+    match BeamCapacity::of(kept) {
+        BeamCapacity::Nodes64 => T::Beam64::NAME,
+        BeamCapacity::Nodes128 => T::Beam128::NAME,
+        BeamCapacity::Nodes256 => T::Beam256::NAME,
+        BeamCapacity::Nodes512 => T::Beam512::NAME,
     }
 }
 
@@ -319,11 +319,11 @@ impl Task<'_> {
         queries: &QueryBuffers<'_, T>,
         output: Output<'_>,
     ) -> Result<()> {
-        match Held::of(self.limits.breadth.kept) {
-            Held::Nodes64 => self.launch_stage::<T, T::Beam64>(base, stage, queries, output),
-            Held::Nodes128 => self.launch_stage::<T, T::Beam128>(base, stage, queries, output),
-            Held::Nodes256 => self.launch_stage::<T, T::Beam256>(base, stage, queries, output),
-            Held::Nodes512 => self.launch_stage::<T, T::Beam512>(base, stage, queries, output),
+        match BeamCapacity::of(self.limits.breadth.kept) {
+            BeamCapacity::Nodes64 => self.launch_stage::<T, T::Beam64>(base, stage, queries, output),
+            BeamCapacity::Nodes128 => self.launch_stage::<T, T::Beam128>(base, stage, queries, output),
+            BeamCapacity::Nodes256 => self.launch_stage::<T, T::Beam256>(base, stage, queries, output),
+            BeamCapacity::Nodes512 => self.launch_stage::<T, T::Beam512>(base, stage, queries, output),
         }
     }
 
@@ -331,11 +331,11 @@ impl Task<'_> {
     /// is not known.
     fn count_rows<T: BeamKernels>(&self, rows: u64) {
         let (gpu, bytes) = (&self.on_gpu.gpu, rows * (stride::<T>(self.dim) * size_of::<T>()) as u64);
-        match Held::of(self.limits.breadth.kept) {
-            Held::Nodes64 => gpu.count_work(T::Beam64::NAME, bytes, 0),
-            Held::Nodes128 => gpu.count_work(T::Beam128::NAME, bytes, 0),
-            Held::Nodes256 => gpu.count_work(T::Beam256::NAME, bytes, 0),
-            Held::Nodes512 => gpu.count_work(T::Beam512::NAME, bytes, 0),
+        match BeamCapacity::of(self.limits.breadth.kept) {
+            BeamCapacity::Nodes64 => gpu.count_work(T::Beam64::NAME, bytes, 0),
+            BeamCapacity::Nodes128 => gpu.count_work(T::Beam128::NAME, bytes, 0),
+            BeamCapacity::Nodes256 => gpu.count_work(T::Beam256::NAME, bytes, 0),
+            BeamCapacity::Nodes512 => gpu.count_work(T::Beam512::NAME, bytes, 0),
         }
     }
 

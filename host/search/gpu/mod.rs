@@ -9,7 +9,7 @@ mod shared;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cuda_std::f16;
-use tagore_device::key::{self, Key};
+use tagore_device::key::{self, Key, NO_ID};
 use tagore_device::search::beam::search::{search_shared_bytes, table_slots};
 use tagore_device::search::beam::walk::{least_slots, step_ids};
 
@@ -25,7 +25,7 @@ pub(crate) use shared::OnGpus;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::{Index, Layer, Start};
 use crate::progress::StageProgress;
-use crate::search::breadth::{Breadth, Held};
+use crate::search::breadth::{BeamCapacity, Breadth};
 use crate::search::coded::Coded;
 use crate::vectors::gpu::{AnyOrigin, Base, DeviceResults, OnDevice, Origin, narrowed};
 use crate::vectors::queries::Queries;
@@ -33,7 +33,7 @@ use crate::vectors::space::Space;
 use crate::{ElementType, Error, Progress, Result};
 
 /// The widest beam: it lies in the registers of a warp.
-pub(crate) const MAX_BEAM: usize = Held::Nodes512 as usize;
+pub(crate) const MAX_BEAM: usize = BeamCapacity::Nodes512 as usize;
 
 /// Parameters of a batch of searches.
 #[derive(Clone, Copy)]
@@ -110,7 +110,7 @@ impl BeamShape {
 pub(crate) struct OnGpu {
     gpu: Gpu,
     /// Another stream, made by the first use.
-    beside: OnceLock<Gpu>,
+    second_stream: OnceLock<Gpu>,
     degree: usize,
     edges: Buffer<u32>,
     entries: Buffer<u32>,
@@ -147,7 +147,7 @@ impl LayerOnGpu {
         let memory = Self::plan(n, layer).reserve(gpu)?;
         let mut edges: Buffer<u32> = memory.buffer("layer edges")?;
         edges.upload(layer.padded_rows())?;
-        let mut of_nodes = vec![u32::MAX; n];
+        let mut of_nodes = vec![NO_ID; n];
         for (&node, place) in layer.nodes().iter().zip(0..) {
             of_nodes[node as usize] = place;
         }
@@ -214,8 +214,8 @@ impl OnGpu {
         let full = codes.map(|(coded, _)| {
             Ok(FullOnGpu { coded: Arc::clone(coded), rows: FullRows::new(&gpu, vectors)? })
         });
-        let (full, beside) = (full.transpose()?, OnceLock::new());
-        Ok(Self { degree, edges, entries: entry_buffer, layers, base, full, gpu, beside })
+        let (full, second_stream) = (full.transpose()?, OnceLock::new());
+        Ok(Self { degree, edges, entries: entry_buffer, layers, base, full, gpu, second_stream })
     }
 
     /// Begins later searches at `start`, of an index of `nodes` nodes.
@@ -283,16 +283,16 @@ impl OnGpu {
         matches!(self.base, AnyBase::Whole(..))
     }
 
-    /// A stream beside that of searches.
+    /// A second stream on the device, unordered with that of searches.
     ///
     /// # Errors
     /// If the device fails.
-    pub(super) fn beside(&self) -> Result<&Gpu> {
-        if let Some(gpu) = self.beside.get() {
+    pub(super) fn second_stream(&self) -> Result<&Gpu> {
+        if let Some(gpu) = self.second_stream.get() {
             return Ok(gpu);
         }
         let gpu = self.gpu.fork()?;
-        Ok(self.beside.get_or_init(|| gpu))
+        Ok(self.second_stream.get_or_init(|| gpu))
     }
 
     /// Waits for all searches.

@@ -33,8 +33,8 @@ impl NodeSearch {
             DeviceBase::I8(base) => AnyBase::I8(Resident { base, batch: Mutex::default() }),
         };
         let entries = MemoryPlan::new().with::<u32>("entries", 1).reserve(&gpu)?.buffer("entries")?;
-        let (layers, beside) = (Vec::new(), OnceLock::new());
-        Ok(Self(OnGpu { gpu, beside, degree, edges, entries, layers, base, full: None }))
+        let (layers, second_stream) = (Vec::new(), OnceLock::new());
+        Ok(Self(OnGpu { gpu, second_stream, degree, edges, entries, layers, base, full: None }))
     }
 
     /// Replaces the padded row of `node`.

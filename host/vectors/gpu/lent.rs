@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use bytemuck::Pod;
 use cuda_std::f16;
 use cuda_std::launch::Kernel;
+use tagore_device::key::NO_ID;
 use tagore_device::vectors::check::{Check, vectors_check_f16, vectors_check_f32};
 use tagore_device::vectors::hash::{vectors_hash_bytes, vectors_hash_words};
 use tagore_device::vectors::norms::{
@@ -157,7 +158,7 @@ impl Lent {
         let (_memory, rows) = self.at(gpu)?;
         let mut found: Buffer<u32> =
             MemoryPlan::new().with::<u32>("found", 3).reserve(gpu)?.buffer("found")?;
-        found.upload(&[u32::MAX, 0, 0])?;
+        found.upload(&[NO_ID, 0, 0])?;
         let p = Check { rows: rows.typed::<T>(), found: found.view_mut(), most: most.to_bits(), padding: 0 };
         let blocks = rows.count.div_ceil(VECTOR_ROWS as usize).min(BLOCKS) as u32;
         // SAFETY: the rows are borrowed, `found` holds 3 values; the download waits.
@@ -165,7 +166,7 @@ impl Lent {
         let mut values = [0; 3];
         found.download(&mut values)?;
         let [faulty, largest, others] = values;
-        let faulty = (faulty != u32::MAX).then_some(faulty as usize);
+        let faulty = (faulty != NO_ID).then_some(faulty as usize);
         Ok(Checked { faulty, largest: f32::from_bits(largest), bytes: others == 0 })
     }
 

@@ -96,8 +96,8 @@ impl DeviceResults {
         for begin in (0..count).step_by(at_once) {
             let here = at_once.min(count - begin);
             // `check` has seen that the end of all results fits an address.
-            let (behind, bytes) = (((first + begin) * RESULT) as u64, here * RESULT);
-            let (to_ids, to_distances) = (self.ids + behind, self.distances + behind);
+            let (offset, bytes) = (((first + begin) * RESULT) as u64, here * RESULT);
+            let (to_ids, to_distances) = (self.ids + offset, self.distances + offset);
             let blocks = here.div_ceil(VECTOR_THREADS as usize) as u32;
             // SAFETY: the promise of `new` covers the room; `keys` holds as many.
             unsafe {

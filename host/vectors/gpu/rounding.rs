@@ -18,7 +18,7 @@ pub(crate) struct Rounding {
     pub mean: Vec<f32>,
     pub row_scale: f32,
     pub query_scale: f32,
-    /// Rows with a larger rounding error skip the filter: they are always settled.
+    /// Rows with a larger rounding error skip the filter: they are always reranked.
     pub error_limit: f32,
 }
 

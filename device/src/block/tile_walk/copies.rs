@@ -4,9 +4,10 @@ use cuda_std::copy;
 use cuda_std::prelude::*;
 use cuda_std::thread::{sync_named, sync_threads, thread_idx_x};
 
-use super::{MANY, NOTHING, Room, Tiles};
+use super::{MANY, Room, Tiles};
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
+use crate::key::NO_ID;
 
 /// Stages in use.
 pub(super) struct Stages {
@@ -32,7 +33,7 @@ pub(super) struct Copies<'a, S, const CHUNKS: u32> {
 fn source(vectors: Shared<u32>) -> impl Fn(u32) -> Option<u32> {
     move |line: u32| {
         let vector = vectors.get(line as usize);
-        if vector == NOTHING { None } else { Some(vector) }
+        if vector == NO_ID { None } else { Some(vector) }
     }
 }
 

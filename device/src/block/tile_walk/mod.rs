@@ -34,7 +34,7 @@
 //!    touches these lines, so a named barrier of 64 threads replaces that of the block.
 //! 4. Row ids are looked up two tiles ahead, biases and thresholds one tile ahead. No load is
 //!    waited for.
-//! 5. Zeros behind the end of short vectors are written once per stage. Later copies do not touch
+//! 5. Zeros after the end of short vectors are written once per stage. Later copies do not touch
 //!    them.
 //! 6. Vectors of one chunk, of two and of more have kernels of their own (`CHUNKS`): loops over
 //!    chunks and their stages take a twelfth of the time, and the driver compiles one kernel of
@@ -53,6 +53,7 @@ use self::copies::{Copies, Stages};
 use crate::block::copied;
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
+use crate::key::NO_ID;
 
 /// Query chunks in shared memory.
 const QUERY_STAGES: u32 = 2;
@@ -90,9 +91,6 @@ impl Chunks {
 
 /// Tiles whose row ids are in shared memory: being looked up, being copied (two), and in use.
 const LOOKED_UP: u32 = 4;
-
-/// The id of a line without a vector.
-pub(crate) const NOTHING: u32 = u32::MAX;
 
 /// Bytes of dynamic shared memory of a walk over vectors of `units` units of 16 bytes.
 pub const fn tile_walk_shared_bytes(units: u32) -> u32 {
@@ -241,7 +239,7 @@ pub(crate) fn walk_tiles<E: TileElement, Ep: Epilogue<E::Sum>, const CHUNKS: u32
         copies.arrive(Some((stages.queries ^ 1, 1)));
         // Loads for later tiles start here; the products hide their latency.
         let fetched = rows.fetch(epilogue, room.row_vectors(visit + 1).get(rows.own.line));
-        let mut far = NOTHING;
+        let mut far = NO_ID;
         if rows.own.is_first && visit + 2 < walk.visits {
             far_tile = walk.tile_after(far_tile);
             far = rows.look_up(far_tile);
@@ -278,7 +276,7 @@ struct Room<S> {
     query_stages: u32,
     /// Row chunks in shared memory.
     row_stages: u32,
-    /// The memory behind the chunks.
+    /// The memory after the chunks.
     biases: Shared<S>,
 }
 
@@ -360,10 +358,10 @@ impl<S: TileSum, R: Fn(u32) -> u32> RowsAhead<'_, S, R> {
         let far_tile = walk.tile_after(walk.first_tile);
         if self.own.is_first {
             let (query, there) = (line as u32, (line as u32) < walk.query_count);
-            let vector = if there { query_vector(walk.first_query + query) } else { NOTHING };
+            let vector = if there { query_vector(walk.first_query + query) } else { NO_ID };
             room.query_vectors().set(line, vector);
             room.row_vectors(0).set(line, first_vector);
-            room.row_vectors(1).set(line, if walk.visits > 1 { self.look_up(far_tile) } else { NOTHING });
+            room.row_vectors(1).set(line, if walk.visits > 1 { self.look_up(far_tile) } else { NO_ID });
         }
         sync_threads();
         self.store(epilogue, 0, self.fetch(epilogue, first_vector));
@@ -374,14 +372,14 @@ impl<S: TileSum, R: Fn(u32) -> u32> RowsAhead<'_, S, R> {
     #[inline(always)]
     fn look_up(&self, tile: u32) -> u32 {
         let row = self.walk.first_row + tile * tile::SIDE + self.own.line as u32;
-        if row < self.walk.end_row { (self.row_vector)(row) } else { NOTHING }
+        if row < self.walk.end_row { (self.row_vector)(row) } else { NO_ID }
     }
 
     /// Loads a row's bias, and in the second warp its bound.
     #[inline(always)]
     fn fetch<Ep: Epilogue<S>>(&self, epilogue: &Ep, vector: u32) -> (S, f32) {
         let (mut bias, mut bound) = (S::NEVER, 0.0);
-        if vector != NOTHING && (self.own.is_first || Ep::THRESHOLDS) {
+        if vector != NO_ID && (self.own.is_first || Ep::THRESHOLDS) {
             bias = self.p.biases.get(vector as usize);
             if Ep::THRESHOLDS && !self.own.is_first {
                 bound = epilogue.bound(vector);
@@ -397,7 +395,7 @@ impl<S: TileSum, R: Fn(u32) -> u32> RowsAhead<'_, S, R> {
         if self.own.is_first {
             columns.biases.set(line, epilogue.term(bias));
         } else if Ep::THRESHOLDS {
-            let there = columns.vectors.get(line) != NOTHING;
+            let there = columns.vectors.get(line) != NO_ID;
             columns.thresholds.set(line, if there { epilogue.threshold(bound, bias) } else { S::UNBOUNDED });
         }
     }

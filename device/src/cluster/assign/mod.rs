@@ -35,10 +35,10 @@ use cuda_std::thread::{block_idx_x, sync_threads};
 use cuda_std::{copy, recomputed, shared};
 
 use self::queue::QUEUE_BYTES;
-use super::NOWHERE;
 use crate::block::copied;
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
+use crate::key::NO_ID;
 
 /// The most centres per vector: one per lane.
 pub const MAX_PROBES: u32 = 32;
@@ -98,7 +98,7 @@ pub struct Assign<S> {
     /// last: `guide_count + 1` numbers.
     pub guide_starts: Global<u32>,
     /// Out: per vector the `probes` nearest centres by `bias + weight * product`, ties by their
-    /// number; [`NOWHERE`] from `centre_count` on.
+    /// number; [`NO_ID`] from `centre_count` on.
     pub nearest: GlobalMut<u32>,
     /// Whether `ids` is used.
     pub listed: u32,
@@ -146,11 +146,11 @@ impl AssignPart {
             return Self { first: block * tile::SIDE, end: p.count, list: 0 };
         }
         let start = |guide: u32| p.guide_starts.get(guide as usize);
-        // The last guide whose first block is not behind this one.
-        let (mut guide, mut behind) = (0, p.guide_count);
-        while behind - guide > 1 {
-            let middle = guide + (behind - guide) / 2;
-            if first_block(start(middle), middle) <= block { guide = middle } else { behind = middle }
+        // The last guide whose first block is not after this one.
+        let (mut guide, mut end) = (0, p.guide_count);
+        while end - guide > 1 {
+            let middle = guide + (end - guide) / 2;
+            if first_block(start(middle), middle) <= block { guide = middle } else { end = middle }
         }
         let begin = start(guide);
         let tile = block - first_block(begin, guide);
@@ -322,4 +322,4 @@ const fn centre_of_line(line: u32) -> u32 {
     line / 8 % 4 * 32 + line / 32 * 8 + line % 8
 }
 
-const _: () = assert!(NOWHERE == u64::MAX as u32);
+const _: () = assert!(NO_ID == u64::MAX as u32);

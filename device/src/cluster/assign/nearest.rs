@@ -26,7 +26,7 @@ use cuda_std::thread::{sync_threads, thread_idx_x};
 use super::{Assign, Block, chunk_bytes};
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
-use crate::cluster::NOWHERE;
+use crate::key::NO_ID;
 
 /// Rows of a lane: `16 m + 8 h + lane / 4` of the warp's part, for 4 `m` and 2 `h`.
 const ROWS: u32 = 8;
@@ -48,7 +48,7 @@ fn keep_smaller<S: TileSum>(
     unroll!(4, N => {
         // No bias is read before the barrier.
         warp::sync();
-        let (mut biases, mut numbers) = ([S::NEVER; 2], [NOWHERE; 2]);
+        let (mut biases, mut numbers) = ([S::NEVER; 2], [NO_ID; 2]);
         unroll!(2, I => {
             let centre = block.centre_of_lane(first_centre, N as u32) + I as u32;
             biases[I] = block.bias(centre);

@@ -140,7 +140,7 @@ impl<S: TileSum> Queue<S> {
     }
 
     /// Puts the near centres of a tile into the queues. Returns false if a queue is too short; then
-    /// the queues are of no use. The whole block calls this, and finds a barrier behind the result.
+    /// the queues are of no use. The whole block calls this, and finds a barrier after the result.
     #[inline(always)]
     pub(super) fn put(
         &self,

@@ -240,7 +240,7 @@ impl<S: TileSum> Several<'_, S> {
         while line < first_line + LINES_PER_WARP && line < here {
             let row = self.block.row_of(line);
             if lane < p.probes {
-                // The low half of an unused key is `NOWHERE`.
+                // The low half of an unused key is `NO_ID`.
                 let centre = self.kept_of(line).get(lane as usize) as u32;
                 p.nearest.set(row as usize * p.probes as usize + lane as usize, centre);
             }

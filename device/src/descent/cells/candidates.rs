@@ -66,7 +66,7 @@ const fn selected(k: u32) -> u32 {
     (k + 32).next_multiple_of(32)
 }
 
-/// Bytes of shared memory of a line before its sorted keys: distances, and behind a barrier the
+/// Bytes of shared memory of a line before its sorted keys: distances, and after a barrier the
 /// list and the spare keys of the sort.
 const fn row_bytes(capacity: u32, k: u32) -> u32 {
     let (row, keys) = (4 * capacity, (k + selected(k)) * 8);

@@ -54,11 +54,11 @@ use crate::block::copied;
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
 use crate::block::tile_walk::{
-    Columns, Epilogue, LanePart, Lookups, MANY, NOTHING, TileWalk, Tiles, column_of, sum_of,
-    tile_walk_shared_bytes, walk_tiles,
+    Columns, Epilogue, LanePart, Lookups, MANY, TileWalk, Tiles, column_of, sum_of, tile_walk_shared_bytes,
+    walk_tiles,
 };
 use crate::descent::slots::two_slots;
-use crate::key::{self, Key};
+use crate::key::{self, Key, NO_ID};
 
 /// Pairs in a warp's queue. A turn of the loop over marks adds up to 64.
 const QUEUE: u32 = 128;
@@ -98,11 +98,11 @@ pub struct CrossCellJoin<S> {
     /// The most rows of a query tile.
     pub most: u32,
     /// Salt of the slots.
-    pub draw: u32,
+    pub salt: u32,
     /// Base-2 logarithm of the words per known set; 0 without known sets.
     pub known_bits: u32,
     /// Salt of the known sets.
-    pub known_draw: u32,
+    pub known_salt: u32,
     /// Unused.
     pub padding: u32,
 }
@@ -156,7 +156,7 @@ impl<S: TileSum> CrossCellJoin<S> {
     fn propose(&self, vector: u32, value: S, other: u32) {
         let slots = self.proposals.offset(vector as usize * PROPOSALS as usize);
         let key = key::pack(value.to_f32(), other);
-        let (first, second) = two_slots(other, self.draw, PROPOSAL_BITS);
+        let (first, second) = two_slots(other, self.salt, PROPOSAL_BITS);
         slots.reduce_min(first as usize, key);
         slots.reduce_min(second as usize, key);
     }
@@ -258,7 +258,7 @@ impl<S: TileSum> Proposals<'_, S> {
     #[inline(always)]
     fn drop_known(&self, asks: &mut [bool; 2], [a, b]: [u32; 2]) {
         let p = self.p;
-        let hash = |id: u32| known_hash(id, p.known_draw, p.known_bits);
+        let hash = |id: u32| known_hash(id, p.known_salt, p.known_bits);
         let hashes = [hash(b), hash(a)];
         // Both loads are under way before either is used.
         let mut words = [0; 2];
@@ -371,12 +371,12 @@ fn walk_of<S>(p: &CrossCellJoin<S>, cell: u32, first: u32) -> Option<TileWalk> {
 }
 
 /// Puts the `count` queries from `first` on in lines, sorted by threshold: eight consecutive ones
-/// are the lines of one lane. The whole block calls this, and finds a barrier behind the result.
+/// are the lines of one lane. The whole block calls this, and finds a barrier after the result.
 #[inline(always)]
 fn sort_lines<S: TileSum>(p: &CrossCellJoin<S>, lines: Lines<S>, first: u32, count: u32) {
     // Two threads per query: each counts the smaller ones among half of the others.
     let (member, half) = (thread_idx_x() / 2, thread_idx_x() % 2);
-    let (mut own, mut norm, mut threshold) = (NOTHING, S::NEVER, S::UNBOUNDED);
+    let (mut own, mut norm, mut threshold) = (NO_ID, S::NEVER, S::UNBOUNDED);
     if member < count {
         own = p.members.get((first + member) as usize);
         norm = p.tiles.biases.get(own as usize);

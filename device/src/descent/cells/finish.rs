@@ -51,7 +51,7 @@ use crate::block::element::{Element, GROUP};
 use crate::block::exact::{ExactQuery, Metric, query_bytes};
 use crate::block::sort::sort_block;
 use crate::key::{self, Key, NONE};
-use crate::search::exact::SETTLE_THREADS;
+use crate::search::exact::RERANK_THREADS;
 
 /// The end of a descent.
 #[repr(C)]
@@ -106,7 +106,7 @@ fn finish<T: Element>(p: &Finish<T>) {
     if thread == 0 {
         count.set(0, 0);
     }
-    ExactQuery::load(values, p.rows.offset(own * p.stride as usize), p.dim, (thread, SETTLE_THREADS));
+    ExactQuery::load(values, p.rows.offset(own * p.stride as usize), p.dim, (thread, RERANK_THREADS));
     sync_threads();
     let found = put_distances(p, p.lists.offset(node * k), ExactQuery::<T>::new(values, p.dim), keys);
     if warp::lane_id() == 0 && found > 0 {
@@ -120,7 +120,7 @@ fn finish<T: Element>(p: &Finish<T>) {
     let mut i = thread;
     while i < p.k {
         out.set(i as usize, if i < len { sorted.get(i as usize) } else { NONE });
-        i += SETTLE_THREADS;
+        i += RERANK_THREADS;
     }
     if thread == 0 && (len < p.k || is_uncertain(p, own, key::distance(sorted.get(k - 1)))) {
         p.lacking.set(p.lacking_count.fetch_add(0, 1, Scope::Device) as usize, own as u32);
@@ -155,7 +155,7 @@ fn put_distances<T: Element>(
             keys.set(i as usize, key::pack(distance, row));
         }
         found += warp::ballot(writes && row.is_some()).count_ones();
-        first += SETTLE_THREADS / GROUP;
+        first += RERANK_THREADS / GROUP;
     }
     found
 }
@@ -176,13 +176,13 @@ macro_rules! finish_kernels {
     ($($name:ident $type:ty;)*) => {$(
         /// Computes the exact distances of the lists, and sorts the lists (see [`Finish`]).
         ///
-        /// Launch: a block of [`SETTLE_THREADS`] per node; [`finish_shared_bytes`].
+        /// Launch: a block of [`RERANK_THREADS`] per node; [`finish_shared_bytes`].
         ///
         /// # Safety
         /// - The views have the shapes of [`Finish`].
         #[kernel(
             unsafe,
-            block = SETTLE_THREADS,
+            block = RERANK_THREADS,
             shared = finish_shared_bytes(p.k, p.dim),
             blocks_per_multiprocessor = 10
         )]
@@ -206,7 +206,7 @@ pub const FINISH_EXACT_THREADS: u32 = 128;
 pub const FINISH_EXACT_NODES: u32 = FINISH_EXACT_THREADS / 32;
 
 /// Most components of bytes whose keys hold exact values: norms and products are below 2^24.
-pub const MOST_EXACT: usize = 256;
+pub const MAX_EXACT: usize = 256;
 
 /// The end of a descent over bytes, under L2.
 #[derive(Clone, Copy)]
@@ -284,10 +284,10 @@ fn place_of_equal(keys: Shared<Key>, k: usize, i: usize, key: Key) -> usize {
         before -= 1;
         place -= (keys.get(before) > key) as usize;
     }
-    let mut behind = i + 1;
-    while behind < k && is_equal(keys.get(behind)) {
-        place += (keys.get(behind) < key) as usize;
-        behind += 1;
+    let mut next = i + 1;
+    while next < k && is_equal(keys.get(next)) {
+        place += (keys.get(next) < key) as usize;
+        next += 1;
     }
     place
 }

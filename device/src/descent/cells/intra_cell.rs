@@ -53,7 +53,7 @@ pub struct IntraCellJoin<S> {
     pub jobs: Global<u32>,
     /// Out: [`ordered`](key::ordered) distances from the tensor cores, less the query's norm:
     /// `capacity` per line and [`tile::SIDE`] lines per block. Lines without a query keep what they
-    /// hold, as do the places behind the group of eight with the last row.
+    /// hold, as do the places after the group of eight with the last row.
     pub distances: GlobalMut<u32>,
     /// Distances per line, a multiple of [`tile::SIDE`].
     pub capacity: u32,

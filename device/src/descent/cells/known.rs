@@ -43,7 +43,7 @@ pub struct KnownSets {
     /// Base-2 logarithm of the words per node; see [`known_bits`].
     pub bits: u32,
     /// Salt of the hash.
-    pub draw: u32,
+    pub salt: u32,
 }
 
 /// Base-2 logarithm of the words of a known set for lists of `k` keys: about three fingerprints to
@@ -59,8 +59,8 @@ pub const fn known_sets_shared_bytes(bits: u32) -> u32 {
 
 /// The bucket of `id`, above its fingerprint of 8 bits, not 0.
 #[inline(always)]
-pub const fn known_hash(id: u32, draw: u32, bits: u32) -> u32 {
-    let mut mixed = (id ^ draw).wrapping_mul(0xc2b2_ae35);
+pub const fn known_hash(id: u32, salt: u32, bits: u32) -> u32 {
+    let mut mixed = (id ^ salt).wrapping_mul(0xc2b2_ae35);
     mixed = (mixed ^ (mixed >> 15)).wrapping_mul(0x85eb_ca6b);
     let fingerprint = mixed >> 8 & 0xff;
     mixed >> (32 - bits) << 8 | if fingerprint == 0 { 1 } else { fingerprint }
@@ -100,7 +100,7 @@ pub unsafe fn cells_known_sets(p: KnownSets) {
         keep_rolled();
         let i = first + lane;
         let key = if i < p.k { list.get(i as usize) } else { NONE };
-        add(words, known_hash(key::id(key), p.draw, p.bits), p.bits, key != NONE);
+        add(words, known_hash(key::id(key), p.salt, p.bits), p.bits, key != NONE);
         first += 32;
     }
     let mut bucket = lane;
@@ -111,19 +111,19 @@ pub unsafe fn cells_known_sets(p: KnownSets) {
 }
 
 /// Adds the hashes of the lanes that have one to the words of their buckets, in the order of lanes.
-/// The whole warp calls this, after a barrier of its own, and finds one behind the result.
+/// The whole warp calls this, after a barrier of its own, and finds one after the result.
 #[inline(always)]
 fn add(words: Shared<u32>, hash: u32, bits: u32, is_there: bool) {
     let bucket = hash >> 8;
     let same = peers(bucket, bits, is_there);
-    let behind = (same & (u32::MAX << warp::lane_id() << 1)).count_ones();
-    if is_there && behind == 0 {
+    let equal_after = (same & (u32::MAX << warp::lane_id() << 1)).count_ones();
+    if is_there && equal_after == 0 {
         let count = same.count_ones();
         words.set(bucket as usize, if count < 4 { words.get(bucket as usize) << (8 * count) } else { 0 });
     }
     warp::sync();
-    if is_there && behind < 4 {
-        words.fetch_or(bucket as usize, (hash & 0xff) << (8 * behind));
+    if is_there && equal_after < 4 {
+        words.fetch_or(bucket as usize, (hash & 0xff) << (8 * equal_after));
     }
     warp::sync();
 }

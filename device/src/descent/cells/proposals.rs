@@ -65,7 +65,7 @@ pub struct MergeProposals {
     /// Length of the lists, at least 1.
     pub k: u32,
     /// Salt of the slots.
-    pub draw: u32,
+    pub salt: u32,
     /// Unused.
     pub padding: u32,
 }
@@ -106,7 +106,7 @@ pub unsafe fn cells_merge_proposals(p: MergeProposals) {
         i += 32;
     }
     warp::sync();
-    let kept = are_kept(keys, key::plain(list.get(k - 1)), runs, p.draw);
+    let kept = are_kept(keys, key::plain(list.get(k - 1)), runs, p.salt);
     let end = compact(keys, kept, runs);
     let len = drop_known(runs, end, (list, p.k));
     if len == 0 {
@@ -153,10 +153,10 @@ fn take_proposals(p: &MergeProposals, node: u32, runs: Shared<Key>) -> Option<[K
 
 /// Whether each key is below `last`, and not the second copy of a key. `runs` holds all slots.
 #[inline(always)]
-fn are_kept(keys: [Key; 4], last: Key, runs: Shared<Key>, draw: u32) -> [bool; 4] {
+fn are_kept(keys: [Key; 4], last: Key, runs: Shared<Key>, salt: u32) -> [bool; 4] {
     let mut kept = [false; 4];
     unroll!(4, I => {
-        let first = two_slots(key::id(keys[I]), draw, PROPOSAL_BITS).0;
+        let first = two_slots(key::id(keys[I]), salt, PROPOSAL_BITS).0;
         let is_second = first != warp::lane_id() + 32 * I as u32 && runs.get(first as usize) == keys[I];
         kept[I] = keys[I] < last && !is_second;
     });

@@ -92,7 +92,7 @@ struct Lines<'a> {
     /// products.
     norms: Shared<f32>,
     errors: Shared<f32>,
-    /// Chunks of differences; then products of pairs, and scores behind them.
+    /// Chunks of differences; then products of pairs, and scores after them.
     room: Shared<u8>,
     count: u32,
     /// The relative loss of sums of products.
@@ -111,7 +111,7 @@ struct Bounds {
 
 impl<'a> Lines<'a> {
     /// Reads the candidates, at most [`LINES`]. The whole block calls this, and finds a
-    /// barrier behind it.
+    /// barrier after it.
     #[inline(always)]
     fn read(p: &'a PruneFilter<f32>, candidates: Global<Key>) -> Self {
         let lines = lines_of(p.stride);
@@ -149,7 +149,7 @@ impl<'a> Lines<'a> {
         (c * (c + 1) / 2 + a) as usize
     }
 
-    /// The room behind the products.
+    /// The room after the products.
     #[inline(always)]
     fn extra<T>(&self) -> Shared<T> {
         self.room.offset(products_bytes(self.count) as usize).cast()

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A difference is a sum of two halves: the second is what rounding to the first lost. A chunk has
-//! a line of 128 bytes for the first halves of a candidate, and behind all of these one for the
+//! a line of 128 bytes for the first halves of a candidate, and after all of these one for the
 //! second halves. Unit `u` of line `r` lies at place `u ^ (r % 8)`, as in `block::tile`.
 //!
 //! # Optimisations
@@ -124,7 +124,7 @@ impl Lines<'_> {
         self.room.offset(chunk as usize % 2 * 2 * self.side())
     }
 
-    /// Loads the thread's part of a chunk; zeros behind the last component.
+    /// Loads the thread's part of a chunk; zeros after the last component.
     #[inline(always)]
     fn load(&self, chunk: u32) -> Loaded {
         let rows = &self.p.rows;
@@ -145,7 +145,7 @@ impl Lines<'_> {
     }
 
     /// Rounds the differences of the thread's part of a chunk, to its stage, and adds the squares
-    /// of what they lost to `errors`. Lines behind the last candidate hold the node.
+    /// of what they lost to `errors`. Lines after the last candidate hold the node.
     #[inline(always)]
     fn round(&self, chunk: u32, loaded: &Loaded, errors: &mut [f32; LOADS]) {
         let (component, first, step) = Self::part();

@@ -12,7 +12,7 @@ pub(super) const fn bytes(lines: u32) -> u32 {
     8 * lines * lines + 12 * lines
 }
 
-/// Accepts candidates into `out`, [`NONE`] behind the last. The whole block calls this after a
+/// Accepts candidates into `out`, [`NONE`] after the last. The whole block calls this after a
 /// barrier.
 #[inline(always)]
 pub(super) fn select<R: Rule>(lines: &Lines, rule: &R, out: GlobalMut<Key>) {
@@ -139,8 +139,9 @@ impl<R: Rule> Scores<'_, R> {
         least
     }
 
-    /// The candidate of the least score, where `least` is the least upper bound: settles all whose
-    /// lower bound is not above it, if there are several. The whole warp calls this.
+    /// The candidate of the least score, where `least` is the least upper bound: computes the exact
+    /// scores of all whose lower bound is not above it, if there are several. The whole warp calls
+    /// this.
     #[inline(always)]
     fn next(&self, least: Key, accepted: u32) -> u32 {
         let lane = warp::lane_id();
@@ -159,7 +160,7 @@ impl<R: Rule> Scores<'_, R> {
         while asked != 0 {
             keep_rolled();
             let c = asked.trailing_zeros();
-            nearest = nearest.min(key::pack(self.settle(c, accepted), c));
+            nearest = nearest.min(key::pack(self.exact_score(c, accepted), c));
             asked &= asked - 1;
         }
         key::id(nearest)
@@ -167,7 +168,7 @@ impl<R: Rule> Scores<'_, R> {
 
     /// Replaces the bounds of candidate `c` by its exact score. The whole warp calls this.
     #[inline(always)]
-    fn settle(&self, c: u32, accepted: u32) -> f32 {
+    fn exact_score(&self, c: u32, accepted: u32) -> f32 {
         let (lane, lines) = (warp::lane_id(), self.lines);
         let point = lines.point(c);
         let (mut sum, mut first) = (0.0, 0);

@@ -85,7 +85,7 @@ impl<const C: usize> Beam<C> {
     /// Inserts a slot in order and drops the last one. All lanes pass the same slot.
     #[inline(always)]
     fn insert(&mut self, slot: Slot) {
-        // Slots behind the insertion point move up by one: each becomes the larger of the slot
+        // Slots after the insertion point move up by one: each becomes the larger of the slot
         // before it and the new one, unless it is smaller than both.
         let before = warp::shuffle_up(self.slots[C - 1], 1);
         let mut before = if warp::lane_id() == 0 { 0 } else { before };

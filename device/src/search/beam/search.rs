@@ -15,7 +15,7 @@
 //! | --- | --- |
 //! | `walk` | base, graph and entries, see [`BeamWalk`] |
 //! | `queries` | queries × dim, see [`Rows`] |
-//! | `found` | queries × `k` keys, ascending, [`NONE`](crate::key::NONE) behind the last |
+//! | `found` | queries × `k` keys, ascending, [`NONE`](crate::key::NONE) after the last |
 //! | `computed` | [`SEARCH_COUNTERS`] sums |
 //! | shared memory | that of [`walk_shared_bytes`] with the keys of one step |
 //!

@@ -23,7 +23,7 @@
 //! | buffer | shape |
 //! | --- | --- |
 //! | `base` | nodes × dim, see [`Rows`] |
-//! | `graph.ids` | rows × `degree` ids, every `1 << shift`-th value; `u32::MAX` is no edge |
+//! | `graph.ids` | rows × `degree` ids, every `1 << shift`-th value; `NO_ID` is no edge |
 //! | `graph.places` | per node its row in `ids`; not read for graphs over all nodes |
 //! | `entries` | per block `entry_count` nodes, `entry_stride` values apart |
 //! | shared memory | query, keys of one step or of all, table, ids of a step, parents |
@@ -69,13 +69,13 @@ use crate::block::element::{Element, GROUP};
 use crate::block::exact::query_bytes;
 use crate::block::rows::{ListPoint, Rows};
 use crate::block::table;
-use crate::key::{self, Key, NONE};
+use crate::key::{self, Key, NO_ID, NONE};
 
 /// The edges of a graph.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Graph {
-    /// In: `degree` ids per row, every `1 << shift`-th value; `u32::MAX` is no edge. k-NN lists are
+    /// In: `degree` ids per row, every `1 << shift`-th value; `NO_ID` is no edge. k-NN lists are
     /// read as such rows: the low words of their keys, with a shift of 1.
     pub ids: Global<u32>,
     /// In: for a graph over some of the nodes, the row in `ids` of each node that has one. Not read
@@ -104,7 +104,7 @@ pub struct BeamWalk<T> {
     pub base: Rows<T>,
     /// In: the edges.
     pub graph: Graph,
-    /// In: the entry nodes, every `1 << entry_shift`-th value; `u32::MAX` is none. Searches that
+    /// In: the entry nodes, every `1 << entry_shift`-th value; `NO_ID` is none. Searches that
     /// keep all keys share their entries and read every value.
     pub entries: Global<u32>,
     /// Entry nodes per search.
@@ -214,7 +214,7 @@ impl<T: Element> BeamWalk<T> {
     fn clear(&self, table: Shared<u32>) {
         let mut i = thread_idx_x();
         while i < self.slots {
-            table.set(i as usize, table::EMPTY);
+            table.set(i as usize, NO_ID);
             i += block_dim_x();
         }
     }
@@ -270,7 +270,7 @@ impl<T: Element> BeamWalk<T> {
                 keep_rolled();
                 let i = first + warp::lane_id();
                 let id = if i >= count {
-                    table::EMPTY
+                    NO_ID
                 } else if entering {
                     let i = (entered + i) as usize;
                     if KEEP {
@@ -284,7 +284,7 @@ impl<T: Element> BeamWalk<T> {
                     let parent = if width == 1 { 0 } else { i.checked_div(degree).unwrap_or(0) };
                     self.graph.neighbor(room.parents.get(parent as usize), i - parent * degree)
                 };
-                let is_new = id != table::EMPTY && self.insert(room.table, id);
+                let is_new = id != NO_ID && self.insert(room.table, id);
                 append(is_new, room.new_count, |place| room.ids.set(place as usize, id));
                 first += block_dim_x();
             }

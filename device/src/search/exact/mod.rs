@@ -7,7 +7,7 @@
 //! prepare: round vectors to f16 with norms and errors; bytes need norms alone
 //! for each range of rows, ranges growing:
 //!     filter: rows whose approximate distance is below the query's bound survive
-//!     settle: compute exact distances of the survivors, merge them into the query's list,
+//!     rerank: compute exact distances of the survivors, merge them into the query's list,
 //!             bound = distance of the list's k-th row, plus what rounding may hide
 //! ```
 //!
@@ -24,9 +24,9 @@
 //! again.
 
 mod prepare;
+mod rerank;
 mod rows;
-mod settle;
 
 pub use prepare::*;
+pub use rerank::*;
 pub use rows::*;
-pub use settle::*;

@@ -27,11 +27,11 @@
 //! 1. Asynchronous copies fill shared memory while tensor cores work ([`crate::block::tile_walk`]).
 //! 2. Products are added to what bound and bias leave of them: `bias + weight * product < bound`
 //!    where `product + (bound - bias) / |weight|` is above zero ([`TileSum::margin_of_query`]). So
-//!    a pair costs an addition before the products and a shift behind them.
+//!    a pair costs an addition before the products and a shift after them.
 //! 3. The shift takes the sign of a margin into a word. A loop over the queries with a bit then
 //!    stores their survivors: few bits are set. A lane reserves the room of all of a query at once.
 //! 4. A survivor is its number alone. Its distance is computed again, exactly
-//!    ([`super::ExactSettle`]).
+//!    ([`super::ExactRerank`]).
 //! 5. Tiles come in an order of `tile_step`, which mixes data that lie sorted, so that bounds
 //!    tighten early. The step is coprime to the number of tiles, so each tile comes once.
 //!
@@ -109,16 +109,16 @@ fn filter_all<E: TileElement, const CHUNKS: u32>(p: &ExactFilter<E::Sum>) {
         E::Sum::margin_of_query(bound, p.tiles.weight)
     };
     let lookups = Lookups { query_vector: |query| query, row_vector: |row| row, bound };
-    walk_tiles::<E, _, CHUNKS>(&p.tiles, walk, lookups, &mut NoteRows { p, first_query });
+    walk_tiles::<E, _, CHUNKS>(&p.tiles, walk, lookups, &mut CollectSurvivors { p, first_query });
 }
 
 /// Stores survivors of the queries from `first_query` on. Other blocks may add to them too.
-struct NoteRows<'a, S> {
+struct CollectSurvivors<'a, S> {
     p: &'a ExactFilter<S>,
     first_query: u32,
 }
 
-impl<S: TileSum> Epilogue<S> for NoteRows<'_, S> {
+impl<S: TileSum> Epilogue<S> for CollectSurvivors<'_, S> {
     #[inline(always)]
     fn term(&self, bias: S) -> S {
         S::margin_of_row(bias, self.p.tiles.weight)

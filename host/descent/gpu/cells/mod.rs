@@ -155,7 +155,7 @@ impl Build<'_> {
         let words = |job: &Job| [job.first_query, job.query_count, job.first_row, job.row_count];
         buffers.jobs.upload(&slabs.iter().flatten().flat_map(words).collect::<Vec<u32>>())?;
         buffers.starts.upload(&cells.starts.iter().map(|&start| start as u32).collect::<Vec<u32>>())?;
-        let mut join = Join { build: self, nodes, kept, buffers, cells, known_draw: None };
+        let mut join = Join { build: self, nodes, kept, buffers, cells, known_salt: None };
         let mut first_job = 0;
         for slab in &slabs {
             join.intra_cell(first_job..first_job + slab.len())?;
@@ -164,15 +164,15 @@ impl Build<'_> {
         // Empty slots are all ones, as merges leave them.
         join.buffers.keys.fill(0xff)?;
         if !is_first {
-            join.know(self.draw((1 + clustering) as u32))?;
+            join.build_known_sets(self.salt((1 + clustering) as u32))?;
         }
         // The host computes these while the device works.
         let query_tiles = ranks.query_tiles(sizes.assignments, most);
         join.buffers.query_tiles.upload(&query_tiles)?;
         let passes = passes(cells.probes, is_first);
         for (pass, ranks) in passes.iter().enumerate() {
-            let draw = self.draw(((1 + clustering) << 16 | pass) as u32);
-            join.cross_cell(query_tiles.len() / QUERY_TILE_WORDS, ranks.clone(), most, draw)?;
+            let salt = self.salt(((1 + clustering) << 16 | pass) as u32);
+            join.cross_cell(query_tiles.len() / QUERY_TILE_WORDS, ranks.clone(), most, salt)?;
         }
         let work = JoinWork {
             stride: join.nodes.tiles.stride,
@@ -196,7 +196,7 @@ struct Join<'a, 'b, T: CellKernels> {
     buffers: JoinBuffers,
     cells: &'a Cells<T>,
     /// Salt of the known sets, once they are made.
-    known_draw: Option<u32>,
+    known_salt: Option<u32>,
 }
 
 impl<T: CellKernels> Join<'_, '_, T> {
@@ -239,7 +239,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
 
     /// Makes the known sets of all lists, for the passes that follow: they do not propose a known
     /// pair again.
-    fn know(&mut self, draw: u32) -> Result<()> {
+    fn build_known_sets(&mut self, salt: u32) -> Result<()> {
         let Self { build, nodes, buffers, .. } = self;
         let (n, k) = (build.space.len() as u32, build.k as u32);
         let sets = KnownSets {
@@ -248,19 +248,19 @@ impl<T: CellKernels> Join<'_, '_, T> {
             nodes: n,
             k,
             bits: known_bits(k),
-            draw,
+            salt,
         };
         let grid = [n.div_ceil(MERGE_NODES), 1, 1];
         // SAFETY: there is a set for each list; the memory outlives the work.
         unsafe { build.gpu.launch::<cells_known_sets>(grid, MERGE_THREADS, (sets,))? };
-        self.known_draw = Some(draw);
+        self.known_salt = Some(salt);
         Ok(())
     }
 
     /// Runs the cross-cell join of all query tiles with the vectors that probe their cells at
     /// `ranks`, at most `most` per rank, and merges its proposals.
-    fn cross_cell(&mut self, query_tiles: usize, ranks: Range<usize>, most: usize, draw: u32) -> Result<()> {
-        let Self { build, nodes, kept, buffers, cells, known_draw } = self;
+    fn cross_cell(&mut self, query_tiles: usize, ranks: Range<usize>, most: usize, salt: u32) -> Result<()> {
+        let Self { build, nodes, kept, buffers, cells, known_salt } = self;
         let join = CrossCellJoin::<T::Sum> {
             tiles: nodes.both_sides(),
             bounds: kept.bounds.view(),
@@ -273,9 +273,9 @@ impl<T: CellKernels> Join<'_, '_, T> {
             first_rank: ranks.start as u32,
             end_rank: ranks.end as u32,
             most: (most * ranks.len()) as u32,
-            draw,
-            known_bits: known_draw.map_or(0, |_| known_bits(build.k as u32)),
-            known_draw: known_draw.unwrap_or(0),
+            salt,
+            known_bits: known_salt.map_or(0, |_| known_bits(build.k as u32)),
+            known_salt: known_salt.unwrap_or(0),
             padding: 0,
         };
         let n = build.space.len() as u32;
@@ -286,7 +286,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
             changes: kept.changes.view_mut(),
             nodes: n,
             k: build.k as u32,
-            draw,
+            salt,
             padding: 0,
         };
         let grid = [n.div_ceil(MERGE_NODES), 1, 1];

@@ -32,7 +32,7 @@ const LATER_PASSES: [usize; 4] = [0, 2, 8, 32];
 
 /// Most members compared per rank, in multiples of the average cell. It prevents quadratic work in
 /// bad clusters, such as those of equal vectors.
-const MOST_MEMBERS: usize = 8;
+const MAX_MEMBERS: usize = 8;
 
 /// A cell is large from this multiple of the average number of probing vectors on. Large cells
 /// start first, so that their query tiles do not run alone at the end.
@@ -54,7 +54,7 @@ pub(in crate::descent::gpu) struct JoinSizes {
 impl JoinSizes {
     /// Most members compared per rank of a cell.
     pub(super) fn most_members(self) -> usize {
-        MOST_MEMBERS * (self.nodes / self.cells.max(1)).max(tile::SIDE as usize)
+        MAX_MEMBERS * (self.nodes / self.cells.max(1)).max(tile::SIDE as usize)
     }
 
     /// Most tiles of `members` members: the last tile of each cell may hold a single one.

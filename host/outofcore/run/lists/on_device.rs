@@ -85,7 +85,7 @@ impl<T: ListKernels> DeviceLists<T> {
         gpu.synchronize()?;
         Ok(Self {
             gpu: gpu.clone(),
-            first: gpu.fork_first()?,
+            first: gpu.fork_high_priority()?,
             degree,
             members,
             base,

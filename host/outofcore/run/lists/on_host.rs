@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use rayon::prelude::*;
-use tagore_device::key::{self, Key};
+use tagore_device::key::{self, Key, NO_ID};
 
 use super::{ClusterLists, Members, WaitingLists};
 use crate::Result;
@@ -60,7 +60,7 @@ impl ClusterLists for HostLists {
     fn merge(&mut self, waiting: &[WaitingLists<'_>]) -> Result<Vec<u32>> {
         let Self { degree, members, space, .. } = &*self;
         let nodes: usize = waiting.iter().map(|waiting| waiting.places.len()).sum();
-        let mut records = vec![u32::MAX; nodes * (1 + degree)];
+        let mut records = vec![NO_ID; nodes * (1 + degree)];
         let mut rest = &mut records[..];
         for WaitingLists { places, lists: first } in waiting {
             let (records, after) = rest.split_at_mut(places.len() * (1 + degree));
@@ -188,22 +188,21 @@ mod tests {
             keys
         };
         let space = Space::owned(vectors, Metric::L2, &Progress::silent()).unwrap();
-        let mut row = [u32::MAX; 3];
+        let mut row = [NO_ID; 3];
         ListMerge::new(&members, &space).merge(0, &keys(a), &keys(b), &mut row);
         row
     }
 
     #[test]
     fn occluded_neighbours_fill_the_remaining_room() {
-        const NONE: u32 = u32::MAX;
         let line = [0.0, 1.0, -1.5, 2.0, 3.0, -4.0];
-        assert_eq!(merged(&line, 0, &[1, 2], &[1]), [1, 2, NONE], "a neighbour in both lists appears once");
-        assert_eq!(merged(&line, 0, &[2], &[1]), [1, 2, NONE]);
+        assert_eq!(merged(&line, 0, &[1, 2], &[1]), [1, 2, NO_ID], "a neighbour in both lists appears once");
+        assert_eq!(merged(&line, 0, &[2], &[1]), [1, 2, NO_ID]);
         assert_eq!(merged(&line, 0, &[3, 4], &[1]), [1, 3, 4], "occluded neighbours fill the row");
         assert_eq!(merged(&line, 0, &[3, 4, 5], &[1]), [1, 5, 3], "3 and 4 are nearer to 1 than to 0");
         assert_eq!(merged(&line, 2, &[3, 4], &[1]), [1, 4, 3], "4 is no member, so it cannot be occluded");
-        assert_eq!(merged(&line, 0, &[], &[4, 5]), [4, 5, NONE]);
+        assert_eq!(merged(&line, 0, &[], &[4, 5]), [4, 5, NO_ID]);
         assert_eq!(merged(&line, 4, &[3, 4, 5], &[1]), [1, 3, 4], "a full row ends the merge");
-        assert_eq!(merged(&line, 0, &[], &[]), [NONE; 3]);
+        assert_eq!(merged(&line, 0, &[], &[]), [NO_ID; 3]);
     }
 }

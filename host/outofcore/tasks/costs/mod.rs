@@ -134,7 +134,7 @@ impl TaskCosts {
         let total = |times: &[StageTime]| times.iter().map(|stage| stage.seconds).sum::<f64>();
         let of = |workers| self.simulate(&TaskMachines { workers, ..*machines });
         let (mut workers, mut times) = (1, of(1));
-        while workers < MOST_WORKERS {
+        while workers < MAX_WORKERS {
             let twice = of(2 * workers);
             if total(&twice) > 0.9 * total(&times) {
                 break;
@@ -146,4 +146,4 @@ impl TaskCosts {
 }
 
 /// Most workers that [`TaskCosts::most_workers`] tries.
-const MOST_WORKERS: usize = 4096;
+const MAX_WORKERS: usize = 4096;

@@ -1,4 +1,4 @@
-//! Exact search on a GPU: tensor cores filter all rows; settling computes exact distances of the
+//! Exact search on a GPU: tensor cores filter all rows; reranking computes exact distances of the
 //! survivors (`device/src/search/exact/`).
 //!
 //! The base goes to the device in pieces that fit its memory. The rows of a piece are visited in
@@ -36,7 +36,7 @@ pub(crate) const MAX_K: usize = 1024;
 const BATCH: usize = 16_384;
 
 /// Least batch of a search for the neighbours of all rows; larger from four times as many rows on.
-const LEAST_BATCH: usize = 1024;
+const MIN_BATCH: usize = 1024;
 
 /// The queries of a search.
 pub(crate) struct QuerySet<'a> {
@@ -82,7 +82,7 @@ impl<'a> QuerySet<'a> {
     }
 }
 
-/// Most survivors per query between two settlings.
+/// Most survivors per query between two rerankings.
 pub(crate) fn capacity(k: usize) -> usize {
     (8 * k).next_power_of_two().clamp(1024, 4096)
 }
@@ -90,7 +90,7 @@ pub(crate) fn capacity(k: usize) -> usize {
 /// Batch of a search for the neighbours of all `n` rows: at most a quarter, so that survivors take
 /// no more memory than the kept buffers.
 pub(crate) fn batch_of_all(n: usize) -> usize {
-    n.div_ceil(4).clamp(LEAST_BATCH, BATCH).min(n)
+    n.div_ceil(4).clamp(MIN_BATCH, BATCH).min(n)
 }
 
 /// Device memory of a search for the `k` nearest of every row, with all `n` rows of `dim`
@@ -179,7 +179,7 @@ impl GpuSearch<'_> {
         }
     }
 
-    /// Most survivors per query between two settlings.
+    /// Most survivors per query between two rerankings.
     fn capacity(&self) -> usize {
         capacity(self.k)
     }

@@ -4,10 +4,10 @@ use cuda_std::launch::Kernel;
 use tagore_device::block::tile;
 use tagore_device::block::tile_walk::Tiles;
 use tagore_device::search::exact::{
-    CLOSED, ExactFilter, ExactSettle, SETTLE_THREADS, exact_filter_1_f16, exact_filter_1_i8,
+    CLOSED, ExactFilter, ExactRerank, RERANK_THREADS, exact_filter_1_f16, exact_filter_1_i8,
     exact_filter_1_u8, exact_filter_2_f16, exact_filter_2_i8, exact_filter_2_u8, exact_filter_many_f16,
-    exact_filter_many_i8, exact_filter_many_u8, exact_settle_f16, exact_settle_f32, exact_settle_i8,
-    exact_settle_u8,
+    exact_filter_many_i8, exact_filter_many_u8, exact_rerank_f16, exact_rerank_f32, exact_rerank_i8,
+    exact_rerank_u8,
 };
 
 use super::GpuSearch;
@@ -32,7 +32,7 @@ tile_kernels! {
 stage_kernels! {
     /// The end of exact search.
     pub(crate) trait SettleKernels {
-        Settle (ExactSettle<Self, Self::Sum>,): exact_settle_f32 exact_settle_f16 exact_settle_u8 exact_settle_i8;
+        Rerank (ExactRerank<Self, Self::Sum>,): exact_rerank_f32 exact_rerank_f16 exact_rerank_u8 exact_rerank_i8;
     }
 }
 
@@ -43,7 +43,7 @@ impl<T: FilterKernels + SettleKernels> ExactKernels for T {}
 
 /// The kernels of an exact search in vectors of `dim` components.
 pub(crate) fn kernels<T: ExactKernels>(dim: usize) -> [&'static str; 3] {
-    [T::PREPARATION, T::Filter::name(Side::<T>::tile_units(dim)), T::Settle::NAME]
+    [T::PREPARATION, T::Filter::name(Side::<T>::tile_units(dim)), T::Rerank::NAME]
 }
 
 /// A pass over all rows of a piece for a batch of queries.
@@ -81,7 +81,7 @@ impl<T: ExactKernels> Pass<'_, T> {
         let mut done = 0;
         let mut closed = Vec::new();
         // Settling sets the bounds from the lists of earlier pieces.
-        self.settle(batch)?;
+        self.rerank_exactly(batch)?;
         while done < order.tiles {
             let seen = self.seen + done * side;
             let tiles = if seen == 0 {
@@ -112,7 +112,7 @@ impl<T: ExactKernels> Pass<'_, T> {
                 range = (range / 4).max(safe);
                 growth = (growth / 2.0).max(0.01);
             }
-            self.settle(batch)?;
+            self.rerank_exactly(batch)?;
             done += range;
             growth = (growth * 1.25).min(ideal);
             advance((range * side).min(rows))?;
@@ -158,11 +158,11 @@ impl<T: ExactKernels> Pass<'_, T> {
         unsafe { T::Filter::launch(gpu, rows.units(), (grid, tile::THREADS), (filter,)) }
     }
 
-    fn settle(&self, batch: &mut Batch<T>) -> Result<()> {
+    fn rerank_exactly(&self, batch: &mut Batch<T>) -> Result<()> {
         let search = self.search;
         let metric = search.space.metric();
         let Rounding { row_scale, query_scale, error_limit, .. } = *self.rounding;
-        let settle = ExactSettle::<T, T::Sum> {
+        let rerank = ExactRerank::<T, T::Sum> {
             rows: self.side.values.view(),
             queries: batch.side.values.view(),
             survivors: batch.survivors.view(),
@@ -185,7 +185,7 @@ impl<T: ExactKernels> Pass<'_, T> {
             scale: if metric == Metric::InnerProduct { row_scale * query_scale } else { row_scale },
         };
         // SAFETY: as for the filter; the survivors are rows of this piece.
-        unsafe { search.gpu.launch::<T::Settle>([batch.count as u32, 1, 1], SETTLE_THREADS, (settle,)) }
+        unsafe { search.gpu.launch::<T::Rerank>([batch.count as u32, 1, 1], RERANK_THREADS, (rerank,)) }
     }
 }
 

@@ -16,7 +16,7 @@
 //! | `rows`, `queries` | vectors of `dim` components |
 //! | `survivors` | queries × `capacity` rows |
 //! | `counts`, `bounds`, `norms`, `errors`, `excluded` | one per query |
-//! | `lists` | queries × `k` keys, ascending, [`NONE`] behind the last |
+//! | `lists` | queries × `k` keys, ascending, [`NONE`] after the last |
 //! | shared memory | one vector; 2 `capacity` keys; `k` keys; a count |
 //!
 //! # Optimisations
@@ -39,23 +39,23 @@ use crate::block::element::{Element, GROUP};
 use crate::block::exact::{ExactQuery, Metric, query_bytes};
 use crate::block::sort::{merge, sort_block};
 use crate::block::sums::{QueryBound, TileSum};
-use crate::key::{self, Key, NONE};
+use crate::key::{self, Key, NO_ID, NONE};
 
-/// The count of a closed query: no row passes the filter, and none is settled.
+/// The count of a closed query: no row passes the filter, and none is reranked.
 pub const CLOSED: u32 = u32::MAX;
 
 /// Threads per block, one query per block.
-pub const SETTLE_THREADS: u32 = 128;
+pub const RERANK_THREADS: u32 = 128;
 
 /// Dynamic shared memory in bytes.
-pub const fn settle_shared_bytes(capacity: u32, k: u32, dim: u32) -> u32 {
+pub const fn rerank_shared_bytes(capacity: u32, k: u32, dim: u32) -> u32 {
     // Keys and room to sort them, the list, the query, and a count.
     query_bytes(dim) + (2 * capacity + k) * 8 + 16
 }
 
-/// Arguments of the kernels `exact_settle_*`.
+/// Arguments of the kernels `exact_rerank_*`.
 #[repr(C)]
-pub struct ExactSettle<T, S> {
+pub struct ExactRerank<T, S> {
     /// In: vectors of `dim` components, `row_stride` components apart.
     pub rows: Global<T>,
     /// In: one query per block, `query_stride` components apart.
@@ -101,11 +101,11 @@ pub struct ExactSettle<T, S> {
 }
 
 copied! {
-    ExactSettle<T, S>;
+    ExactRerank<T, S>;
 }
 
 #[inline(always)]
-fn settle<T: Element, S: TileSum>(p: &ExactSettle<T, S>) {
+fn rerank<T: Element, S: TileSum>(p: &ExactRerank<T, S>) {
     let (thread, query) = (thread_idx_x(), block_idx_x() as usize);
     let (capacity, k) = (p.capacity as usize, p.k as usize);
     let values: Shared<T::Query> = shared::dynamic(0);
@@ -124,13 +124,13 @@ fn settle<T: Element, S: TileSum>(p: &ExactSettle<T, S>) {
     let mut i = thread;
     while i < p.k {
         list.set(i as usize, out.get(i as usize));
-        i += SETTLE_THREADS;
+        i += RERANK_THREADS;
     }
     ExactQuery::load(
         values,
         p.queries.offset(query * p.query_stride as usize),
         p.dim,
-        (thread, SETTLE_THREADS),
+        (thread, RERANK_THREADS),
     );
     if thread == 0 {
         kept.set(0, 0);
@@ -138,7 +138,7 @@ fn settle<T: Element, S: TileSum>(p: &ExactSettle<T, S>) {
     sync_threads();
 
     let farthest = list.get(k - 1);
-    let excluded = if p.exclude != 0 { p.excluded.get(query) } else { u32::MAX };
+    let excluded = if p.exclude != 0 { p.excluded.get(query) } else { NO_ID };
     let point = ExactQuery::<T>::new(values, p.dim);
     let mut first = thread / 32 * (32 / GROUP);
     while first < count {
@@ -152,14 +152,14 @@ fn settle<T: Element, S: TileSum>(p: &ExactSettle<T, S>) {
         if there && thread % GROUP == 0 && key < farthest && p.first_id + row != excluded {
             keys.set(kept.fetch_add(0, 1) as usize, key);
         }
-        first += SETTLE_THREADS / GROUP;
+        first += RERANK_THREADS / GROUP;
     }
     sync_threads();
 
     let len = kept.get(0);
     let sorted = sort_block(keys, spare, len);
     if len > 0 {
-        merge((list, p.k), (sorted, len), (thread, SETTLE_THREADS), |place, key| {
+        merge((list, p.k), (sorted, len), (thread, RERANK_THREADS), |place, key| {
             out.set(place as usize, key)
         });
     }
@@ -188,25 +188,25 @@ fn settle<T: Element, S: TileSum>(p: &ExactSettle<T, S>) {
     }
 }
 
-macro_rules! settle_kernels {
+macro_rules! rerank_kernels {
     ($($name:ident $type:ty, $sum:ty;)*) => {$(
-        /// Merges the survivors into the lists and tightens the bounds (see [`ExactSettle`] and
+        /// Merges the survivors into the lists and tightens the bounds (see [`ExactRerank`] and
         /// the module). The result does not depend on the order of the survivors.
         ///
-        /// Launch: a block of [`SETTLE_THREADS`] per query; [`settle_shared_bytes`].
+        /// Launch: a block of [`RERANK_THREADS`] per query; [`rerank_shared_bytes`].
         ///
         /// # Safety
-        /// - The views match the fields of [`ExactSettle`].
-        #[kernel(unsafe, block = SETTLE_THREADS, shared = settle_shared_bytes(p.capacity, p.k, p.dim), blocks_per_multiprocessor = 8)]
-        pub unsafe fn $name(p: ExactSettle<$type, $sum>) {
-            settle(&p);
+        /// - The views match the fields of [`ExactRerank`].
+        #[kernel(unsafe, block = RERANK_THREADS, shared = rerank_shared_bytes(p.capacity, p.k, p.dim), blocks_per_multiprocessor = 8)]
+        pub unsafe fn $name(p: ExactRerank<$type, $sum>) {
+            rerank(&p);
         }
     )*};
 }
 
-settle_kernels! {
-    exact_settle_f32 f32, f32;
-    exact_settle_f16 f16, f32;
-    exact_settle_u8 u8, i32;
-    exact_settle_i8 i8, i32;
+rerank_kernels! {
+    exact_rerank_f32 f32, f32;
+    exact_rerank_f16 f16, f32;
+    exact_rerank_u8 u8, i32;
+    exact_rerank_i8 i8, i32;
 }
