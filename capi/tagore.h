@@ -500,7 +500,7 @@ typedef struct {
      */
     const char *device;
     /**
-     * Most bytes of memory of each device; 0 for all that is free.
+     * Maximum bytes of memory of each device; 0 for all that is free.
      */
     uint64_t device_memory;
     /**

@@ -27,7 +27,8 @@ pub const THREAD_STACK: usize = 2 << 20;
 /// Threads that share a core at most.
 const THREADS_PER_CORE: usize = 4;
 
-/// Most threads that work runs on: four per core. More only slow it down, and change no result.
+/// Maximum number of threads that work runs on: four per core. More only slow it down, and change
+/// no result.
 pub fn max_threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from) * THREADS_PER_CORE
 }

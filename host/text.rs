@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write};
 use std::path::Path;
 
-/// Most bytes of a path in an error.
+/// Maximum bytes of a path in an error.
 const PATH: usize = 400;
 
 /// Makes `text` one line of at most `most` bytes (at least 16). Control characters are escaped, so

@@ -216,3 +216,21 @@ fn comments_and_files_are_short() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+#[test]
+fn docs_say_maximum_and_minimum() {
+    let mut wrong = Vec::new();
+    for path in sources(&ALL) {
+        let source = fs::read_to_string(&path).unwrap();
+        let mut is_first = true;
+        for (number, line) in (1..).zip(source.lines()) {
+            let doc = line.trim_start().strip_prefix("///").or_else(|| line.strip_prefix("//!"));
+            let word = doc.and_then(|doc| doc.split_whitespace().next());
+            if is_first && word.is_some_and(|word| ["Most", "Fewest", "Least"].contains(&word)) {
+                wrong.push(format!("{}:{number}: {line}", name(&path)));
+            }
+            is_first = doc.is_none();
+        }
+    }
+    assert!(wrong.is_empty(), "expected `Maximum number of` or `Minimum`: {wrong:#?}");
+}

@@ -63,5 +63,5 @@ pub extern "C" fn tagore_set_threads(threads: usize) -> tagore_status {
     })
 }
 
-/// Most threads.
+/// Maximum number of threads.
 const MAX_THREADS: usize = 4096;

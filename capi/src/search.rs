@@ -67,7 +67,7 @@ pub struct tagore_exact_options {
     /// The device: "auto" (the default, null), "cpu", "cuda" or "cuda:1"; or several that share the
     /// search: "cuda:0,1".
     pub device: *const c_char,
-    /// Most bytes of memory of each device; 0 for all that is free.
+    /// Maximum bytes of memory of each device; 0 for all that is free.
     pub device_memory: u64,
     /// The metric, TAGORE_L2 by default.
     pub metric: tagore_metric,

@@ -11,16 +11,16 @@ use crate::DataShape;
 use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 
-/// Most nodes of a layer above an out-of-core index: the exact search for their lists takes
-/// quadratic time.
+/// Maximum number of nodes of a layer above an out-of-core index: the exact search for their lists
+/// takes quadratic time.
 const MAX_NODES: usize = 1 << 20;
 
 /// Words of a layer in a file beside its nodes and edges (`docs/formats.md`).
 const LAYER_WORDS: usize = 3;
 
 impl Builder {
-    /// Most nodes of the lowest layer whose build fits `device` and `host` bytes of memory, and the
-    /// host bytes of that build. None if not even 2 nodes fit.
+    /// Maximum number of nodes of the lowest layer whose build fits `device` and `host` bytes of
+    /// memory, and the host bytes of that build. None if not even 2 nodes fit.
     pub(crate) fn largest_layer(
         &self,
         data: &DataShape,

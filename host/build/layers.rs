@@ -46,7 +46,7 @@ const MAX_TRIES_WITHOUT_GAIN: usize = 4;
 pub(super) const DEGREE: usize = 40;
 pub(super) const KNN: usize = 64;
 
-/// Fewest nodes of a graph with layers: the entry points alone cover a smaller one.
+/// Minimum number of nodes of a graph with layers: the entry points alone cover a smaller one.
 pub(super) const MIN_NODES: usize = 64;
 
 /// The graph below a new layer.
@@ -57,7 +57,7 @@ pub(crate) struct LowerGraph<'a, G> {
     pub graph: &'a G,
     /// Repeated rows of the base, which are not nodes of the graph.
     pub repeated: &'a Repeated,
-    /// Most nodes of the lowest layer.
+    /// Maximum number of nodes of the lowest layer.
     pub most: usize,
     /// Searches of the graph on the device that holds the base.
     pub on_device: Option<&'a Mutex<NodeSearch>>,

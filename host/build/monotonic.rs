@@ -16,19 +16,19 @@ use crate::{MAX_DEGREE, Metric, Progress, Result, Vectors};
 /// 200.
 pub(super) const DEGREE: usize = 128;
 
-/// Most nodes of such a graph, of rows of up to [`DIM`] components: its edges take all pairs of
-/// nodes, on a CPU. 15,500 x 64 take a second on 16 cores.
+/// Maximum number of nodes of such a graph, of rows of up to [`DIM`] components: its edges take all
+/// pairs of nodes, on a CPU. 15,500 x 64 take a second on 16 cores.
 pub(super) const MAX_NODES: usize = 1 << 14;
 
-/// Fewest nodes of such a graph. Fewer have so few edges that beams lose queries: 0.997 of them are
-/// found in 20,000 rows of 100 clusters, and 0.9999 through a layer from lists.
+/// Minimum number of nodes of such a graph. Fewer have so few edges that beams lose queries: 0.997
+/// of them are found in 20,000 rows of 100 clusters, and 0.9999 through a layer from lists.
 pub(super) const MIN_NODES: usize = 1 << 10;
 
 /// Components of rows for which [`MAX_NODES`] nodes were measured. Fewer take hardly less time.
 const DIM: usize = 64;
 
-/// Most nodes of rows of `dim` components. Longer rows are fewer, so that all still fit a core's
-/// cache.
+/// Maximum number of nodes of rows of `dim` components. Longer rows are fewer, so that all still
+/// fit a core's cache.
 pub(super) const fn max_nodes(dim: usize) -> usize {
     if dim <= DIM { MAX_NODES } else { MAX_NODES * DIM / dim }
 }
@@ -39,19 +39,19 @@ pub(super) const fn max_nodes(dim: usize) -> usize {
 struct Occlusion {
     /// Above 1, r must be nearer to q by that factor, so that more edges stay.
     slack: f32,
-    /// Most edges of a node.
+    /// Maximum number of edges of a node.
     degree: usize,
 }
 
 /// The rule for layers that searches of this library use.
 const TIGHT: Occlusion = Occlusion { slack: 1.0, degree: DEGREE };
 
-/// Most nodes of a layer for searches with a beam of one that has an edge between any two, unless
-/// these coincide.
+/// Maximum number of nodes of a layer for searches with a beam of one that has an edge between any
+/// two, unless these coincide.
 const COMPLETE: usize = MAX_DEGREE + 1;
 
-/// Most nodes of such a layer whose steps get nearer by 15 %. Edges of more nodes take long to
-/// build.
+/// Maximum number of nodes of such a layer whose steps get nearer by 15 %. Edges of more nodes take
+/// long to build.
 const SPARSE: usize = 1 << 12;
 
 /// The rule for a layer of `nodes` nodes that is searched with a beam of one. A greedy search for a

@@ -3,7 +3,7 @@
 use crate::gpu::{Capability, DeviceKind, Gpu, Overhead};
 use crate::{Device, Error, Result};
 
-/// Most threads of a plan.
+/// Maximum number of threads of a plan.
 pub(super) const MAX_PLAN_THREADS: usize = 1 << 16;
 
 /// The machine that a build is planned for.
@@ -15,7 +15,7 @@ pub struct Target {
     pub gpu: Option<Overhead>,
     /// Free bytes of the GPU's memory, without the CUDA context; none if unknown.
     pub free: Option<u64>,
-    /// Most bytes of shared memory per block of the GPU.
+    /// Maximum bytes of shared memory per block of the GPU.
     pub shared: u32,
 }
 

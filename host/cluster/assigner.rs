@@ -119,7 +119,7 @@ fn floats(vectors: &Vectors) -> Result<Matrix<'_, f32>> {
 /// Device buffers: centres, a piece of the vectors, and their nearest centres.
 pub(crate) struct DeviceAssigner {
     gpu: Gpu,
-    /// Most vectors per piece.
+    /// Maximum number of vectors per piece.
     piece: usize,
     vectors: Side<f32>,
     centres: Side<f32>,

@@ -19,8 +19,8 @@ pub(crate) struct Clustering {
     pub cells: usize,
     /// Nearest cells that each vector probes; it is assigned to the first of them.
     pub probes: usize,
-    /// Most centres that are compared with every vector. Beyond, vectors are compared with lists of
-    /// centres.
+    /// Maximum number of centres that are compared with every vector. Beyond, vectors are compared
+    /// with lists of centres.
     pub most: usize,
     pub lists: ListLengths,
     /// Whether the vectors are ordered too.

@@ -19,7 +19,8 @@ use crate::progress::Progress;
 use crate::search::visited::Visited;
 use crate::vectors::space::Space;
 
-/// Most neighbours of each kind in a node's join of phase 1: new, old, reverse new, reverse old.
+/// Maximum number of neighbours of each kind in a node's join of phase 1: new, old, reverse new,
+/// reverse old.
 pub(super) const SAMPLE: usize = 24;
 
 /// Nearest neighbours, and nearest reverse neighbours, that phase 2 gathers per node.

@@ -15,11 +15,11 @@ pub enum Iterations {
     Fixed(u32, u32),
 }
 
-/// Most iterations of each phase. Lists stop changing within 50.
+/// Maximum number of iterations of each phase. Lists stop changing within 50.
 pub const MAX_ITERATIONS: u32 = 1000;
 
 impl Iterations {
-    /// Most iterations of each phase.
+    /// Maximum number of iterations of each phase.
     pub(super) fn limits(self) -> (u32, u32) {
         match self {
             Self::Auto => (20, 30),

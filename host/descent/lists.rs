@@ -77,8 +77,9 @@ impl NeighbourLists {
 /// A list ends with the `k` smallest of its initial keys and all proposals, in any order of
 /// proposals. So the result does not depend on the number of threads.
 ///
-/// Most proposals are in the list already. They are found without a lock, so that the processor can
-/// wait for many lists at once, which it cannot across a lock. This halves the time of a descent.
+/// Nearly all proposals are in the list already. They are found without a lock, so that the
+/// processor can wait for many lists at once, which it cannot across a lock. This halves the time
+/// of a descent.
 pub(super) struct SharedLists {
     k: usize,
     keys: Vec<AtomicU64>,

@@ -43,7 +43,7 @@ use crate::{Device, DeviceResults, ElementType, Error, Metric, Progress, Result,
 /// Default neighbours per node.
 pub const DEFAULT_KNN: usize = 96;
 
-/// Most neighbours per node.
+/// Maximum number of neighbours per node.
 pub const MAX_KNN: usize = 1024;
 
 /// Builds a k-NN graph.

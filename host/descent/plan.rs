@@ -18,8 +18,8 @@ pub(crate) fn steps(values: usize) -> [usize; 3] {
     [most_pairs(values), gpu::ALL_PAIRS, gpu::ALL_PAIRS_OF_PRODUCTS]
 }
 
-/// Most nodes of `values` values each for which `Start::Auto` compares all pairs on the CPU: a few
-/// less than descent takes as long for (benches/results/cpu.md).
+/// Maximum number of nodes of `values` values each for which `Start::Auto` compares all pairs on
+/// the CPU: a few less than descent takes as long for (benches/results/cpu.md).
 pub(super) fn most_pairs(values: usize) -> usize {
     (40_000_000 / values.max(1)).min(200_000)
 }
@@ -58,8 +58,8 @@ impl PlannedStage {
     }
 }
 
-/// Most neighbours per node, below `k`, that fit, if any. Memory grows with the neighbours per
-/// node.
+/// Maximum number of neighbours per node, below `k`, that fit, if any. Memory grows with the
+/// neighbours per node.
 pub(crate) fn most_knn(k: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
     let (mut most, mut too_many) = (0, k);
     while too_many - most > 1 {

@@ -31,7 +31,7 @@ impl Capability {
         Self { version, shared }
     }
 
-    /// Most bytes of dynamic shared memory per block.
+    /// Maximum bytes of dynamic shared memory per block.
     pub const fn shared_memory(self) -> u32 {
         self.shared
     }

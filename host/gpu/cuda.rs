@@ -16,7 +16,7 @@ use super::overhead::{Overhead, PIECE, PIECES};
 use super::ptx;
 use crate::{Error, Result};
 
-/// Most launches with unread times.
+/// Maximum number of launches with unread times.
 const PENDING: usize = 4096;
 
 /// A stream of a device.

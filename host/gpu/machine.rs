@@ -47,9 +47,10 @@ pub struct KernelTime {
     pub launches: u64,
     /// Seconds on the device, over all launches.
     pub seconds: f64,
-    /// Least bytes to and from memory, over all launches; 0 if not counted.
+    /// Minimum bytes to and from memory, over all launches; 0 if not counted.
     pub bytes: u64,
-    /// Least arithmetic operations, a multiply-add as two, over all launches; 0 if not counted.
+    /// Minimum number of arithmetic operations, a multiply-add as two, over all launches; 0 if not
+    /// counted.
     pub operations: u64,
 }
 

@@ -18,7 +18,7 @@ pub(super) struct Counts {
     work: Mutex<Vec<Work>>,
 }
 
-/// Least work of the launches of a kernel.
+/// Minimum work of the launches of a kernel.
 #[derive(Clone, Debug)]
 struct Work {
     kernel: &'static str,

@@ -181,7 +181,7 @@ impl Gpu {
         self.machine.multiprocessors()
     }
 
-    /// Most bytes of dynamic shared memory per block.
+    /// Maximum bytes of dynamic shared memory per block.
     pub(crate) fn shared_memory(&self) -> u32 {
         self.machine.limits().shared
     }

@@ -40,7 +40,8 @@ impl Overhead {
     }
 }
 
-/// Most device bytes of a context. Measured: 533 MiB, with all kernels (driver 580, H200).
+/// Maximum device bytes of a context. Measured: 533 MiB, with all kernels (driver 580,
+/// H200).
 const CONTEXT: u64 = 640 << 20;
 
 /// Step by which the pool grows, and most bytes lost between buffers. Measured together, with

@@ -66,7 +66,7 @@ pub(crate) fn description(ptx: &str) -> String {
     format!("PTX {} for {} by {}", field(".version"), field(".target"), field("// compiler:"))
 }
 
-/// Least compute capability of the PTX, as (major, minor).
+/// Minimum compute capability of the PTX, as (major, minor).
 pub(crate) const MIN_CAPABILITY: (i32, i32) = (8, 0);
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use tagore_device::key::NO_ID;
 use super::Graph;
 use crate::{Error, Index, Result};
 
-/// Most layers of an index: each usually has a tenth of the nodes of the one below, at most.
+/// Maximum number of layers of an index: each usually has a tenth of the nodes of the one below, at
+/// most.
 pub(crate) const MAX_LAYERS: usize = 64;
 
 /// The widest beam of a layer.

@@ -6,7 +6,7 @@ use super::{Layer, Spots};
 pub(crate) trait Graph: Sync {
     fn neighbors(&self, node: u32) -> &[u32];
 
-    /// Most neighbours of a node, if there is a limit.
+    /// Maximum number of neighbours of a node, if there is a limit.
     fn degree(&self) -> usize {
         usize::MAX
     }

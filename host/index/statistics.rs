@@ -9,7 +9,7 @@ use super::{Graph, Index};
 use crate::vectors::Repeated;
 use crate::{Progress, Result};
 
-/// Fewest words of 64 nodes per thread; fewer do not pay for waking it.
+/// Minimum number of words of 64 nodes per thread; fewer do not pay for waking it.
 const SCANNED: usize = 64;
 
 /// Counts over a whole index.
@@ -31,7 +31,7 @@ pub struct Statistics {
     pub unreachable: u64,
 }
 
-/// Fewest nodes counted per thread.
+/// Minimum number of nodes counted per thread.
 const AT_ONCE: usize = 4096;
 
 /// Edges to a node are counted up to this number.

@@ -23,8 +23,8 @@ use crate::vectors::space::Space;
 /// Pieces in which the edges of full rows are reversed.
 const PIECES: usize = 8;
 
-/// Most edges reversed at a time: a fraction of the slots, since the number that a rule fills is
-/// not known before. A single node may still have an edge from every other.
+/// Maximum number of edges reversed at a time: a fraction of the slots, since the number that a
+/// rule fills is not known before. A single node may still have an edge from every other.
 pub(crate) fn reversed_at_once(nodes: usize, degree: usize) -> usize {
     nodes * (degree / PIECES).max(1)
 }

@@ -25,7 +25,7 @@ pub struct Overrides {
     pub filter: Option<Filter>,
     /// Slack of the distance filter or of alpha-cng.
     pub alpha: Option<f32>,
-    /// Least angle of the angle filter, in degrees.
+    /// Minimum angle of the angle filter, in degrees.
     pub angle: Option<f32>,
     /// Threshold of the filter.
     pub threshold: Option<f32>,

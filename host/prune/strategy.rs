@@ -118,7 +118,7 @@ pub(crate) enum Entry {
     Random,
 }
 
-/// Most candidates per node.
+/// Maximum number of candidates per node.
 pub const MAX_CANDIDATES: usize = 8192;
 
 /// The range of alpha.

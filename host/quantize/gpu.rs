@@ -15,7 +15,7 @@ use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::vectors::gpu::{AnyOrigin, OnDevice, Origin, Pick, stride};
 use crate::{ElementType, Progress, Result, Vectors};
 
-/// Most bytes of vectors that are on the device at a time.
+/// Maximum bytes of vectors that are on the device at a time.
 const PIECE: usize = 256 << 20;
 
 /// A type of vectors with a kernel that makes codes of type `C`.

@@ -33,7 +33,7 @@ impl Rotation {
         Self { width, factors: (0..rounds).map(of_round).collect() }
     }
 
-    /// Most factors of all transforms for `dim` components.
+    /// Maximum number of factors of all transforms for `dim` components.
     pub(super) fn factors(dim: usize) -> usize {
         ROUNDS * dim
     }

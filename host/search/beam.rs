@@ -40,7 +40,7 @@ struct Slot {
 pub(crate) struct BeamLimits {
     /// Nodes kept (L).
     pub beam: usize,
-    /// Most nodes expanded.
+    /// Maximum number of nodes expanded.
     pub expansions: usize,
     pub stop: Stop,
 }

@@ -11,7 +11,7 @@ use crate::index::Index;
 use crate::quantize::{Compression, ScalarQuantizer, Use};
 use crate::{Device, DeviceResults, Error, Progress, Result, Vectors};
 
-/// Most nodes that a search on a GPU expands per step.
+/// Maximum number of nodes that a search on a GPU expands per step.
 pub const MAX_WIDTH: usize = (SEARCH_THREADS / 32) as usize;
 
 /// An index and its base, checked and prepared once for any number of searches.

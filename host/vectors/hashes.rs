@@ -21,7 +21,7 @@ const AT_A_TIME: usize = 1024;
 /// Buckets per hash: one hash in this many shares a bucket with an unlike one.
 const PER_HASH: usize = 8;
 
-/// Fewest rows of a run worth a thread.
+/// Minimum number of rows of a run worth a thread.
 const COMPARED: usize = 1024;
 
 /// A hash and its row.
@@ -134,7 +134,7 @@ impl Buckets {
 
 /// The hashes that occur more than once, with the rows at their places, in ascending order.
 ///
-/// Most hashes are alone in their bucket, so few are sorted.
+/// Nearly all hashes are alone in their bucket, so few are sorted.
 pub(super) fn shared(hashes: &[u64], row: impl Fn(usize) -> u32 + Sync) -> Vec<Hashed> {
     let (once, twice) = (Buckets::new(hashes.len()), Buckets::new(hashes.len()));
     hashes.par_iter().with_min_len(AT_A_TIME).for_each(|&hash| {

@@ -75,7 +75,7 @@ use storage::Storage;
 use crate::parallel::for_each_block;
 use crate::{Error, Progress, Result};
 
-/// Most rows of a data set: ids are `u32`, and `u32::MAX` means none.
+/// Maximum number of rows of a data set: ids are `u32`, and `u32::MAX` means none.
 pub const MAX_ROWS: usize = u32::MAX as usize - 1;
 
 /// The largest dimension; of bits, eight times as many ([`ElementType::max_dim`]). With 8,192 the

@@ -17,8 +17,8 @@ use super::{Access, TypedRows, with_matrix};
 use crate::memory::zeros;
 use crate::{ElementType, Error, Metric, Progress, Result, Vectors};
 
-/// Most rows that are compared with each other where their sampled hashes are equal; more rows are
-/// hashed whole first.
+/// Maximum number of rows that are compared with each other where their sampled hashes are equal;
+/// more rows are hashed whole first.
 const COMPARED_AT_ONCE: usize = 4;
 
 /// Bytes of rows that are hashed while the next ones are read ahead.

@@ -69,7 +69,7 @@ pub(crate) fn queries(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<
     vectors_or_copy(array, name, COPIED)
 }
 
-/// Most bytes of queries that are copied: a copy takes far less time than the search.
+/// Maximum bytes of queries that are copied: a copy takes far less time than the search.
 const COPIED: usize = 1 << 20;
 
 /// [`vectors`], copied if they have at most `copied` bytes.

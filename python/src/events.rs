@@ -11,7 +11,7 @@ use tracing::{Level, Metadata, Subscriber};
 
 use crate::process::process;
 
-/// Most events that wait.
+/// Maximum number of events that wait.
 const WAITING: usize = 10_000;
 
 /// An event: its level in Python's numbers, and its text.

@@ -126,8 +126,8 @@ pub(crate) fn left(
 /// The widest beam of a GPU.
 const WIDEST: usize = 512;
 
-/// Most queries that a GPU is searched for on the calling thread: a few milliseconds, in which no
-/// signal has to be looked for.
+/// Maximum number of queries that a GPU is searched for on the calling thread: a few milliseconds,
+/// in which no signal has to be looked for.
 const MAX_UNWATCHED_QUERIES: usize = 1 << 14;
 
 /// Searches for each row of `q` on a GPU, and leaves ids and distances there.

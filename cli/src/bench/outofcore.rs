@@ -20,7 +20,7 @@ use crate::options::{DescentOptions, Input, open_index};
 use crate::output::{Output, grouped};
 use crate::tasks::task_event;
 
-/// Most bytes of a file that measures the disk.
+/// Maximum bytes of a file that measures the disk.
 const LARGEST_FILE: u64 = 4 << 30;
 
 #[derive(clap::Args)]
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// Orders of clusters: sequential, random, gorder, cluster
     #[arg(long, value_delimiter = ',', default_value = "cluster", value_name = "ORDER,..")]
     orders: Vec<Order>,
-    /// Least time between two checkpoints
+    /// Minimum time between two checkpoints
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     checkpoint: u64,
     /// Print bytes and rates of each stage, beside those of writing and reading files in the folder

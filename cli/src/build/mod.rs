@@ -71,7 +71,7 @@ pub(crate) struct Args {
     /// Continue an unfinished build out of core, if its work files exist
     #[arg(long, help_heading = "Out of core")]
     resume: bool,
-    /// Least time between two checkpoints out of core
+    /// Minimum time between two checkpoints out of core
     #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Out of core")]
     checkpoint: u64,
 }

@@ -19,7 +19,7 @@ pub(crate) struct PruneOptions {
     /// 1.1 for vamana, 1 for nsg, 1.1 for alpha-cng]
     #[arg(long, conflicts_with = "angle")]
     alpha: Option<f32>,
-    /// Least angle between neighbours of the angle filter, in degrees [default: 60]
+    /// Minimum angle between neighbours of the angle filter, in degrees [default: 60]
     #[arg(long, conflicts_with = "threshold")]
     angle: Option<f32>,
     /// Collection of candidates: 1-hop, 2-hop or path [default: 1-hop if K is at least two thirds

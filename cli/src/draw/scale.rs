@@ -50,7 +50,7 @@ impl Scale {
 
     /// Spans `shares`, each 0 to 1.
     pub(crate) fn logit(shares: impl Iterator<Item = f64> + Clone) -> Self {
-        /// Least length of the axis, and the gap before an end, as a share of its length.
+        /// Minimum length of the axis, and the gap before an end, as a share of its length.
         const LENGTH: f64 = 0.4;
         const GAP: f64 = 0.1;
         let ends = [shares.clone().any(|share| share <= 0.0), shares.clone().any(|share| share >= 1.0)];

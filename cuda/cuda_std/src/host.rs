@@ -8,7 +8,7 @@ use std::rc::Rc;
 /// A line of a kernel.
 pub type At = &'static Location<'static>;
 
-/// Most words that a lane shows to its warp in one exchange.
+/// Maximum number of words that a lane shows to its warp in one exchange.
 pub const WORDS: usize = 12;
 
 /// The words shown in an exchange: row `l` is lane `l`'s, zero for lanes outside the mask.

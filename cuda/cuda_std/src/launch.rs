@@ -77,7 +77,7 @@ pub unsafe trait Kernel {
 /// The requirements of a kernel on its launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contract {
-    /// Fewest and most threads per block, multiples of 32.
+    /// Minimum and maximum number of threads per block, multiples of 32.
     pub block: (u32, u32),
     /// Bytes of dynamic shared memory.
     pub shared: u32,
@@ -86,11 +86,11 @@ pub struct Contract {
 /// The launch limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most threads per block.
+    /// Maximum number of threads per block.
     pub block: u32,
-    /// Most blocks per grid, in x, y and z.
+    /// Maximum number of blocks per grid, in x, y and z.
     pub grid: [u32; 3],
-    /// Most bytes of dynamic shared memory per block.
+    /// Maximum bytes of dynamic shared memory per block.
     pub shared: u32,
 }
 

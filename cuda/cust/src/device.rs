@@ -16,13 +16,13 @@ pub struct Device {
 #[non_exhaustive]
 #[repr(i32)]
 pub enum DeviceAttribute {
-    /// Most threads per block.
+    /// Maximum number of threads per block.
     MaxThreadsPerBlock = 1,
-    /// Most blocks per grid in x.
+    /// Maximum number of blocks per grid in x.
     MaxGridDimX = 5,
-    /// Most blocks per grid in y.
+    /// Maximum number of blocks per grid in y.
     MaxGridDimY = 6,
-    /// Most blocks per grid in z.
+    /// Maximum number of blocks per grid in z.
     MaxGridDimZ = 7,
     /// Default limit of shared memory per block, in bytes.
     MaxSharedMemoryPerBlock = 8,

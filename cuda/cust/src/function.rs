@@ -60,7 +60,7 @@ sizes!(GridSize BlockSize);
 #[non_exhaustive]
 #[repr(i32)]
 pub enum FunctionAttribute {
-    /// Most threads per block.
+    /// Maximum number of threads per block.
     MaxThreadsPerBlock = 0,
     /// Bytes of static shared memory per block.
     SharedMemorySizeBytes = 1,

@@ -13,7 +13,7 @@ use crate::function::Function;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ModuleJitOption {
-    /// Most registers per thread.
+    /// Maximum number of registers per thread.
     MaxRegisters(u32),
     /// Optimisation level, 0 to 4; the driver's default is 4.
     OptLevel(u32),
@@ -39,7 +39,7 @@ impl ModuleJitOption {
 pub(crate) const ERROR_LOG: u32 = 5;
 pub(crate) const ERROR_LOG_BYTES: u32 = 6;
 
-/// Most bytes of the compiler's error log.
+/// Maximum bytes of the compiler's error log.
 pub(crate) const LOG_BYTES: usize = 8192;
 
 /// Kernels loaded into a context.

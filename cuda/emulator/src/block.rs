@@ -28,7 +28,7 @@ pub(crate) struct Launch {
     pub threads: u32,
     /// Bytes of dynamic shared memory.
     pub dynamic: u32,
-    /// Most bytes of shared memory per block.
+    /// Maximum bytes of shared memory per block.
     pub shared_limit: u32,
     pub seed: u64,
     pub regions: Regions,

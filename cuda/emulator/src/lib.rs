@@ -58,7 +58,8 @@ pub use crate::memory::Allocation;
 use crate::memory::Memory;
 use crate::order::BlockOrder;
 
-/// Most lanes that run at once. Each has a stack, and the system maps a bounded number of stacks.
+/// Maximum number of lanes that run at once. Each has a stack, and the system maps a bounded number
+/// of stacks.
 const LANES_AT_ONCE: usize = 16_384;
 
 /// An emulated device: memory, launch limits, and the seed of the order of lanes and blocks.

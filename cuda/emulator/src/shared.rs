@@ -99,7 +99,7 @@ pub(crate) struct Shared {
     segments: Vec<Segment>,
     /// Static arrays of earlier blocks, whose memory is reused.
     spare: Vec<Segment>,
-    /// Most bytes of shared memory per block.
+    /// Maximum bytes of shared memory per block.
     limit: usize,
 }
 

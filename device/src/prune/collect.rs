@@ -82,7 +82,7 @@ copied! {
     Collect<T>;
 }
 
-/// Most ids in a node's list and those of its neighbours.
+/// Maximum number of ids in a node's list and those of its neighbours.
 const fn most_ids(k: u32, hop: u32) -> u32 {
     k + hop * hop
 }

@@ -80,11 +80,11 @@ pub struct Detours {
     pub by_row: u32,
     /// Ids per list: a multiple of 4, at least 4.
     pub list_stride: u32,
-    /// Most candidates that are accepted.
+    /// Maximum number of candidates that are accepted.
     pub most: u32,
     /// Whether detours are strict.
     pub strict: u32,
-    /// Most detours of an accepted candidate.
+    /// Maximum number of detours of an accepted candidate.
     pub limit: f32,
     /// Whether nodes with at most `most` candidates keep all of them.
     pub pass_short: u32,

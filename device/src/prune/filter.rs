@@ -61,10 +61,10 @@ use crate::block::exact::query_bytes;
 use crate::block::rows::Rows;
 use crate::key::{self, Key, NONE};
 
-/// Most threads per block: any number of warps up to this, one node per block.
+/// Maximum number of threads per block: any number of warps up to this, one node per block.
 pub const FILTER_THREADS: u32 = 256;
 
-/// Most warps per block.
+/// Maximum number of warps per block.
 const WARPS: u32 = FILTER_THREADS / 32;
 
 /// Maximum number of edges to which rows are filled up.
@@ -90,7 +90,7 @@ pub struct PruneFilter<T> {
     pub forward: GlobalMut<Key>,
     /// Candidates per node, at least 1.
     pub stride: u32,
-    /// Most candidates that are accepted, at least 1.
+    /// Maximum number of candidates that are accepted, at least 1.
     pub most: u32,
     /// The threshold, as [`Rule::prepare`] gives it.
     pub threshold: f32,

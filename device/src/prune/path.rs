@@ -58,7 +58,7 @@ pub const PATH_THREADS: u32 = 128;
 /// Bytes of a row from which on `prune_path_long_f32` is faster.
 pub const LONG_ROW: usize = 768;
 
-/// Most surplus keys that pass the bound: the bisection ends sooner.
+/// Maximum number of surplus keys that pass the bound: the bisection ends sooner.
 const SLACK: u32 = 32;
 
 /// Arguments of the kernels `prune_path_*`.
@@ -82,7 +82,7 @@ copied! {
     Paths<T>;
 }
 
-/// Most nodes that a search visits, the node's own list of `k` included.
+/// Maximum number of nodes that a search visits, the node's own list of `k` included.
 const fn most_met(k: u32, entries: u32, expansions: u32) -> u32 {
     (entries + (expansions + 1) * k).next_multiple_of(4)
 }

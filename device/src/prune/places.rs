@@ -21,7 +21,7 @@ use cuda_std::thread::sync_threads;
 /// Slots of the largest table: two per id of the longest list.
 const MAX_SLOTS: u32 = 1 << 14;
 
-/// Most ids of a list.
+/// Maximum number of ids of a list.
 pub const MAX_PLACES: u32 = MAX_SLOTS / 2;
 
 /// Slots per id, up to [`MAX_SLOTS`].

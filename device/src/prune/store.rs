@@ -42,7 +42,7 @@ use cuda_std::{keep_rolled, shared};
 use crate::block::sort::{rank, sort_block};
 use crate::key::{Key, NO_ID, NONE};
 
-/// Most forward and reverse edges of a node that are filtered once more.
+/// Maximum number of forward and reverse edges of a node that are filtered once more.
 pub const MERGED: u32 = 512;
 
 /// Threads per block of [`prune_store()`], one warp per row.

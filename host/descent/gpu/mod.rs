@@ -42,7 +42,8 @@ use crate::vectors::gpu::{
 use crate::vectors::space::Space;
 use crate::{Metric, Progress, Result};
 
-/// Most nodes for which `Start::Auto` compares all pairs: exact, and not slower than descent.
+/// Maximum number of nodes for which `Start::Auto` compares all pairs: exact, and not slower than
+/// descent.
 pub(super) const ALL_PAIRS: usize = 200_000;
 
 /// As [`ALL_PAIRS`], under inner product: descent then starts from random neighbours and misses one

@@ -38,8 +38,8 @@ const STOP_JOIN: f64 = 0.02;
 const STOP_EXPAND: f64 = 0.0075;
 const STOP_EXPAND_AFTER_CELLS: f64 = 0.015;
 
-/// Most neighbours that a node expands in one launch: more exceed the shared memory of some
-/// devices.
+/// Maximum number of neighbours that a node expands in one launch: more exceed the shared memory of
+/// some devices.
 pub(crate) const MAX_EXPANDED: usize = 16;
 
 /// Buffers of the iterations, beside the nodes.

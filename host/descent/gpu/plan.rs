@@ -24,7 +24,7 @@ const CENTRES: [&str; 2] = cluster::KEPT_CENTRES;
 /// The stage that ends a descent.
 const FINISH: &str = "finish";
 
-/// Fewest nodes that make enough cells to choose from.
+/// Minimum number of nodes that make enough cells to choose from.
 const MIN_FOR_CELLS: usize = 768;
 
 /// The sizes and parameters that the buffers of a descent depend on.

@@ -59,7 +59,7 @@ fn tuned(n: usize, dim: usize) -> TunedCells {
 /// Clusterings of lists that are merged with those of another cluster.
 pub(in crate::descent) const MERGED_CLUSTERINGS: usize = 2;
 
-/// Most clusterings.
+/// Maximum number of clusterings.
 const MAX_CLUSTERINGS: usize = 16;
 
 /// Vectors of a sample per centre, and rounds on it: more of either make cells more even, but find
@@ -77,7 +77,7 @@ const SHORT: usize = 256;
 /// Iterations of phase 1 after cells: several clusterings leave nothing for it to find.
 const JOINS: u32 = 0;
 
-/// Most iterations of phase 2 after cells.
+/// Maximum number of iterations of phase 2 after cells.
 const MAX_EXPANSIONS: u32 = 20;
 
 /// Nodes per centre, and probes, of a clustering for the order alone.
@@ -143,7 +143,8 @@ impl CellSettings {
         added < tuned(n, dim).skip_share
     }
 
-    /// Most iterations of each phase; `merged` lists are those of [`Descent::of_cluster`].
+    /// Maximum number of iterations of each phase; `merged` lists are those of
+    /// [`Descent::of_cluster`].
     ///
     /// [`Descent::of_cluster`]: crate::Descent::of_cluster
     pub(super) fn iterations(request: Iterations, start: Start, merged: bool) -> (u32, u32) {

@@ -1,4 +1,4 @@
-//! Least work of the kernels of a descent, to judge their times: bytes to and from memory if each
+//! Minimum work of the kernels of a descent, to judge their times: bytes to and from memory if each
 //! use of a vector reads it once, and operations of the products.
 
 use cuda_std::launch::Kernel;
@@ -33,7 +33,7 @@ pub(super) struct JoinWork {
     /// Bytes of a tile vector.
     pub stride: u32,
     pub assignments: usize,
-    /// Most members compared per rank.
+    /// Maximum number of members compared per rank.
     pub most: usize,
     /// Whether there was an intra-cell join.
     pub is_first: bool,

@@ -25,7 +25,8 @@ const MAGIC: &[u8; 8] = b"TAGOREK1";
 /// Begins the name of every file of kernels.
 const PREFIX: &str = "kernels-";
 
-/// Most files of kernels in the folder. Other versions of program and driver left the others.
+/// Maximum number of files of kernels in the folder. Other versions of program and driver left the
+/// others.
 const MAX_FILES: usize = 8;
 
 /// Age of a temporary file whose writer must have ended.

@@ -14,7 +14,7 @@ use crate::{ElementType, Error, Metric, Progress, Result, Vectors};
 /// Bytes before the first row.
 const HEADER: u64 = 24;
 
-/// Most nodes: DiskANN counts them in an i32.
+/// Maximum number of nodes: DiskANN counts them in an i32.
 pub(super) const MAX_NODES: usize = i32::MAX as usize;
 
 /// Writes the graph with the first entry point, its vectors and the metadata. The graph appears

@@ -32,7 +32,7 @@ const L2: i32 = 1;
 /// Padding after the last neighbour of a row.
 const NONE: i32 = -1;
 
-/// Most nodes: ids are i32.
+/// Maximum number of nodes: ids are i32.
 pub(super) const MAX_NODES: usize = i32::MAX as usize;
 
 /// Largest degree: offsets into a node's links are i32, and links take at most 30 times the degree

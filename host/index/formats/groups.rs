@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use crate::{Error, Index, Progress, Result};
 
-/// Most nodes around a group that its rows link to: more than a search expands from there.
+/// Maximum number of nodes around a group that its rows link to: more than a search expands from
+/// there.
 const MAX_AROUND: usize = 1 << 14;
 
 /// Links of a row to others of its group: a group is a binary tree.

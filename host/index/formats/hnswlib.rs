@@ -17,7 +17,7 @@ const WORD: usize = 4;
 /// Bytes of a label.
 const LABEL: usize = 8;
 
-/// Most links of a node: 16 bits count them.
+/// Maximum number of links of a node: 16 bits count them.
 pub(super) const MAX_LINKS: usize = u16::MAX as usize;
 
 /// ef_construction for insertions into the loaded index.

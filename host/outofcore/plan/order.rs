@@ -17,11 +17,11 @@ pub enum Order {
     Sequential,
     /// A permutation drawn from the seed.
     Random,
-    /// Most nodes shared with the last few clusters (Wei et al., *Speedup Graph Processing by Graph
-    /// Ordering*, SIGMOD 2016).
+    /// Maximum number of nodes shared with the last few clusters (Wei et al., *Speedup Graph
+    /// Processing by Graph Ordering*, SIGMOD 2016).
     Gorder,
-    /// Most nodes shared with the cache. The evicted cluster is chosen together with the loaded one
-    /// (the paper's Algorithm 4).
+    /// Maximum number of nodes shared with the cache. The evicted cluster is chosen together with
+    /// the loaded one (the paper's Algorithm 4).
     #[default]
     Cluster,
 }

@@ -20,8 +20,8 @@ pub(super) const MIN_CLUSTER: usize = 16;
 /// Average fill of clusters: k-means makes some larger than others.
 const FILL: f64 = 0.75;
 
-/// Least ranges of ids of finished rows: the first ones are soon sorted, so the disk waits little
-/// for them when the index is written.
+/// Minimum number of ranges of ids of finished rows: the first ones are soon sorted, so the disk
+/// waits little for them when the index is written.
 const ROW_BINS: usize = 128;
 
 /// Maximum bytes of all buffers of work files.

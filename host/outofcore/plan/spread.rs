@@ -4,16 +4,16 @@ use super::sizes::size_of_clusters;
 use super::{ClusterPlan, Limits};
 use crate::{Builder, DataShape, Result, Target, Vectors};
 
-/// Fewest devices that share a build. Each vector is built in two clusters, so two devices take as
-/// long as one alone (docs/decisions.md).
+/// Minimum number of devices that share a build. Each vector is built in two clusters, so two
+/// devices take as long as one alone (docs/decisions.md).
 const DEVICES: usize = 3;
 
 /// Clusters per device: three are built at a time on each, and a device that has no more clusters
 /// waits for the others.
 const PER_DEVICE: usize = 12;
 
-/// Fewest vectors of a cluster. Smaller builds do not fill a GPU, and a vector is in two clusters,
-/// so one device alone is as fast.
+/// Minimum number of vectors of a cluster. Smaller builds do not fill a GPU, and a vector is in two
+/// clusters, so one device alone is as fast.
 const MIN_CLUSTER_SIZE: usize = 1_000_000;
 
 impl ClusterPlan {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::regular_file::{is_missing, read_at_most};
 use crate::{Error, Result};
 
-/// Most bytes of a file that is read as a whole.
+/// Maximum bytes of a file that is read as a whole.
 const MAX_STATE: u64 = u32::MAX as u64;
 
 /// Advice in errors about an untrusted folder.

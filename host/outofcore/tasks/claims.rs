@@ -27,7 +27,7 @@ const STALE: Duration = Duration::from_secs(5);
 /// The end of a claim's name.
 pub(super) const CLAIM: &str = ".claim";
 
-/// Most bytes of a claim.
+/// Maximum bytes of a claim.
 const MAX_BYTES: u64 = 256;
 
 /// The claims of other processes that a process has seen.

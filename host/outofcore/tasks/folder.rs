@@ -74,7 +74,7 @@ pub struct StageStatus {
     pub missing: Vec<TaskId>,
 }
 
-/// Most tasks named in a status.
+/// Maximum number of tasks named in a status.
 const NAMED: usize = 10;
 
 impl TaskFolder {

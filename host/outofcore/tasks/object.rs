@@ -18,7 +18,7 @@ use crate::{Error, Result, regular_file};
 const MAGIC: [u8; 8] = *b"TAGOBJCT";
 const VERSION: u32 = 1;
 
-/// Most bytes of a description.
+/// Maximum bytes of a description.
 const MAX_DESCRIPTION: u32 = 1 << 20;
 
 /// Bytes of a piece that are read at a time when only its checksum matters.

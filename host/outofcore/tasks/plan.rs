@@ -33,7 +33,7 @@ pub(super) const PLAN: &str = "plan.json";
 /// The name of the object beside it.
 pub(super) const PLAN_OBJECT: &str = "plan";
 
-/// Most bytes of that file.
+/// Maximum bytes of that file.
 const MAX_PLAN: u64 = 1 << 20;
 
 /// Version of tasks and of their objects.

@@ -17,7 +17,7 @@ use crate::regular_file::is_missing;
 use crate::vectors::embedding::Embedding;
 use crate::{Builder, Device, Error, Progress, Result, Vectors, check_no_input};
 
-/// Most tasks named in an error.
+/// Maximum number of tasks named in an error.
 const NAMED: usize = 5;
 
 /// Times that a worker makes one object again before it gives up: a bad disk, or another program.

@@ -14,7 +14,7 @@ use crate::vectors::gpu::{Base, OnDevice};
 use crate::vectors::space::Space;
 use crate::{ElementType, Metric, Result};
 
-/// Least components of rows whose products pay: measured at 288 and 960.
+/// Minimum number of components of rows whose products pay: measured at 288 and 960.
 const MIN_DIM: usize = 256;
 
 /// Filters candidates by the strategy's rule into forward edges.

@@ -22,8 +22,8 @@ stage_kernels! {
     }
 }
 
-/// Most blocks that search for the nearest row: several times the number that any device runs at a
-/// time.
+/// Maximum number of blocks that search for the nearest row: several times the number that any
+/// device runs at a time.
 const BLOCKS: usize = 2048;
 
 /// Blocks that search for the nearest of `n` rows, and their warps.

@@ -57,7 +57,7 @@ impl Chunk<'_> {
 struct Collected<'a> {
     chunk: &'a Chunk<'a>,
     keys: &'a mut Buffer<Key>,
-    /// Most candidates per node.
+    /// Maximum number of candidates per node.
     limit: usize,
 }
 

@@ -28,7 +28,7 @@ pub(super) fn kernel<T: PathKernels>(dim: usize) -> &'static str {
     if stride::<T>(dim) * size_of::<T>() < LONG_ROW { T::Path::NAME } else { T::LongPath::NAME }
 }
 
-/// Most candidates of a node.
+/// Maximum number of candidates of a node.
 pub(super) fn most(k: usize, entries: usize) -> usize {
     entries + (PATH.expansions + 1) * k
 }

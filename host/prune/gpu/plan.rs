@@ -25,7 +25,7 @@ use crate::vectors::gpu::{Base, OnDevice};
 /// Candidates on the device at a time: 512 MiB of keys.
 const CANDIDATES: usize = 1 << 26;
 
-/// Least nodes of a chunk: fewer leave a device idle.
+/// Minimum number of nodes of a chunk: fewer leave a device idle.
 const MIN_AT_ONCE: usize = 256;
 
 /// The sizes and parameters that pruning's buffers depend on.
@@ -40,7 +40,7 @@ pub(crate) struct PruneShape {
     collect: Collect,
     store: Store,
     entry: Entry,
-    /// Most candidates per node, as requested.
+    /// Maximum number of candidates per node, as requested.
     candidates: usize,
     counts_detours: bool,
     /// The form of the rule; none if detours are counted.
@@ -58,7 +58,7 @@ impl PruneShape {
         Self { n, dim, k, degree, metric, collect, store, entry, candidates, counts_detours, form }
     }
 
-    /// Most bytes of shared memory per block, over all kernels.
+    /// Maximum bytes of shared memory per block, over all kernels.
     pub(crate) fn block_bytes(&self) -> u32 {
         let (k, dim, entries) = (self.k as u32, self.dim as u32, self.entries() as u32);
         let collect = match self.collect {
@@ -91,7 +91,7 @@ impl PruneShape {
         self.counts_detours && self.collect == Collect::OneHop && self.metric != Metric::Cosine
     }
 
-    /// Most candidates of a node.
+    /// Maximum number of candidates of a node.
     pub(crate) fn limit(&self) -> usize {
         self.candidates.min(match self.collect {
             Collect::OneHop => self.k,

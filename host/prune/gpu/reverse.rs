@@ -13,7 +13,7 @@ use crate::Result;
 use crate::gpu::sort::SortRoom;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 
-/// Most forward slots of all rows: a slot number is half a key.
+/// Maximum number of forward slots of all rows: a slot number is half a key.
 const MAX_SLOTS: usize = u32::MAX as usize - EDGE_SLOTS as usize;
 
 /// The order of the reverse edges of a row; ties by source.

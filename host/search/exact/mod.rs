@@ -25,7 +25,8 @@ const TILE_BYTES: usize = 256 << 10;
 /// Queries compared with a tile one after another.
 const QUERIES: usize = 32;
 
-/// Least multiply-adds for which `Device::Auto` takes a GPU: below, starting the GPU takes longer.
+/// Minimum number of multiply-adds for which `Device::Auto` takes a GPU: below, starting the GPU
+/// takes longer.
 const WORTH_A_GPU: u64 = 1 << 34;
 
 /// Exact search for the nearest rows of queries.

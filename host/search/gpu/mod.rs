@@ -69,7 +69,7 @@ impl KeysTo<'_> {
     }
 }
 
-/// Most ids of a step: more exceed the shared memory of any block.
+/// Maximum number of ids of a step: more exceed the shared memory of any block.
 const MAX_STEP_IDS: usize = 1 << 16;
 
 /// The sizes that the shared memory of a search depends on.

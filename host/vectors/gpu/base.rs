@@ -22,8 +22,8 @@ pub(crate) struct Base<T: OnDevice> {
 }
 
 impl<T: OnDevice> Base<T> {
-    /// Most memory of `n` rows of `dim` components. Under cosine only a base with zero vectors has
-    /// lifts.
+    /// Maximum memory of `n` rows of `dim` components. Under cosine only a base with zero vectors
+    /// has lifts.
     pub(crate) fn plan(n: usize, dim: usize, metric: Metric) -> MemoryPlan {
         Self::values(n, dim).and(&Self::lifts(if metric == Metric::L2 { 0 } else { n }))
     }

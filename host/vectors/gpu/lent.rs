@@ -34,10 +34,10 @@ stage_kernels! {
     }
 }
 
-/// Most blocks of the check: several times the number that any device runs at a time.
+/// Maximum number of blocks of the check: several times the number that any device runs at a time.
 const BLOCKS: usize = 2048;
 
-/// Most bytes that a copy to the host holds on the device at a time.
+/// Maximum bytes that a copy to the host holds on the device at a time.
 const PIECE: usize = 64 << 20;
 
 /// Rows that a device holds for another library.

@@ -12,7 +12,7 @@ use crate::vectors::space::Space;
 use crate::vectors::{Bits, DataShape, Matrix, TypedRows, Vectors};
 use crate::{ElementType, Metric, Progress, Result};
 
-/// Most bytes of bits that are on the device at a time.
+/// Maximum bytes of bits that are on the device at a time.
 const PIECE: usize = 64 << 20;
 
 /// Rows on the way to a device.

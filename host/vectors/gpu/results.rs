@@ -8,7 +8,7 @@ use super::memory::gpu;
 use crate::gpu::{Borrowed, Buffer, Gpu, MemoryPlan};
 use crate::{Device, Error, Result};
 
-/// Most keys that are split at a time.
+/// Maximum number of keys that are split at a time.
 const PIECE: usize = 1 << 22;
 
 /// Bytes of an id, and of a distance.

@@ -61,7 +61,7 @@ pub struct MergeCandidates {
     pub k: u32,
 }
 
-/// Most distances of a line that are sorted: a multiple of 32, above `k`.
+/// Maximum number of distances of a line that are sorted: a multiple of 32, above `k`.
 const fn selected(k: u32) -> u32 {
     (k + 32).next_multiple_of(32)
 }

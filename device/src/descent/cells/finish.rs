@@ -205,7 +205,8 @@ pub const FINISH_EXACT_THREADS: u32 = 128;
 /// Nodes per block of [`cells_finish_exact()`].
 pub const FINISH_EXACT_NODES: u32 = FINISH_EXACT_THREADS / 32;
 
-/// Most components of bytes whose keys hold exact values: norms and products are below 2^24.
+/// Maximum number of components of bytes whose keys hold exact values: norms and products are below
+/// 2^24.
 pub const MAX_EXACT: usize = 256;
 
 /// The end of a descent over bytes, under L2.

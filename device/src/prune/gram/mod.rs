@@ -51,7 +51,7 @@ use crate::key::{self, Key, NONE};
 /// Threads per block, one node per block.
 pub const GRAM_THREADS: u32 = FILTER_THREADS;
 
-/// Most candidates of a node whose products are computed.
+/// Maximum number of candidates of a node whose products are computed.
 pub const LINES: u32 = 48;
 
 /// Candidates with products, of `stride` slots.

@@ -45,7 +45,8 @@ const LANES: u32 = WIDTH / 4;
 /// Lines of a chunk that a thread loads.
 const LOADS: usize = (LINES * LANES / GRAM_THREADS) as usize;
 
-/// Most tiles of a warp: of an odd number of rows of tiles, those from the diagonal on, around.
+/// Maximum number of tiles of a warp: of an odd number of rows of tiles, those from the diagonal
+/// on, around.
 const TILES: usize = (LINES / TILE / 2 + 1) as usize;
 
 /// Bytes of two chunks of `lines` candidates.

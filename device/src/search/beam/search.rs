@@ -43,7 +43,7 @@ use crate::block::exact::Metric;
 use crate::block::rows::Rows;
 use crate::key::Key;
 
-/// Most threads per block.
+/// Maximum number of threads per block.
 pub const SEARCH_THREADS: u32 = 256;
 
 /// Counters of distances.

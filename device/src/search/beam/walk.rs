@@ -113,7 +113,7 @@ pub struct BeamWalk<T> {
     pub beam: u32,
     /// Nodes expanded per step, at least 1; 1 for searches that keep all keys.
     pub width: u32,
-    /// Most nodes expanded by searches that keep all keys.
+    /// Maximum number of nodes expanded by searches that keep all keys.
     pub expansions: u32,
     /// Slots of the table of visited ids: a power of two, at least [`least_slots`].
     pub slots: u32,
@@ -132,14 +132,14 @@ copied! {
     BeamWalk<T>;
 }
 
-/// Most ids of a step.
+/// Maximum number of ids of a step.
 pub const fn step_ids(degree: u32, width: u32) -> u32 {
     let ids = degree * width;
     if ids < 64 { 64 } else { ids }
 }
 
-/// Fewest slots of a table for a beam of `beam` nodes. The beam and the ids of a step fill at most
-/// two thirds of it, so one slot is always empty.
+/// Minimum number of slots of a table for a beam of `beam` nodes. The beam and the ids of a step
+/// fill at most two thirds of it, so one slot is always empty.
 pub const fn least_slots(beam: u32, step_ids: u32) -> u32 {
     table::slots(beam + step_ids)
 }

@@ -83,7 +83,7 @@ pub struct ExactRerank<T, S> {
     pub query_stride: u32,
     /// Components per vector.
     pub dim: u32,
-    /// Most survivors per query.
+    /// Maximum number of survivors per query.
     pub capacity: u32,
     /// Keys per list, at least 1.
     pub k: u32,

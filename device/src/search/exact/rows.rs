@@ -65,7 +65,7 @@ pub struct ExactFilter<S> {
     pub survivors: GlobalMut<u32>,
     /// Out: 1 if a query passed its capacity.
     pub overflow: GlobalMut<u32>,
-    /// Most survivors per query.
+    /// Maximum number of survivors per query.
     pub capacity: u32,
     /// Number of queries.
     pub query_count: u32,

@@ -11,8 +11,8 @@ use tagore_device::key::Key;
 
 use crate::gpu::MemoryPlan;
 
-/// Most members that an intra-cell join compares with a query between two merges: twice those of an
-/// average cell.
+/// Maximum number of members that an intra-cell join compares with a query between two merges:
+/// twice those of an average cell.
 pub(crate) const ROUND: usize = 1024;
 
 /// Bounds on the room for the distances of a slab, in keys of two distances. The cross-cell join
@@ -30,8 +30,8 @@ const PASSES: [usize; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
 /// proposed again. There is no intra-cell join, so the first pass includes rank 0.
 const LATER_PASSES: [usize; 4] = [0, 2, 8, 32];
 
-/// Most members compared per rank, in multiples of the average cell. It prevents quadratic work in
-/// bad clusters, such as those of equal vectors.
+/// Maximum number of members compared per rank, in multiples of the average cell. It prevents
+/// quadratic work in bad clusters, such as those of equal vectors.
 const MAX_MEMBERS: usize = 8;
 
 /// A cell is large from this multiple of the average number of probing vectors on. Large cells
@@ -52,12 +52,13 @@ pub(in crate::descent::gpu) struct JoinSizes {
 }
 
 impl JoinSizes {
-    /// Most members compared per rank of a cell.
+    /// Maximum number of members compared per rank of a cell.
     pub(super) fn most_members(self) -> usize {
         MAX_MEMBERS * (self.nodes / self.cells.max(1)).max(tile::SIDE as usize)
     }
 
-    /// Most tiles of `members` members: the last tile of each cell may hold a single one.
+    /// Maximum number of tiles of `members` members: the last tile of each cell may hold a single
+    /// one.
     fn most_tiles(self, members: usize) -> usize {
         let side = tile::SIDE as usize;
         (members + (side - 1) * self.cells) / side

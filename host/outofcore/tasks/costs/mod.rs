@@ -145,5 +145,5 @@ impl TaskCosts {
     }
 }
 
-/// Most workers that [`TaskCosts::most_workers`] tries.
+/// Maximum number of workers that [`TaskCosts::most_workers`] tries.
 const MAX_WORKERS: usize = 4096;

@@ -35,7 +35,8 @@ pub(crate) const MAX_K: usize = 1024;
 /// Queries per batch.
 const BATCH: usize = 16_384;
 
-/// Least batch of a search for the neighbours of all rows; larger from four times as many rows on.
+/// Minimum batch of a search for the neighbours of all rows; larger from four times as many rows
+/// on.
 const MIN_BATCH: usize = 1024;
 
 /// The queries of a search.
@@ -82,7 +83,7 @@ impl<'a> QuerySet<'a> {
     }
 }
 
-/// Most survivors per query between two rerankings.
+/// Maximum number of survivors per query between two rerankings.
 pub(crate) fn capacity(k: usize) -> usize {
     (8 * k).next_power_of_two().clamp(1024, 4096)
 }
@@ -99,7 +100,7 @@ pub(crate) fn all_pairs_plan<T: OnDevice>(n: usize, dim: usize, k: usize) -> Mem
     device_plan::<T>(n, batch_of_all(n), dim, k)
 }
 
-/// Least device memory of a search for the `k` nearest of some of `n` rows.
+/// Minimum device memory of a search for the `k` nearest of some of `n` rows.
 pub(crate) fn least_plan<T: OnDevice>(n: usize, dim: usize, k: usize) -> MemoryPlan {
     let side = n.min(tile::SIDE as usize);
     device_plan::<T>(side, side, dim, k)
@@ -129,7 +130,7 @@ pub(crate) struct GpuSearch<'a> {
     pub queries: &'a QuerySet<'a>,
     /// Neighbours per query.
     pub k: usize,
-    /// Most bytes of device memory to use, if limited.
+    /// Maximum bytes of device memory to use, if limited.
     pub budget: Option<u64>,
     pub progress: &'a Progress,
 }
@@ -179,7 +180,7 @@ impl GpuSearch<'_> {
         }
     }
 
-    /// Most survivors per query between two rerankings.
+    /// Maximum number of survivors per query between two rerankings.
     fn capacity(&self) -> usize {
         capacity(self.k)
     }

@@ -27,7 +27,7 @@ pub(crate) struct SharedSearch<'a> {
     pub queries: &'a QuerySet<'a>,
     /// Neighbours per query.
     pub k: usize,
-    /// Most bytes of memory to use of each device, if limited.
+    /// Maximum bytes of memory to use of each device, if limited.
     pub budget: Option<u64>,
     pub progress: &'a Progress,
 }
