@@ -77,32 +77,20 @@
 //!
 //! # In a service
 //!
-//! Builds and searches compute, so they do not belong on the threads of an async runtime. With
-//! tokio:
-//!
-//! ```ignore
-//! let searcher = Arc::new(searcher); // once, at the start
-//!
-//! let searcher = Arc::clone(&searcher); // per request
-//! let found = tokio::task::spawn_blocking(move || {
-//!     let queries = Vectors::from_f32(query, dim)?;
-//!     searcher.search(&queries, 10, 100, &Progress::silent())
-//! })
-//! .await??;
-//! for (row, distance) in found.iter().flatten() {
-//!     println!("{:?} at {distance}", ids.get(row));
-//! }
-//! ```
-//!
-//! A request that is dropped cancels its work if a guard calls [`Progress::cancel`] on drop.
+//! Builds and searches compute, so they do not belong on the threads of an async runtime: share a
+//! [`Searcher`] in an `Arc`, and search in tokio's `spawn_blocking`, as `examples/service` does. A
+//! request that is dropped cancels its work if a guard calls [`Progress::cancel`] on drop.
 
 #[cfg(target_endian = "big")]
 compile_error!("tagore maps little-endian files into memory and needs a little-endian target");
 
-// Compiles and runs the code in the README as a doc test.
+// Compile and run the code in these pages as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+#[cfg(doctest)]
+#[doc = include_str!("../docs/how-to-database.md")]
+struct Databases;
 
 mod atomic_file;
 mod build;
