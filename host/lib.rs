@@ -114,10 +114,10 @@ mod regular_file;
 mod report;
 mod same_file;
 mod search;
-mod text;
 mod vectors;
 
-pub use atomic_file::{check_output, temporary_path, with_suffix, write_file};
+#[doc(hidden)] // For the command, which writes text and pages.
+pub use atomic_file::write_file;
 pub use build::{BuildPlan, BuildStats, Builder, Target};
 pub use descent::{
     CellSettings, DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample,
@@ -130,7 +130,7 @@ pub use index::{
     Description, Export, Fingerprint, Index, IndexFormat, IndexRoom, Layer, MAX_DEGREE, MAX_LAYER_BEAM,
     RowSink, Statistics,
 };
-pub use memory::{check_room, host_memory_bytes, peak_host_bytes, return_large_buffers};
+pub use memory::{check_room, host_memory_bytes, peak_host_bytes};
 pub use parallel::{THREAD_STACK, max_threads, start_threads, thread_pool};
 pub use progress::{Progress, Update};
 pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, Overrides, PruneStats, Strategy};
@@ -138,13 +138,14 @@ pub use quantize::Compression;
 pub use report::{
     BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, SelfRecall, StageCost, Trapped,
 };
-pub use same_file::{check_no_input, is_same_file, real_path};
+pub use same_file::{check_output, real_path};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
 pub use search::{MAX_WIDTH, Neighbor, ResidentIndex, Search, SearchResult, Searcher, prepare_search};
-pub use text::{grouped, one_line, path_text};
 pub use vectors::distance::instruction_set;
+#[doc(hidden)] // For the command, which measures a device.
+pub use vectors::start_seconds;
 pub use vectors::{
     Bits, Component, DataShape, DeviceMemory, DeviceResults, DeviceRows, ElementType, Fault, Format,
     GroundTruth, IdSet, Ids, MAX_DIM, MAX_ROWS, Metric, QueryKind, Repeated, Source, Synth, SynthKind,
-    Vectors, changed_while_read, start_seconds, with_mapped_file_at,
+    Vectors, changed_while_read,
 };
