@@ -5,9 +5,10 @@ use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use tagore_text::path_text;
+
 use crate::flush::Flush;
 use crate::regular_file::{self, is_at, is_missing};
-use crate::text::path_text;
 use crate::{Error, Result};
 
 /// Size of the write buffer, in bytes.
@@ -252,29 +253,15 @@ pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     file.commit()
 }
 
-/// Checks, before long work, that `path` can be written: its folder exists and is writable, `path`
-/// is no folder, device or pipe, and no other run is writing it.
-///
-/// # Errors
-/// If it cannot be written; the error names the obstacle.
-pub fn check_output(path: impl AsRef<Path>) -> Result<()> {
-    AtomicFile::create(path.as_ref()).map(drop)
-}
-
 /// Appends `suffix` to the last name of `path`.
-///
-/// ```
-/// use std::path::Path;
-/// assert_eq!(tagore::with_suffix(Path::new("a/x.tagore"), ".work"), Path::new("a/x.tagore.work"));
-/// ```
-pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     name.into()
 }
 
 /// The temporary name of `target` while it is written: `.x.tagore-tmp` beside `x`.
-pub fn temporary_path(target: &Path) -> PathBuf {
+pub(crate) fn temporary_path(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_else(|| OsStr::new("output"));
     let mut temporary = OsString::from(".");
     // Most systems take names of at most 255 bytes.

@@ -167,17 +167,21 @@ fn errors_name_the_target() {
     let target = dir.path().join("missing").join("out.bin");
     let missing = dir.path().join("missing");
     let expected = "expected an existing folder: create it, or name another";
-    let error = check_output(&target).unwrap_err().to_string();
+    let error = AtomicFile::create(&target).unwrap_err().to_string();
     assert_eq!(
         error,
         format!("{}: found no such folder {}, {expected}", target.display(), missing.display())
     );
-    let error = check_output(dir.path()).unwrap_err().to_string();
+    let error = AtomicFile::create(dir.path()).unwrap_err().to_string();
     assert_eq!(error, format!("{}: found a folder, expected a file to write", dir.path().display()));
-    assert!(check_output("..").is_err() && check_output("/").is_err() && check_output("").is_err());
-    check_output(dir.path().join("x".repeat(255))).unwrap();
+    assert!(
+        AtomicFile::create("..").is_err()
+            && AtomicFile::create("/").is_err()
+            && AtomicFile::create("").is_err()
+    );
+    AtomicFile::create(dir.path().join("x".repeat(255))).unwrap();
     #[cfg(unix)]
-    check_output(dir.path().join("x".repeat(256))).unwrap_err();
+    AtomicFile::create(dir.path().join("x".repeat(256))).unwrap_err();
     assert!(names(dir.path()).is_empty());
 }
 

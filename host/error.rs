@@ -4,8 +4,9 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use tagore_text::{one_line, path_text};
+
 use crate::ElementType;
-use crate::text::{one_line, path_text};
 
 /// An error of a caller's [`Source`](crate::Source) or [`RowSink`](crate::RowSink), which
 /// [`Error::Store`] carries. The `?` operator makes one of any error.

@@ -100,5 +100,5 @@ fn numbers(line: &str) -> Option<(&str, &str)> {
 
 fn line(path: &Path, crc: u32, bytes: u64) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    format!("{crc:08x} {bytes} {}\n", crate::one_line(&name, 255))
+    format!("{crc:08x} {bytes} {}\n", tagore_text::one_line(&name, 255))
 }

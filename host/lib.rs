@@ -77,32 +77,20 @@
 //!
 //! # In a service
 //!
-//! Builds and searches compute, so they do not belong on the threads of an async runtime. With
-//! tokio:
-//!
-//! ```ignore
-//! let searcher = Arc::new(searcher); // once, at the start
-//!
-//! let searcher = Arc::clone(&searcher); // per request
-//! let found = tokio::task::spawn_blocking(move || {
-//!     let queries = Vectors::from_f32(query, dim)?;
-//!     searcher.search(&queries, 10, 100, &Progress::silent())
-//! })
-//! .await??;
-//! for (row, distance) in found.iter().flatten() {
-//!     println!("{:?} at {distance}", ids.get(row));
-//! }
-//! ```
-//!
-//! A request that is dropped cancels its work if a guard calls [`Progress::cancel`] on drop.
+//! Builds and searches compute, so they do not belong on the threads of an async runtime: share a
+//! [`Searcher`] in an `Arc`, and search in tokio's `spawn_blocking`, as `examples/service` does. A
+//! request that is dropped cancels its work if a guard calls [`Progress::cancel`] on drop.
 
 #[cfg(target_endian = "big")]
 compile_error!("tagore maps little-endian files into memory and needs a little-endian target");
 
-// Compiles and runs the code in the README as a doc test.
+// Compile and run the code in these pages as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+#[cfg(doctest)]
+#[doc = include_str!("../docs/how-to-database.md")]
+struct Databases;
 
 mod atomic_file;
 mod build;
@@ -126,10 +114,10 @@ mod regular_file;
 mod report;
 mod same_file;
 mod search;
-mod text;
 mod vectors;
 
-pub use atomic_file::{check_output, temporary_path, with_suffix, write_file};
+#[doc(hidden)] // For the command, which writes text and pages.
+pub use atomic_file::write_file;
 pub use build::{BuildPlan, BuildStats, Builder, Target};
 pub use descent::{
     CellSettings, DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample,
@@ -142,7 +130,7 @@ pub use index::{
     Description, Export, Fingerprint, Index, IndexFormat, IndexRoom, Layer, MAX_DEGREE, MAX_LAYER_BEAM,
     RowSink, Statistics,
 };
-pub use memory::{check_room, host_memory_bytes, peak_host_bytes, return_large_buffers};
+pub use memory::{check_room, host_memory_bytes, peak_host_bytes};
 pub use parallel::{THREAD_STACK, max_threads, start_threads, thread_pool};
 pub use progress::{Progress, Update};
 pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, Overrides, PruneStats, Strategy};
@@ -150,13 +138,14 @@ pub use quantize::Compression;
 pub use report::{
     BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, SelfRecall, StageCost, Trapped,
 };
-pub use same_file::{check_no_input, is_same_file, real_path};
+pub use same_file::{check_output, real_path};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
 pub use search::{MAX_WIDTH, Neighbor, ResidentIndex, Search, SearchResult, Searcher, prepare_search};
-pub use text::{grouped, one_line, path_text};
 pub use vectors::distance::instruction_set;
+#[doc(hidden)] // For the command, which measures a device.
+pub use vectors::start_seconds;
 pub use vectors::{
     Bits, Component, DataShape, DeviceMemory, DeviceResults, DeviceRows, ElementType, Fault, Format,
     GroundTruth, IdSet, Ids, MAX_DIM, MAX_ROWS, Metric, QueryKind, Repeated, Source, Synth, SynthKind,
-    Vectors, changed_while_read, start_seconds, with_mapped_file_at,
+    Vectors, changed_while_read,
 };

@@ -16,30 +16,6 @@ pub fn host_memory_bytes() -> Option<u64> {
     bytes_in("/proc/meminfo", "MemTotal:")
 }
 
-/// Tells glibc's allocator to return large buffers to the system when they are freed, as the plan
-/// of the host's memory assumes. The setting holds for the whole process, so programs should call
-/// it at their start, as the command does.
-///
-/// By default glibc keeps freed buffers of up to 32 MiB among those in use; a build then took up to
-/// a sixth more than its buffers. Other allocators are not changed.
-pub fn return_large_buffers() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    {
-        use std::ffi::c_int;
-        unsafe extern "C" {
-            fn mallopt(parameter: c_int, value: c_int) -> c_int;
-        }
-        const M_MMAP_THRESHOLD: c_int = -3;
-        // SAFETY: std links glibc, so `mallopt` exists with this signature, and it may be called at
-        // any time.
-        let _ = unsafe { mallopt(M_MMAP_THRESHOLD, LARGE) };
-    }
-}
-
-/// Bytes from which a buffer counts as large. Smaller ones are cheaper to keep than to map anew.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-const LARGE: std::ffi::c_int = 2 << 20;
-
 /// Bytes from which an allocation is large: it must leave [`ROOM`].
 const LARGE_ALLOCATION: usize = 1 << 20;
 

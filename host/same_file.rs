@@ -1,8 +1,10 @@
-//! Whether two paths name one file, so that no input is overwritten.
+//! Checks of outputs before long work: that none is an input, and that each can be written.
 
 use std::path::{Path, PathBuf};
 
-use crate::text::path_text;
+use tagore_text::path_text;
+
+use crate::atomic_file::{AtomicFile, temporary_path};
 use crate::{Error, Result};
 
 /// The identity of a file, independent of its name.
@@ -26,12 +28,7 @@ impl Identity {
     }
 }
 
-/// Whether `a` and `b` name one file, under any name or link; files that do not exist yet too.
-pub fn is_same_file(a: impl AsRef<Path>, b: impl AsRef<Path>) -> bool {
-    Identity::of(a.as_ref()) == Identity::of(b.as_ref())
-}
-
-/// `path` with the links of its existing part resolved.
+/// Resolves the links of the existing part of `path`.
 pub fn real_path(path: impl AsRef<Path>) -> PathBuf {
     let path = path.as_ref();
     if let Ok(path) = std::fs::canonicalize(path) {
@@ -46,28 +43,46 @@ pub fn real_path(path: impl AsRef<Path>) -> PathBuf {
     }
 }
 
-/// Refuses an `output` that is one of `inputs`, under any name or link.
+/// Checks, before long work, that `output` can be written: it is none of `inputs`, under any name
+/// or link, its folder exists and is writable, it is no folder, device or pipe, and no other run is
+/// writing it.
 ///
 /// ```
-/// use tagore::check_no_input;
-/// assert!(check_no_input("x.tagore", ["x.fbin"]).is_ok());
-/// assert!(check_no_input("./x.fbin", ["x.fbin"]).is_err());
+/// use tagore::check_output;
+/// assert!(check_output("x.tagore", ["x.fbin"]).is_ok());
+/// assert!(check_output("./x.fbin", ["x.fbin"]).is_err());
 /// ```
 ///
 /// # Errors
-/// If it is one.
-pub fn check_no_input<P: AsRef<Path>>(
+/// If it cannot be written; the error names the obstacle.
+pub fn check_output<P: AsRef<Path>>(
     output: impl AsRef<Path>,
     inputs: impl IntoIterator<Item = P>,
 ) -> Result<()> {
-    let output = output.as_ref();
-    match inputs.into_iter().find(|input| is_same_file(output, input)) {
-        Some(input) => {
-            let found = format_args!("the input {}", path_text(input.as_ref()));
-            Err(Error::file(output, found, "a file that is not read"))
+    check_no_input(output.as_ref(), inputs)?;
+    AtomicFile::create(output.as_ref()).map(drop)
+}
+
+/// Refuses an `output` that is one of `inputs`, under any name or link, or whose temporary file is.
+///
+/// # Errors
+/// If it is one.
+pub(crate) fn check_no_input<P: AsRef<Path>>(
+    output: &Path,
+    inputs: impl IntoIterator<Item = P>,
+) -> Result<()> {
+    let (written, temporary) = (Identity::of(output), Identity::of(&temporary_path(output)));
+    for input in inputs {
+        let (input, name) = (Identity::of(input.as_ref()), path_text(input.as_ref()));
+        if input == written {
+            return Err(Error::file(output, format_args!("the input {name}"), "a file that is not read"));
         }
-        None => Ok(()),
+        if input == temporary {
+            let found = format_args!("its temporary file is the input {name}");
+            return Err(Error::file(output, found, "another name"));
+        }
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -82,13 +97,16 @@ mod tests {
         std::fs::hard_link(at("x"), at("hard")).unwrap();
         std::fs::create_dir(at("sub")).unwrap();
         for name in ["x", "hard", "sub/../x"] {
-            assert!(is_same_file(at(name), at("x")), "{name}");
-            let error = check_no_input(at(name), [at("y"), at("x")]).unwrap_err().to_string();
+            let error = check_output(at(name), [at("y"), at("x")]).unwrap_err().to_string();
             assert!(error.ends_with("x, expected a file that is not read"), "{error}");
         }
         // Neither exists.
-        assert!(is_same_file(at("new"), at("sub/../new")));
-        assert!(!is_same_file(at("new"), at("x")));
-        check_no_input(at("new"), [at("x"), at("hard")]).unwrap();
+        assert!(check_output(at("new"), [at("sub/../new")]).is_err());
+        check_output(at("new"), [at("x"), at("hard")]).unwrap();
+        // A temporary file of an earlier run is removed, unless it is the input.
+        std::fs::write(at(".new.tagore-tmp"), [1]).unwrap();
+        assert!(check_output(at("new"), [at(".new.tagore-tmp")]).is_err() && at(".new.tagore-tmp").exists());
+        check_output(at("new"), [at("x")]).unwrap();
+        assert!(!at(".new.tagore-tmp").exists());
     }
 }

@@ -1,7 +1,8 @@
 //! The public interface of the library, compared with `tests/golden/api.txt`.
 //!
 //! The list is read from the sources: every name that `host/lib.rs` and its public modules export,
-//! with signatures, public fields, variants, and traits. Items that macros make are not seen.
+//! with signatures, public fields, variants, and traits. Items that macros make are not seen; a
+//! macro among the methods of a public type is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -174,7 +175,8 @@ impl Crate {
                 exports.push((format!("{prefix}{name}"), Target::Item(module.to_vec(), name), &[][..]));
             }
         }
-        for import in self.imports(module).0.into_iter().filter(|import| import.is_public) {
+        let is_exported = |import: &Import<'_>| import.is_public && !is_hidden(import.attributes);
+        for import in self.imports(module).0.into_iter().filter(is_exported) {
             let target = self.follow(module, &import.path);
             let target = target.unwrap_or_else(|| panic!("{prefix}{}: found no item of it", import.name));
             exports.push((format!("{prefix}{}", import.name), target, import.attributes));
@@ -242,6 +244,12 @@ impl Crate {
                         ImplItem::Const(c) => {
                             let (name, of) = (&c.ident, &c.ty);
                             (&c.vis, &c.attrs, quote::quote!(const #name: #of))
+                        }
+                        ImplItem::Macro(makes) => {
+                            let makes = text(makes.to_token_stream());
+                            panic!(
+                                "{module:?}: {makes}: write the items of a public type out: the list sees none"
+                            );
                         }
                         _ => continue,
                     };
@@ -382,6 +390,11 @@ fn is_test(attributes: &[Attribute]) -> bool {
     condition.contains("(test)")
         || condition.contains("all(test")
         || attributes.iter().any(|a| a.path().is_ident("test"))
+}
+
+/// Whether the documentation leaves out an item: it is for the project's other crates alone.
+fn is_hidden(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| text(attribute.to_token_stream()) == "#[doc(hidden)]")
 }
 
 /// Tokens as text, with spaces that depend on no version of the tokenizer.

@@ -18,7 +18,8 @@ const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
 
 /// Rows of bf16, and the same values as f32.
 fn both(rows: usize, dim: usize, seed: u64) -> [Vectors; 2] {
-    let values: Vec<bf16> = uniform(rows, dim, seed).to_f32().unwrap().into_iter().map(bf16::from_f32).collect();
+    let values: Vec<bf16> =
+        uniform(rows, dim, seed).to_f32().unwrap().into_iter().map(bf16::from_f32).collect();
     let floats = values.iter().map(|x| x.to_f32()).collect();
     [Vectors::from_bf16(values, dim).unwrap(), Vectors::from_f32(floats, dim).unwrap()]
 }
@@ -127,7 +128,8 @@ fn npy_holds_it_as_plain_values_of_two_bytes() {
     base.save(&path).unwrap();
     let bytes = fs::read(&path).unwrap();
     let name = bytes.windows(5).position(|window| window == b"'<V2'").unwrap() + 1;
-    let values: Vec<u8> = wide.to_f32().unwrap().iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect();
+    let values: Vec<u8> =
+        wide.to_f32().unwrap().iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect();
     assert_eq!(bytes[bytes.len() - 30..], values);
     // `numpy.save` writes either name, by its version. Values of other sizes are not bf16.
     for (first, size) in [(b'<', b'2'), (b'|', b'2'), (b'<', b'4'), (b'|', b'1')] {

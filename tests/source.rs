@@ -38,8 +38,8 @@ fn sources(folders: &[&str]) -> Vec<PathBuf> {
 }
 
 /// Folders whose Rust files follow the rules of length and width.
-const ALL: [&str; 10] =
-    ["host", "device", "cli", "capi", "python", "xtask", "cuda", "tests", "benches", "examples"];
+const ALL: [&str; 11] =
+    ["host", "text", "device", "cli", "capi", "python", "xtask", "cuda", "tests", "benches", "examples"];
 
 fn name(path: &Path) -> String {
     path.strip_prefix(root()).unwrap().display().to_string()

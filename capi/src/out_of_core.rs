@@ -2,8 +2,8 @@
 
 use std::ffi::c_char;
 
-use tagore::outofcore::{Limits, OutOfCore, unfinished};
-use tagore::{Vectors, with_suffix};
+use tagore::Vectors;
+use tagore::outofcore::{Limits, OutOfCore, default_work_folder, unfinished};
 
 use crate::builder::tagore_builder;
 use crate::pointers::{Input, path, read_if, required, structs};
@@ -59,7 +59,7 @@ pub extern "C" fn tagore_builder_build_file(
                 // SAFETY: by the header, a text that does not change during the call.
                 path(unsafe { Input::new(options.work_folder) }, "work_folder")?
             }
-            _ => with_suffix(&file, ".work"),
+            _ => default_work_folder(&file),
         };
         let build = match OutOfCore::within(&builder, base, &given)? {
             Some(build) => Some(build),

@@ -8,7 +8,8 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-use tagore::{Error, check_room, one_line};
+use tagore::{Error, check_room};
+use tagore_text::one_line;
 
 /// The result of a call: `TAGORE_OK`, or the kind of its error.
 pub type tagore_status = i32;

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use tagore::{Format, GroundTruth, Index, IndexFormat, path_text};
+use tagore::{Format, GroundTruth, Index, IndexFormat};
+use tagore_text::path_text;
 
 use crate::content::{AnyFormat, Content, Input};
 use crate::error::{Error, Result};

@@ -85,7 +85,7 @@ fn library(f: &mut fmt::Formatter<'_>, error: &tagore::Error) -> fmt::Result {
         Unfinished { folder } => write!(
             f,
             "{}: found an unfinished build, expected --resume to continue it, or another --work-dir",
-            tagore::path_text(folder)
+            tagore_text::path_text(folder)
         ),
         _ => write!(f, "{error}"),
     }

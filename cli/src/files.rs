@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use tagore::{
-    Error, Result, check_no_input, check_output, is_same_file, path_text, real_path, temporary_path,
-};
+use tagore::{Error, Result, check_output, real_path};
+use tagore_text::path_text;
 
 use crate::output::STANDARD;
 
@@ -109,19 +108,15 @@ impl Files {
         }
         let files =
             || self.outputs.iter().map(|(output, _)| output).filter(|path| path.as_os_str() != STANDARD);
-        let mut written: Vec<&PathBuf> = Vec::new();
+        let mut written: Vec<(PathBuf, &PathBuf)> = Vec::new();
         for output in files() {
-            check_no_input(output, &self.inputs)?;
-            if let Some(other) = written.iter().find(|other| is_same_file(output, other)) {
+            let path = real_path(output);
+            if let Some((_, other)) = written.iter().find(|(other, _)| *other == path) {
                 let found = format!("the output {} too", path_text(other));
                 return refuse(output, found, "a file of its own for each output");
             }
-            let temporary = temporary_path(output);
-            if let Some(input) = self.inputs.iter().find(|input| is_same_file(input, &temporary)) {
-                let found = format!("its temporary file is the input {}", path_text(input));
-                return refuse(output, found, "another name");
-            }
-            written.push(output);
+            check_output(output, &self.inputs)?;
+            written.push((path, output));
         }
         if let Some(work) = &self.work {
             let folder = real_path(work);
@@ -131,8 +126,7 @@ impl Files {
                 return refuse(work, format_args!("{} in the work folder", path_text(file)), expected);
             }
         }
-        self.outputs.iter().try_for_each(|(output, kind)| kind.check(output))?;
-        files().try_for_each(check_output)
+        self.outputs.iter().try_for_each(|(output, kind)| kind.check(output))
     }
 }
 

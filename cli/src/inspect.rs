@@ -1,7 +1,8 @@
 //! `tagore inspect`
 
 use serde_json::{Value, json};
-use tagore::{Device, GroundTruth, Index, KnnSample, Report, Vectors, path_text};
+use tagore::{Device, GroundTruth, Index, KnnSample, Report, Vectors};
+use tagore_text::path_text;
 
 use crate::content::{Content, Input};
 use crate::error::{Error, Result};

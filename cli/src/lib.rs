@@ -126,7 +126,7 @@ fn level(name: &str) -> Result<tracing::Level, String> {
 pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     ask_for_few_queues();
     refuse_small_stacks();
-    tagore::return_large_buffers();
+    return_large_buffers();
     let args: Vec<OsString> = args.into_iter().collect();
     let parsed =
         usage::command().try_get_matches_from(&args).and_then(|matches| Cli::from_arg_matches(&matches));
@@ -188,6 +188,19 @@ fn ask_for_few_queues() {
         // SAFETY: the process belongs to the command, and no other thread of it uses the
         // environment yet.
         unsafe { std::env::set_var(NAME, "2") };
+    }
+}
+
+/// Tells glibc's allocator to return large buffers to the system when they are freed, as the plan
+/// of the host's memory assumes. By default it keeps freed buffers of up to 32 MiB among those in
+/// use; a build then took up to a sixth more than its buffers. Smaller buffers are cheaper to keep
+/// than to map anew.
+fn return_large_buffers() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        const LARGE: libc::c_int = 2 << 20;
+        // SAFETY: a setting of the allocator, which may change at any time.
+        unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
     }
 }
 

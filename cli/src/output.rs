@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use serde_json::Value;
-pub(crate) use tagore::grouped;
-use tagore::{Error, Progress, one_line, write_file};
+use tagore::{Error, Progress, write_file};
+pub(crate) use tagore_text::grouped;
+use tagore_text::one_line;
 
 use crate::bar::Bar;
 use crate::error::Result;

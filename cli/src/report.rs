@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tagore::{Device, Measure, Report, with_suffix};
+use tagore::{Device, Measure, Report};
 
 use crate::draw::report_page;
 use crate::error::{Error, Result};
@@ -53,7 +53,12 @@ impl ReportOptions {
 
     /// File of the JSON.
     fn json(&self, index: Option<&Path>) -> Option<PathBuf> {
-        self.report.clone().or_else(|| index.map(|index| with_suffix(index, ".report.json")))
+        let beside = |index: &Path| {
+            let mut name = index.as_os_str().to_owned();
+            name.push(".report.json");
+            name.into()
+        };
+        self.report.clone().or_else(|| index.map(beside))
     }
 
     /// Whether a given flag needs the index to be read.

@@ -60,10 +60,10 @@ fn report_short_files() {
     extern "C" fn cut_short(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
         // SAFETY: the system passes a valid siginfo, with the address of the fault.
         let address = unsafe { (*info).si_addr() } as usize;
-        tagore::with_mapped_file_at(address, |name| {
+        with_mapped_file_at(address, |name| {
             last_words(&[
                 b"error: ",
-                name.as_bytes(),
+                name,
                 b": found its end, expected more: it was cut short while it was read\n",
             ])
         });
@@ -75,9 +75,44 @@ fn report_short_files() {
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = cut_short as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        // On the stack of the reading thread, which has room: alternate stacks are small.
+        action.sa_flags = libc::SA_SIGINFO;
         libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
     }
+}
+
+/// Calls `tell` with the name of the mapped file at `address`, if any. For a signal handler: takes
+/// no locks and allocates nothing.
+#[cfg(unix)]
+fn with_mapped_file_at(address: usize, tell: impl FnOnce(&[u8])) {
+    use rustix::fs::{Mode, OFlags, open};
+    // Linux alone has it; elsewhere the signal ends the process.
+    let Ok(maps) = open(c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return };
+    // A longer line is cut.
+    let (mut line, mut len, mut chunk) = ([0; 1000], 0, [0; 512]);
+    while let Ok(read @ 1..) = rustix::io::read(&maps, &mut chunk) {
+        for &byte in &chunk[..read] {
+            if byte == b'\n' {
+                if let Some(name) = mapped_at(&line[..len], address) {
+                    return tell(name);
+                }
+                len = 0;
+            } else if let Some(place) = line.get_mut(len) {
+                (*place, len) = (if byte.is_ascii_control() { b'?' } else { byte }, len + 1);
+            }
+        }
+    }
+}
+
+/// The path in a line of `/proc/self/maps`, if the line is that of `address`.
+#[cfg(unix)]
+fn mapped_at(line: &[u8], address: usize) -> Option<&[u8]> {
+    let number = |digits| usize::from_str_radix(str::from_utf8(digits).ok()?, 16).ok();
+    let range = line.split(|&byte| byte == b' ').next()?;
+    let hyphen = range.iter().position(|&byte| byte == b'-')?;
+    let (begin, end) = (number(&range[..hyphen])?, number(&range[hyphen + 1..])?);
+    let path = line.iter().position(|&byte| byte == b'/')?;
+    (begin..end).contains(&address).then_some(&line[path..])
 }
 
 /// Writes a line to standard error and ends the process with 1, without locks or allocation. If
@@ -122,4 +157,32 @@ fn report_short_files() {}
 fn end(code: i32) -> ! {
     crate::spool::remove();
     std::process::exit(code)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_names_its_mapped_file() {
+        fn here() {}
+        let mut found = Vec::new();
+        with_mapped_file_at(here as fn() as usize, |name| found = name.to_owned());
+        let program = std::env::current_exe().unwrap();
+        assert_eq!(String::from_utf8(found).unwrap(), program.to_str().unwrap());
+        let heap = Box::new(7u64);
+        with_mapped_file_at(&raw const *heap as usize, |_| panic!("no file is mapped there"));
+        with_mapped_file_at(0, |_| panic!("nothing is mapped there"));
+    }
+
+    #[test]
+    fn lines_of_maps_are_ranges_and_paths() {
+        let line = b"7f10-7f20 r--s 00000000 fd:01 131   /data/a file.fbin";
+        for (address, is_inside) in [(0x7f0f, false), (0x7f10, true), (0x7f1f, true), (0x7f20, false)] {
+            assert_eq!(mapped_at(line, address), is_inside.then_some(&b"/data/a file.fbin"[..]));
+        }
+        for other in [&b"7f10-7f20 rw-p 00000000 00:00 0   [heap]"[..], b"7f10", b""] {
+            assert_eq!(mapped_at(other, 0x7f10), None);
+        }
+    }
 }

@@ -13,7 +13,8 @@ use std::time::Duration;
 use std::{io, thread};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use tagore::{Error, Progress, path_text};
+use tagore::{Error, Progress};
+use tagore_text::path_text;
 
 use crate::output::STANDARD;
 

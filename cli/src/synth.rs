@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use tagore::{ElementType, Fault, Format, QueryKind, Synth, SynthKind, path_text};
+use tagore::{ElementType, Fault, Format, QueryKind, Synth, SynthKind};
+use tagore_text::path_text;
 
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};

@@ -163,8 +163,12 @@ fn a_file_that_is_cut_short_while_it_is_read_is_an_error() {
     let large = fs::OpenOptions::new().write(true).open(s.path("large.fbin")).unwrap();
     let cut = || large.set_len(4096).unwrap();
     let (code, last) = s.meanwhile(s.command("inspect large.fbin --all"), "check", |_| cut());
-    let expected = "error: large.fbin: found its end, expected more: it was cut short while it was read";
-    assert_eq!((code, last.as_str()), (Some(1), expected));
+    let path = s.path("large.fbin").canonicalize().unwrap();
+    let expected = format!(
+        "error: {}: found its end, expected more: it was cut short while it was read",
+        path.display()
+    );
+    assert_eq!((code, last), (Some(1), expected));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Identification of data sets by shape and sampled content.
 
 use serde::{Deserialize, Serialize};
+use tagore_text::grouped;
 
-use crate::text::grouped;
 use crate::vectors::with_matrix;
 use crate::{ElementType, Error, Result, Vectors};
 

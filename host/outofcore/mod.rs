@@ -37,7 +37,7 @@ pub use partition::OverlapStats;
 pub use plan::{CacheUse, ClusterGraph, ClusterPlan, Dispatch, Dispatcher, Limits, Order, read_ahead};
 #[cfg(test)]
 pub(crate) use run::ListKernels;
-pub use run::{OutOfCore, OutOfCoreStats, Task, TaskKind};
+pub use run::{OutOfCore, OutOfCoreStats, Task, TaskKind, default_work_folder};
 pub use store::unfinished;
 pub use tasks::{
     FinishedIndex, ObjectBytes, ObjectPart, StageCosts, StageStatus, StageTime, TaskBound, TaskCosts,

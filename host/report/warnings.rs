@@ -1,9 +1,10 @@
 //! Warnings of a report: the fault, its cause and the remedy.
 
+use tagore_text::grouped;
+
 use super::self_recall::{EQUAL, FAR, FEW_EDGES};
 use super::{KnnQuality, Report, SearchQuality, SelfRecall};
 use crate::Metric;
-use crate::text::grouped;
 
 /// The widest beam that is advised.
 const WIDEST: f64 = 1000.0;

@@ -10,18 +10,6 @@ use super::storage::Storage;
 use super::{Component, ElementType, Layout, MAX_ROWS, Vectors};
 use crate::{Error, Result};
 
-macro_rules! from_values {
-    ($name:ident, $type:ty) => {
-        #[doc = concat!("A data set of `", stringify!($type), "` values, row-major, `dim` per row.")]
-        ///
-        /// # Errors
-        /// If `dim` is not in 1..=4096 or does not divide the number of values.
-        pub fn $name(values: Vec<$type>, dim: usize) -> Result<Self> {
-            Self::from_owner(values, dim)
-        }
-    };
-}
-
 pub(super) fn check_dim(dim: usize, element: ElementType) -> Result<()> {
     let most = element.max_dim();
     if (1..=most).contains(&dim) {
@@ -40,11 +28,45 @@ pub(super) fn check_rows(rows: usize) -> Result<()> {
 }
 
 impl Vectors {
-    from_values!(from_f32, f32);
-    from_values!(from_f16, f16);
-    from_values!(from_bf16, bf16);
-    from_values!(from_u8, u8);
-    from_values!(from_i8, i8);
+    /// A data set of f32 values, row-major, `dim` per row.
+    ///
+    /// # Errors
+    /// If `dim` is not in 1..=4096 or does not divide the number of values.
+    pub fn from_f32(values: Vec<f32>, dim: usize) -> Result<Self> {
+        Self::from_owner(values, dim)
+    }
+
+    /// As [`from_f32`](Self::from_f32), of f16 values.
+    ///
+    /// # Errors
+    /// As [`from_f32`](Self::from_f32).
+    pub fn from_f16(values: Vec<f16>, dim: usize) -> Result<Self> {
+        Self::from_owner(values, dim)
+    }
+
+    /// As [`from_f32`](Self::from_f32), of bf16 values.
+    ///
+    /// # Errors
+    /// As [`from_f32`](Self::from_f32).
+    pub fn from_bf16(values: Vec<bf16>, dim: usize) -> Result<Self> {
+        Self::from_owner(values, dim)
+    }
+
+    /// As [`from_f32`](Self::from_f32), of u8 values.
+    ///
+    /// # Errors
+    /// As [`from_f32`](Self::from_f32).
+    pub fn from_u8(values: Vec<u8>, dim: usize) -> Result<Self> {
+        Self::from_owner(values, dim)
+    }
+
+    /// As [`from_f32`](Self::from_f32), of i8 values.
+    ///
+    /// # Errors
+    /// As [`from_f32`](Self::from_f32).
+    pub fn from_i8(values: Vec<i8>, dim: usize) -> Result<Self> {
+        Self::from_owner(values, dim)
+    }
 
     /// A data set of packed bits, `dim` per row: component `j` of a row is bit `j % 8`, from the
     /// least, of its byte `j / 8`, as of NumPy's `packbits(bitorder="little")`. Each row begins

@@ -59,7 +59,7 @@ pub use id_set::IdSet;
 pub use ids::Ids;
 pub use lent::DeviceRows;
 pub(crate) use mapped::MappedFile;
-pub use mapped::{changed_while_read, with_mapped_file_at};
+pub use mapped::changed_while_read;
 pub(crate) use matrix::{Matrix, TypedRows, with_matrix};
 pub use metric::Metric;
 pub(crate) use open::{map, open_ids_as};

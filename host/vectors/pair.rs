@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use tagore_text::grouped;
+
 use super::{Format, GroundTruth, Vectors, open_ids_as};
 use crate::file_set::{PairFile, check_pair};
-use crate::text::grouped;
 use crate::{Error, Progress, Result};
 
 impl GroundTruth {

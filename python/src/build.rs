@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tagore::outofcore::{Limits, OutOfCore, OutOfCoreStats, unfinished};
+use tagore::outofcore::{Limits, OutOfCore, OutOfCoreStats, default_work_folder, unfinished};
 use tagore::{BuildCost, Builder, Device, IndexFormat, KnnGraph, KnnSample, Metric, Progress, Vectors};
 
 use crate::array::{self, Pair};
@@ -73,8 +73,7 @@ pub(crate) fn build_file(
     };
     let ids = options.path("ids")?;
     let ((index, base, built), ids) = call.run(py, |progress| {
-        tagore::check_no_input(&path, [Some(&x), ids.as_ref()].into_iter().flatten())?;
-        tagore::check_output(&path)?;
+        tagore::check_output(&path, [Some(&x), ids.as_ref()].into_iter().flatten())?;
         let base = open(&x, format)?;
         let ids = ids.map(|ids| Index::ids_in(&ids, base.len())).transpose()?;
         let builder = builder.progress(progress.clone());
@@ -103,7 +102,7 @@ struct Clusters {
 
 impl Clusters {
     fn work(&self, path: &Path) -> PathBuf {
-        self.work_dir.clone().unwrap_or_else(|| tagore::with_suffix(path, ".work"))
+        self.work_dir.clone().unwrap_or_else(|| default_work_folder(path))
     }
 
     /// Whether an unfinished build of `path` is continued: it stays what it is.

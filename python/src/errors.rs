@@ -3,7 +3,8 @@
 use std::any::Any;
 
 use pyo3::prelude::*;
-use tagore::{Error, Remedy, path_text};
+use tagore::{Error, Remedy};
+use tagore_text::path_text;
 
 /// Names of parameters in errors.
 pub(crate) struct Names {
@@ -46,7 +47,7 @@ pub(crate) fn of(py: Python<'_>, error: Error, names: &Names) -> PyErr {
 
 /// The exception of a wrong argument.
 pub(crate) fn argument(py: Python<'_>, parameter: &str, found: impl ToString, expected: &str) -> PyErr {
-    let found = tagore::one_line(&found.to_string(), 160);
+    let found = tagore_text::one_line(&found.to_string(), 160);
     raise(py, "ArgumentError", &format!("{parameter}: found {found}, expected {expected}"))
 }
 

@@ -81,10 +81,10 @@ impl Index {
         Ids::open(path).and_then(|ids| ids.check_len(rows).map(|()| ids))
     }
 
-    /// Refuses an output that is a file of the base or of the ids.
+    /// Refuses an output that is a file of the base or of the ids, or that cannot be written.
     fn check_output(&self, path: &Path) -> tagore::Result<()> {
         let base = self.base.as_ref().and_then(|base| base.path());
-        tagore::check_no_input(path, base.into_iter().chain(self.ids.as_ref().and_then(Ids::path)))
+        tagore::check_output(path, base.into_iter().chain(self.ids.as_ref().and_then(Ids::path)))
     }
 
     /// The searcher at `place`, made by the first search.

@@ -131,12 +131,9 @@ impl Args {
     /// Runs the build. A build that stops says how to resume it.
     fn build_clusters(&self, build: OutOfCore, base: &Vectors, output: &Output) -> Result<OutOfCoreStats> {
         let every = Duration::from_secs(self.checkpoint);
-        let mut build = build.order(self.order).resume(self.resume).checkpoint(every);
-        if let Some(folder) = &self.work_dir {
-            build = build.work_dir(folder.clone());
-        }
-        let build = build.stale(self.reports());
-        let folder = build.work_folder(&self.output);
+        let folder = self.work();
+        let build = build.order(self.order).resume(self.resume).checkpoint(every);
+        let build = build.work_dir(folder.clone()).stale(self.reports());
         let stats = build.build(base, &self.output).inspect_err(|error| {
             use tagore::Error::{Cancelled, Device, DeviceMemory, Io};
             let stopped = matches!(error, Cancelled | Io { .. } | Device { .. } | DeviceMemory { .. });

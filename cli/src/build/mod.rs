@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::thread;
 
 use serde_json::{Value, json};
-use tagore::outofcore::{ClusterPlan, Order, read_ahead, unfinished};
-use tagore::{Builder, DataShape, Index, IndexRoom, Measure, Report, Strategy, Vectors, with_suffix};
+use tagore::outofcore::{ClusterPlan, Order, default_work_folder, read_ahead, unfinished};
+use tagore::{Builder, DataShape, Index, IndexRoom, Measure, Report, Strategy, Vectors};
 
 use crate::error::Result;
 use crate::files::{Files, Kind};
@@ -186,7 +186,7 @@ impl Args {
 
     /// The folder of work files out of core.
     fn work(&self) -> PathBuf {
-        self.work_dir.clone().unwrap_or_else(|| with_suffix(&self.output, ".work"))
+        self.work_dir.clone().unwrap_or_else(|| default_work_folder(&self.output))
     }
 
     /// Nodes whose k-NN lists are kept for the report.

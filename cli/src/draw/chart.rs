@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use super::scale::{Scale, Tick};
-use tagore::{Error, Result, one_line, write_file};
+use tagore::{Error, Result, write_file};
+use tagore_text::one_line;
 
 /// Styles of charts: once in each file, or in the page around several.
 pub(crate) const STYLE: &str = "\

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use tagore::outofcore::{Order, OutOfCore, TaskFiles, TaskFolder, TaskStage};
-use tagore::{Builder, Format, Strategy, path_text};
+use tagore::{Builder, Format, Strategy};
+use tagore_text::path_text;
 
 use super::{Shared, names};
 use crate::build::PruneOptions;

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use serde_json::json;
 use tagore::outofcore::{TaskFolder, TaskId, TaskStage, TaskWorker, Worked};
-use tagore::{Device, Error as LibraryError, Format, path_text};
+use tagore::{Device, Error as LibraryError, Format};
+use tagore_text::path_text;
 
 use super::Shared;
 use crate::error::{Error, Result};

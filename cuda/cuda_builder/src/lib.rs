@@ -15,6 +15,11 @@
 //! (arithmetic is IEEE 754, never fused or flushed, and there is no libm), `optix`, `emit_llvm_ir`,
 //! `emit_llvm_bitcode`, `final_module_path` and `debug`.
 
+// Compiles and runs the code in the README as a doc test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod counts;
 mod ptx;
 mod shipped;

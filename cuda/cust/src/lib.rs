@@ -19,6 +19,11 @@
 //! # Ok::<(), cust::error::Failure>(())
 //! ```
 
+// Compiles and runs the code in the README as a doc test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod context;
 pub mod device;
 mod driver;

@@ -34,6 +34,11 @@
 //! # }
 //! ```
 
+// Compiles and runs the code in the README of `cuda_std` as a doc test.
+#[cfg(doctest)]
+#[doc = include_str!("../../cuda_std/README.md")]
+struct CudaStd;
+
 mod block;
 mod fault;
 mod lane;

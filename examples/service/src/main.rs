@@ -113,8 +113,12 @@ fn argument(place: usize, default: usize) -> Result<usize, Failure> {
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
     let (rows, requests) = (argument(1, 100_000)?, argument(2, 20_000)?);
-    // Else the allocator keeps what the build has freed.
-    tagore::return_large_buffers();
+    // Else glibc's allocator keeps what the build has freed (docs/plan.md).
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: a setting of the allocator, which may change at any time.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 2 << 20);
+    }
     let synth = Synth::new(rows, DIM, 1)?;
     let (base, queries) = (Arc::new(synth.base()), Arc::new(synth.queries(requests)));
     let began = Instant::now();

@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 
 use super::groups::Groups;
 use super::{IndexFormat, arrays, diskann, diskann_disk, faiss, hnswlib, kgraph, nsg};
-use crate::{Error, Index, Progress, Result, Vectors, check_no_input};
+use crate::same_file::check_no_input;
+use crate::{Error, Index, Progress, Result, Vectors};
 
 /// Nodes written between two checks for cancellation.
 const AT_A_TIME: usize = 4096;

@@ -10,7 +10,8 @@ use super::trace::Trace;
 use crate::atomic_file::with_suffix;
 use crate::outofcore::plan::{ClusterPlan, Limits, Order};
 use crate::outofcore::store::{Damage, Fault, INPUT, Manifest, Medium, WorkFolder, input, unfinished};
-use crate::{Builder, DataShape, Device, Result, Target, Vectors, check_no_input};
+use crate::same_file::check_no_input;
+use crate::{Builder, DataShape, Device, Result, Target, Vectors};
 
 /// Builds an index cluster by cluster, with work files on disk or in memory.
 ///
@@ -40,6 +41,12 @@ pub struct OutOfCore {
     resume: bool,
     pub(super) stale: Vec<PathBuf>,
     pub(super) checkpoint: Duration,
+}
+
+/// The work folder of a build that writes to `output`, unless
+/// [`work_dir`](OutOfCore::work_dir) sets another: `output` with `.work` after its name.
+pub fn default_work_folder(output: &Path) -> PathBuf {
+    with_suffix(output, ".work")
 }
 
 impl OutOfCore {
@@ -115,11 +122,6 @@ impl OutOfCore {
         Self { stale: files, ..self }
     }
 
-    /// The work folder of a build that writes to `output`.
-    pub fn work_folder(&self, output: &Path) -> PathBuf {
-        self.work.clone().unwrap_or_else(|| with_suffix(output, ".work"))
-    }
-
     /// Builds the index of `base` and writes it to `output`.
     ///
     /// Only a part of a mapped base is in memory at a time. Unreachable nodes are counted, not
@@ -138,7 +140,7 @@ impl OutOfCore {
         builder.descent.k_for(base)?;
         builder.check_for(&DataShape::new(base.len(), base.dim(), base.element_type())?)?;
         let devices = builder.devices_for(plan.cluster_size)?;
-        let folder = self.work_folder(output);
+        let folder = self.work.clone().unwrap_or_else(|| default_work_folder(output));
         let stopped =
             if self.in_memory { unfinished(&folder, base, &plan.limits, self.resume)? } else { None };
         let mut manifest =

@@ -15,7 +15,7 @@ mod turns;
 mod warm;
 mod write;
 
-pub use self::build::OutOfCore;
+pub use self::build::{OutOfCore, default_work_folder};
 pub(crate) use self::entries::{Reached, entry_points};
 #[cfg(test)]
 pub(crate) use self::lists::ListKernels;

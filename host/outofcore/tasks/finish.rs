@@ -14,7 +14,8 @@ use super::store::unique;
 use crate::atomic_file::AtomicFile;
 use crate::outofcore::run::{Ending, Reached, RowRange, append_rows, are_rows, entry_points};
 use crate::outofcore::store::CentralNode;
-use crate::{Error, Result, check_no_input, real_path, regular_file};
+use crate::same_file::check_no_input;
+use crate::{Error, Result, real_path, regular_file};
 
 /// The only piece of `assemble`.
 const ROWS: u32 = 0;

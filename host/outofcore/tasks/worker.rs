@@ -14,8 +14,9 @@ use super::id::{TaskId, TaskStage};
 use super::plan::{Shared, device_kind};
 use crate::atomic_file::remove;
 use crate::regular_file::is_missing;
+use crate::same_file::check_no_input;
 use crate::vectors::embedding::Embedding;
-use crate::{Builder, Device, Error, Progress, Result, Vectors, check_no_input};
+use crate::{Builder, Device, Error, Progress, Result, Vectors};
 
 /// Maximum number of tasks named in an error.
 const NAMED: usize = 5;

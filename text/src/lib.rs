@@ -1,17 +1,17 @@
-//! Escaping and shortening of paths and file contents for messages; counts.
+//! Text of messages: one line of any text, paths, and numbers with separated thousands.
 
 use std::fmt::{Display, Write};
 use std::path::Path;
 
-/// Maximum bytes of a path in an error.
+/// Maximum number of bytes of a path in an error.
 const PATH: usize = 400;
 
 /// Makes `text` one line of at most `most` bytes (at least 16). Control characters are escaped, so
 /// text can neither move the cursor nor start a line. The middle of longer text is left out.
 ///
 /// ```
-/// assert_eq!(tagore::one_line("a\nb\x1b[2J", 100), "a\\nb\\u{1b}[2J");
-/// assert_eq!(tagore::one_line(&"x".repeat(99), 20), "xxxxxxxx...xxxxxxxxx");
+/// assert_eq!(tagore_text::one_line("a\nb\x1b[2J", 100), "a\\nb\\u{1b}[2J");
+/// assert_eq!(tagore_text::one_line(&"x".repeat(99), 20), "xxxxxxxx...xxxxxxxxx");
 /// ```
 pub fn one_line(text: &str, most: usize) -> String {
     const GAP: &str = "...";
@@ -37,7 +37,7 @@ pub fn one_line(text: &str, most: usize) -> String {
 ///
 /// ```
 /// use std::path::Path;
-/// assert_eq!(tagore::path_text(Path::new("a\tb.fbin")), "a\\tb.fbin");
+/// assert_eq!(tagore_text::path_text(Path::new("a\tb.fbin")), "a\\tb.fbin");
 /// ```
 pub fn path_text(path: &Path) -> String {
     let mut text = String::new();
@@ -54,8 +54,8 @@ pub fn path_text(path: &Path) -> String {
 /// Formats a number of at least 0 with separated thousands.
 ///
 /// ```
-/// assert_eq!(tagore::grouped(1_234_567), "1,234,567");
-/// assert_eq!(tagore::grouped(1234.5), "1,234.5");
+/// assert_eq!(tagore_text::grouped(1_234_567), "1,234,567");
+/// assert_eq!(tagore_text::grouped(1234.5), "1,234.5");
 /// ```
 pub fn grouped(number: impl Display) -> String {
     let number = number.to_string();
