@@ -175,13 +175,13 @@ fn errors_name_the_target() {
     let error = AtomicFile::create(dir.path()).unwrap_err().to_string();
     assert_eq!(error, format!("{}: found a folder, expected a file to write", dir.path().display()));
     assert!(
-        AtomicFile::create("..").is_err()
-            && AtomicFile::create("/").is_err()
-            && AtomicFile::create("").is_err()
+        AtomicFile::create(Path::new("..")).is_err()
+            && AtomicFile::create(Path::new("/")).is_err()
+            && AtomicFile::create(Path::new("")).is_err()
     );
-    AtomicFile::create(dir.path().join("x".repeat(255))).unwrap();
+    AtomicFile::create(&dir.path().join("x".repeat(255))).unwrap();
     #[cfg(unix)]
-    AtomicFile::create(dir.path().join("x".repeat(256))).unwrap_err();
+    AtomicFile::create(&dir.path().join("x".repeat(256))).unwrap_err();
     assert!(names(dir.path()).is_empty());
 }
 
