@@ -248,9 +248,33 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
 /// # Errors
 /// If the file cannot be written.
 pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
-    let mut file = AtomicFile::create(path.as_ref())?;
-    file.write_all(bytes)?;
-    file.commit()
+    HeldFile::hold(path)?.write(bytes)
+}
+
+/// A file that no other run can write until this one has written it, or drops it.
+pub struct HeldFile(AtomicFile);
+
+impl HeldFile {
+    /// Keeps others from writing the file `path`.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or another run is writing it.
+    pub fn hold(path: impl AsRef<Path>) -> Result<Self> {
+        AtomicFile::create(path.as_ref()).map(Self)
+    }
+
+    /// Writes `bytes` to the file, which appears complete or not at all.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write(mut self, bytes: &[u8]) -> Result<()> {
+        self.0.write_all(bytes)?;
+        self.0.commit()
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0.target
+    }
 }
 
 /// Appends `suffix` to the last name of `path`.

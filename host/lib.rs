@@ -117,7 +117,7 @@ mod search;
 mod vectors;
 
 #[doc(hidden)] // For the command, which writes text and pages.
-pub use atomic_file::write_file;
+pub use atomic_file::{HeldFile, write_file};
 pub use build::{BuildPlan, BuildStats, Builder, Target};
 pub use descent::{
     CellSettings, DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample,

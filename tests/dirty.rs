@@ -201,12 +201,21 @@ fn a_common_direction_does_not_rank_rows_of_inner_products() {
 }
 
 #[test]
+fn searches_on_codes_tell_copies_apart_that_are_too_few_for_a_spot() {
+    for noise in [1e-6, 1e-3] {
+        let data = synth(Fault::Near { noise }, 0.02);
+        let (base, dirty) = (data.base(), data.query_kind(QueryKind::Dirty).queries(40));
+        let index = builder(Strategy::nsg()).build(&base).unwrap();
+        let searcher = searcher(index, &base).compressed(Compression::Int8).unwrap();
+        let found = recall(&searcher, &dirty, 10);
+        assert!(found >= 0.99, "{noise}: {found}");
+    }
+}
+
+#[test]
 fn searches_on_codes_find_the_rows_of_dense_spots() {
     // The rows of a spot have about the same codes.
     for (fault, share) in [
-        // Fewer rows than lists hold are no spot.
-        (Fault::Near { noise: 1e-6 }, 0.02),
-        (Fault::Near { noise: 1e-3 }, 0.02),
         (Fault::Near { noise: 1e-6 }, 0.05),
         (Fault::Near { noise: 1e-3 }, 0.3),
         (Fault::Ball { scale: 1e-3 }, 0.1),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tagore::{Device, Measure, Report};
+use tagore::{Device, HeldFile, Measure, Report};
 
 use crate::draw::report_page;
 use crate::error::{Error, Result};
@@ -29,6 +29,12 @@ pub(crate) struct ReportOptions {
 fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
     share.ok_or_else(|| format!("found {text}, expected 0 to 1"))
+}
+
+/// The files of a report, which no other run can write meanwhile.
+pub(crate) struct ReportFiles {
+    json: Option<HeldFile>,
+    html: Option<HeldFile>,
 }
 
 impl ReportOptions {
@@ -85,17 +91,28 @@ impl ReportOptions {
         Measure { nodes: self.verify, seed, progress, ..Measure::default() }.on(device)
     }
 
-    /// Writes the report of `index` and prints a summary.
-    pub(crate) fn write(&self, report: &Report, index: Option<&Path>, output: &Output) -> Result<()> {
-        if let Some(path) = self.json(index) {
-            if path.as_os_str() == STANDARD {
-                output.write(&path, &format!("{}\n", serde_json::json!(report)))?;
-            } else {
-                report.save(path)?;
+    /// Keeps other runs from writing the files of the report of `index`. Held from before the index
+    /// has its name on, a report beside an index is that of this index.
+    pub(crate) fn hold(&self, index: Option<&Path>) -> Result<ReportFiles> {
+        let hold = |path: Option<PathBuf>| {
+            path.filter(|path| path.as_os_str() != STANDARD).map(HeldFile::hold).transpose()
+        };
+        Ok(ReportFiles { json: hold(self.json(index))?, html: hold(self.html.clone())? })
+    }
+
+    /// Writes the report and prints a summary.
+    pub(crate) fn write(&self, report: &Report, files: ReportFiles, output: &Output) -> Result<()> {
+        match (files.json, &self.report) {
+            (Some(file), _) => report.save_in(file)?,
+            (None, Some(standard)) => {
+                output.write(standard, &format!("{}\n", serde_json::json!(report)))?;
             }
+            (None, None) => {}
         }
-        if let Some(path) = &self.html {
-            output.write(path, &report_page(report)?)?;
+        match (files.html, &self.html) {
+            (Some(file), _) => file.write(report_page(report)?.as_bytes())?,
+            (None, Some(standard)) => output.write(standard, &report_page(report)?)?,
+            (None, None) => {}
         }
         say(report, output);
         report.warnings().into_iter().for_each(|warning| output.warn(format_args!("{warning}")));

@@ -17,7 +17,7 @@ pub use measure::Measure;
 use measure::Quality;
 pub use self_recall::SelfRecall;
 
-use crate::atomic_file::AtomicFile;
+use crate::atomic_file::HeldFile;
 use crate::descent::KnnSample;
 use crate::vectors::space::Space;
 use crate::{ElementType, Error, Index, Result, Vectors, gpu};
@@ -230,11 +230,15 @@ impl Report {
     /// # Errors
     /// If the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        let mut json = serde_json::to_vec_pretty(self).map_err(|error| Error::io(path)(error.into()))?;
+        self.save_in(HeldFile::hold(path)?)
+    }
+
+    /// As [`save`](Self::save), to a file that is held.
+    #[doc(hidden)] // For the command.
+    pub fn save_in(&self, file: HeldFile) -> Result<()> {
+        let mut json =
+            serde_json::to_vec_pretty(self).map_err(|error| Error::io(file.path())(error.into()))?;
         json.push(b'\n');
-        let mut file = AtomicFile::create(path)?;
-        file.write_all(&json)?;
-        file.commit()
+        file.write(&json)
     }
 }

@@ -135,11 +135,11 @@ fn repeated_rows_stay_too() {
 
 #[test]
 fn layers_stay_too() {
-    let base = separated(600, 20, 9, 0);
+    let base = separated(900, 30, 9, 0);
     let builder = Builder::new(Strategy::cagra().degree(12)).knn(24);
     assert!(!builder.clone().device(Device::Cpu).build(&base).unwrap().layers().is_empty());
     check("layers", &base, &builder);
-    let separated = separated(400, 16, 20, 0);
+    let separated = separated(600, 16, 20, 0);
     let rows = (0..800).flat_map(|row| separated.row_to_f32(row % 400).unwrap().into_owned()).collect();
     let base = Vectors::from_f32(rows, 20).unwrap();
     let builder = Builder::new(Strategy::cagra()).knn(32);

@@ -55,7 +55,7 @@ impl Args {
         if !is_searched {
             self.report.refuse_min_recall("cannot be measured out of core with --metric cosine")?;
         }
-        let Started { builder, base, mut laps } = started;
+        let Started { builder, base, mut laps, reports } = started;
         // The partition checks the values of the base.
         let read = laps.total();
         say_clusters(&plan, in_memory, output);
@@ -95,7 +95,7 @@ impl Args {
         report.build = Some(cost);
         laps.end("measure");
         event["laps"] = laps.event();
-        let judged = self.end(&report, event, output);
+        let judged = self.end(&report, reports, event, output);
         laps.end("files");
         laps.say(output);
         judged

@@ -29,7 +29,7 @@ struct Done {
 impl Args {
     /// Builds the index in memory, writes it, to its `room` if that is there, and reports on it.
     pub(super) fn in_memory(&self, started: Started, room: Option<IndexRoom>, output: &Output) -> Result<()> {
-        let Started { builder, base, mut laps } = started;
+        let Started { builder, base, mut laps, reports } = started;
         let [checking, building, measuring] = self.parts(&builder, &base, output)?;
         base.validate(&checking)?;
         let read = laps.total();
@@ -67,7 +67,7 @@ impl Args {
             report.build = Some(cost);
             event["recall"] = json!(report.knn.as_ref().map(|knn| &knn.recall));
             event["laps"] = laps.event();
-            let judged = self.end(&report, event, output);
+            let judged = self.end(&report, reports, event, output);
             laps.end("files");
             laps.say(output);
             judged?;

@@ -18,7 +18,7 @@ use crate::laps::Laps;
 use crate::limits::LimitOptions;
 use crate::options::{DescentOptions, Input};
 use crate::output::{Output, grouped};
-use crate::report::ReportOptions;
+use crate::report::{ReportFiles, ReportOptions};
 use crate::walked::BuiltOn;
 
 pub(crate) use options::PruneOptions;
@@ -84,6 +84,8 @@ struct Started {
     builder: Builder,
     base: Vectors,
     laps: Laps,
+    /// Held to the end, if there is no report too.
+    reports: ReportFiles,
 }
 
 impl Args {
@@ -121,7 +123,7 @@ impl Args {
             None
         };
         laps.end("plan");
-        let started = Started { builder, base, laps };
+        let started = Started { builder, base, laps, reports: self.report.hold(Some(&self.output))? };
         let (plan, in_memory) = match (plan.or(stopped), shared) {
             (None, None) => return self.in_memory(started, room, output),
             (Some(plan), _) => (plan, self.no_work_files),
@@ -217,8 +219,8 @@ impl Args {
     }
 
     /// Writes the report and checks `--min-recall`.
-    fn end(&self, report: &Report, mut event: Value, output: &Output) -> Result<()> {
-        self.report.write(report, Some(&self.output), output)?;
+    fn end(&self, report: &Report, files: ReportFiles, mut event: Value, output: &Output) -> Result<()> {
+        self.report.write(report, files, output)?;
         event["report"] = json!(report);
         output.event(&event);
         self.report.judge(report, &self.output)
