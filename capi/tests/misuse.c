@@ -540,7 +540,7 @@ static void searches(void) {
     FAILS(ARGUMENT, "rows", tagore_id_set_create(SIZE_MAX, words, SIZE_MAX / 64 + 1, &wrong));
     FAILS(ARGUMENT, "set", tagore_id_set_complement(NULL, &wrong));
     words[WORDS - 1] = UINT64_MAX;
-    FAILS(ARGUMENT, "behind", tagore_id_set_create(ROWS, words, WORDS, &wrong));
+    FAILS(ARGUMENT, "after the last row", tagore_id_set_create(ROWS, words, WORDS, &wrong));
     words[WORDS - 1] = 0;
     WORKS(tagore_id_set_create(ROWS - 64, words, WORDS - 1, &wrong));
     options.among = wrong;
