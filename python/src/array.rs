@@ -151,8 +151,11 @@ fn strided<T: Component>(
     // An empty array may lend no address.
     let first = if values == 0 { std::ptr::NonNull::<T>::dangling().as_ptr().cast_const() } else { first };
     let values = Values { first, len: values, _array: array.clone().into_any().unbind(), _pins: pins };
-    if size_of_val(values.as_ref()) <= copied {
-        return Vectors::from_strided(values.as_ref().to_vec(), (rows, dim), stride.max(dim));
+    let mut copy = Vec::new();
+    // Where memory is short, they are lent.
+    if size_of_val(values.as_ref()) <= copied && copy.try_reserve_exact(values.as_ref().len()).is_ok() {
+        copy.extend_from_slice(values.as_ref());
+        return Vectors::from_strided(copy, (rows, dim), stride.max(dim));
     }
     Vectors::from_strided(values, (rows, dim), stride.max(dim))
 }
