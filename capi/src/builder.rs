@@ -150,7 +150,7 @@ pub extern "C" fn tagore_builder_knn_graph_into(
     call(|| {
         let builder = required(builder, "builder")?.with(progress)?;
         let base = &required(vectors, "vectors")?.0;
-        let mut room = match Room::of(results, base.len(), builder.k_for(base)?)? {
+        let mut room = match Room::new(results, base.len(), builder.k_for(base)?)? {
             Room::Host(room) => room,
             Room::Device(room) => return Ok(builder.knn_graph_into(base, &room.results).map(drop)?),
         };

@@ -134,7 +134,7 @@ pub(crate) struct HostRoom<'a> {
 
 impl<'a> Room<'a> {
     /// Room for `k` rows for each of `queries` queries.
-    pub(crate) fn of(results: Input<'a, tagore_results>, queries: usize, k: usize) -> Result<Self> {
+    pub(crate) fn new(results: Input<'a, tagore_results>, queries: usize, k: usize) -> Result<Self> {
         let results = read(results)?;
         let found = results.slots;
         let Some(needed) = queries.checked_mul(k).filter(|&needed| needed <= found) else {
@@ -143,9 +143,9 @@ impl<'a> Room<'a> {
         match device_of(results.memory, results.device)? {
             // SAFETY: by the header, the arrays have the slots, which only this call uses, and the
             // stream is one of the device.
-            Some(device) => unsafe { DeviceRoom::of(&results, device, needed) }.map(Self::Device),
+            Some(device) => unsafe { DeviceRoom::new(&results, device, needed) }.map(Self::Device),
             // SAFETY: by the header, the arrays have the slots, which only this call uses.
-            None => unsafe { HostRoom::of(&results, needed) }.map(Self::Host),
+            None => unsafe { HostRoom::new(&results, needed) }.map(Self::Host),
         }
     }
 }
@@ -154,7 +154,7 @@ impl DeviceRoom {
     /// # Safety
     /// - The arrays have `needed` slots in memory of the device, which nothing else uses while the
     ///   room exists. The stream is one of the device.
-    unsafe fn of(results: &tagore_results, device: Device, needed: usize) -> Result<Self> {
+    unsafe fn new(results: &tagore_results, device: Device, needed: usize) -> Result<Self> {
         let &tagore_results { ids, distances, stream, .. } = results;
         if ids.is_null() {
             return Err(Failure::null("ids"));
@@ -172,7 +172,7 @@ impl HostRoom<'_> {
     /// # Safety
     /// - Arrays that are not null have `needed` slots, and `short_queries` one, which nothing else
     ///   uses while the room exists.
-    unsafe fn of(results: &tagore_results, needed: usize) -> Result<Self> {
+    unsafe fn new(results: &tagore_results, needed: usize) -> Result<Self> {
         let &tagore_results { ids, distances, short_queries, .. } = results;
         let counts = usize::from(!short_queries.is_null());
         // SAFETY: the caller's promise.
@@ -297,7 +297,7 @@ pub extern "C" fn tagore_search(
         let progress = watched(progress)?;
         // SAFETY: by the header, radius and set are null, or valid during the call.
         let search = unsafe { options.search() }?;
-        let mut room = match Room::of(results, queries.len(), options.k)? {
+        let mut room = match Room::new(results, queries.len(), options.k)? {
             Room::Host(room) => room,
             Room::Device(room) => {
                 return Ok(searcher.search_into(&queries, search, &room.results, &progress)?);
@@ -327,7 +327,7 @@ pub extern "C" fn tagore_search_one(
         let tagore_searcher(searcher) = required(searcher, "searcher")?;
         // SAFETY: by the header, `dim` components that do not change during the call.
         let (query, options) = (unsafe { values(query, dim, "query") }?, read(options)?);
-        let Room::Host(mut room) = Room::of(results, 1, options.k)? else {
+        let Room::Host(mut room) = Room::new(results, 1, options.k)? else {
             return Err(Failure::argument("memory", "TAGORE_CUDA", "TAGORE_HOST: call tagore_search"));
         };
         // SAFETY: by the header, radius and set are null, or valid during the call.
@@ -351,7 +351,7 @@ pub extern "C" fn tagore_exact_search(
         let tagore_vectors(base) = required(vectors, "vectors")?;
         let (queries, options) = (lent_queries(queries)?, read(options)?);
         let tagore_exact_options { k, device_memory, .. } = options;
-        let room = Room::of(results, queries.len(), k)?;
+        let room = Room::new(results, queries.len(), k)?;
         let mut search = ExactSearch::new(k).metric(metric_of(options.metric)?).progress(watched(progress)?);
         // SAFETY: by the header, null or a text that does not change during the call.
         search = search.devices(&unsafe { devices(options.device, Device::Auto) }?);

@@ -36,7 +36,8 @@ const FITTED: usize = 1024;
 /// Rows of the sample that are searched for.
 const SEARCHED: usize = 256;
 
-/// Neighbours of a search that the recall is for, and nodes that it reranks.
+/// Neighbours that the recall is for, and the nearest by codes among which they count as found:
+/// fewer than a search reranks unless set.
 const K: (usize, usize) = (10, 32);
 
 /// Neighbours that rests of codes order.

@@ -102,9 +102,9 @@ impl Searcher {
     }
 
     /// The recall of [codes](Self::compressed), measured on a sample of the rows; none without
-    /// codes. It is the share of the ten nearest rows among the rows that a search reranks by
-    /// default. Queries that codes do not hold, far from most rows, are searched for on the
-    /// vectors, and count as found.
+    /// codes. It is the share of the ten nearest rows that are among the 32 nearest by codes, fewer
+    /// than a search reranks by default. Queries that codes do not hold, far from most rows, are
+    /// searched for on the vectors, and count as found.
     pub fn code_recall(&self) -> Option<f64> {
         self.engine.quantizer().map(ScalarQuantizer::recall)
     }
