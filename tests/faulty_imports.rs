@@ -53,15 +53,13 @@ fn damaged_files_are_refused_or_sound() {
             }
             let mut unseen = 0;
             for at in 0..whole.len() {
-                for flip in [1, 0x80] {
-                    let mut damaged = whole.clone();
-                    damaged[at] ^= flip;
-                    unseen += usize::from(copy.error(file, &damaged).is_none());
-                }
+                let mut damaged = whole.clone();
+                damaged[at] ^= if at.is_multiple_of(3) { 0x80 } else { 1 };
+                unseen += usize::from(copy.error(file, &damaged).is_none());
             }
             // Some bytes have no effect on the graph, such as ef_construction; others make another
             // valid graph.
-            assert!(unseen < whole.len(), "{file}: {unseen} of {} changes go unnoticed", 2 * whole.len());
+            assert!(2 * unseen < whole.len(), "{file}: {unseen} of {} changes go unnoticed", whole.len());
             assert!(copy.error(file, &[&whole[..], &[0]].concat()).is_some(), "{file} with an extra byte");
             copy.error(file, &whole);
         }

@@ -72,7 +72,7 @@ fn check(base: &Vectors, builder: &Builder, case: &str) {
     let plan = builder.plan(&data, Target { threads: THREADS, ..Target::cpu() }).unwrap();
     // The counts exclude freed memory that the allocator keeps.
     let planned = plan.host.iter().map(|stage| {
-        let buffers = stage.buffers.buffers().iter();
+        let buffers = stage.buffers.buffers();
         buffers.filter(|buffer| buffer.0 != "kept by the allocator").map(|buffer| buffer.1).sum()
     });
     let planned: u64 = planned.max().unwrap();

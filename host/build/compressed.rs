@@ -5,9 +5,8 @@ use std::time::Instant;
 
 use super::{Builder, Built};
 use crate::quantize::{Codes, Compression, ScalarQuantizer, Use};
-use crate::vectors::Repeated;
 use crate::vectors::space::Space;
-use crate::{Collect, DataShape, Error, Progress, Result, Vectors};
+use crate::{Collect, DataShape, Error, Result, Vectors};
 
 /// Share of making codes in the time of a build, for progress.
 const CODES: f64 = 0.1;
@@ -68,63 +67,39 @@ impl Builder {
         DataShape { element: compression.element(), bytes: false, ..*data }
     }
 
-    /// Builds the index of `base`, whose space this is, on its codes, without the `repeated` rows
-    /// if given.
+    /// Builds the index of `vectors`, whose space this is, on their codes, from lists of `k`.
     pub(super) fn build_on_codes(
         &self,
-        base: &Vectors,
+        vectors: &Vectors,
         space: &Space<'_>,
-        (compression, repeated): (Compression, Option<Repeated>),
-        (k, progress): (usize, Progress),
+        compression: Compression,
+        k: usize,
     ) -> Result<Built> {
-        let [coding, building] = progress.parts([CODES, 1.0 - CODES]);
+        let [coding, building] = self.descent.progress.parts([CODES, 1.0 - CODES]);
         let began = Instant::now();
-        let gpu = self.descent.gpu(base.len(), base.dim())?;
-        let rows = repeated.as_ref().map(|repeated| repeated.others(0..base.len()));
-        let k = k.min(rows.as_ref().map_or(base.len(), Vec::len) - 1);
-        let (vectors, metric) = (space.vectors(), self.descent.metric);
-        let (picked, gpu) = (rows.as_deref(), gpu.as_ref());
-        let (coded, code_warning) = if self.settles(k) {
-            let quantizer = ScalarQuantizer::for_settling(vectors, metric, compression)?;
-            (quantizer.with_rests(vectors, picked, gpu, &coding)?, quantizer.warning(Use::Settled))
+        let gpu = self.descent.gpu(vectors.len(), vectors.dim())?;
+        let (rows, metric) = (space.vectors(), self.descent.metric);
+        let (Codes { codes, rests }, code_warning) = if self.settles(k) {
+            let quantizer = ScalarQuantizer::for_settling(rows, metric, compression)?;
+            (quantizer.with_rests(rows, gpu.as_ref(), &coding)?, quantizer.warning(Use::Settled))
         } else {
-            let quantizer = ScalarQuantizer::for_build(vectors, metric, compression)?;
-            let codes = quantizer.base(vectors, picked, gpu, &coding)?;
+            let quantizer = ScalarQuantizer::for_build(rows, metric, compression)?;
+            let codes = quantizer.base(rows, gpu.as_ref(), &coding)?;
             (Codes { codes, rests: None }, quantizer.warning(Use::Build))
         };
         if let Some(warning) = &code_warning {
             tracing::warn!("{warning}");
         }
         // On the host, where they take no memory of the device beside the build's own.
-        let (codes, rests) = (coded.codes.into_host()?, coded.rests.map(Vectors::into_host).transpose()?);
+        let (codes, rests) = (codes.into_host()?, rests.map(Vectors::into_host).transpose()?);
         let coding = began.elapsed().as_secs_f64();
-        let mut builder = self.on_codes(k).progress(building);
-        let coded = rows.as_ref().map_or_else(|| Ok(base.clone()), |rows| base.only(rows))?;
-        builder.of_vectors = Some(Arc::new((Self { compression: None, ..self.clone() }, coded)));
-        let builder = match rows {
-            Some(_) => builder.of_part(k, (base.len(), codes.len())),
-            None if k > 0 => builder.knn(k),
-            // A single row.
-            None => builder,
-        };
-        let builder = builder.with(|descent| descent.settled_by(rests));
-        let Built { index, mut stats } = builder.build_any(&codes, None)?;
+        let mut builder = self.on_codes(k).progress(building).with(|descent| descent.settled_by(rests));
+        builder.of_vectors = Some(Arc::new((Self { compression: None, ..self.clone() }, vectors.clone())));
+        let Built { mut index, mut stats } = builder.build_any(&codes, None)?;
         (stats.coding, stats.code_warning) = (coding, code_warning);
-        let mut description = index.description().clone();
-        description.metric = self.descent.metric;
-        description.parameters.insert("vectors".to_owned(), compression.to_string());
-        let index = match repeated.zip(rows) {
-            Some((repeated, rows)) => {
-                stats.repeated = repeated.len() as u64;
-                let places = repeated.places(&rows, base.len());
-                index.expanded(base, (&rows, &places), repeated)?
-            }
-            None => {
-                stats.sample = stats.sample.by(space);
-                index
-            }
-        };
-        Ok(Built { index: index.over(base, description)?, stats })
+        stats.sample = stats.sample.by(space);
+        index.describe_as(metric, compression);
+        Ok(Built { index, stats })
     }
 
     /// Checks that a build, `what` says which, is one on the vectors themselves.

@@ -8,7 +8,7 @@ use super::spots::Odd;
 use crate::descent::{DescentStats, DeviceGraph, KnnGraph, KnnSample};
 use crate::gpu::{Buffer, Gpu};
 use crate::memory::{peak_host_bytes, touched_zeros};
-use crate::prune::gpu::Pruning;
+use crate::prune::gpu::{PruneShape, Pruning};
 use crate::prune::{GraphRows, Pruned, cpu, gpu};
 use crate::vectors::gpu::{DeviceBase, with_base};
 use crate::vectors::space::Space;
@@ -146,8 +146,9 @@ impl Builder {
                 Ok(Pruned { rows: PrunedRows::Host(rows), entries, stats })
             }
             Graph::Gpu { gpu, graph, copy } => {
-                let pruning = Pruning { gpu: &gpu, space, strategy, baseline_kernels, seed, progress };
                 let DeviceGraph { base, lists, .. } = *graph;
+                let shape = PruneShape::new(strategy, space.len(), space.dim(), lists.k, space.metric());
+                let pruning = Pruning { gpu: &gpu, space, shape, baseline_kernels, seed, progress };
                 let Pruned { rows: edges, entries, mut stats } =
                     with_base!(&base, base => pruning.run(base, lists))?;
                 stats.copy += copy;

@@ -6,9 +6,9 @@ use std::time::Instant;
 use super::graph::{OnDevice, PrunedRows};
 use super::spots::Odd;
 use super::{BuildStats, Builder, LowerGraph, Target, estimate};
-use crate::descent::{DescentStats, KnnGraph, KnnSample, sampled};
+use crate::descent::{DescentStats, KnnGraph, sampled};
 use crate::gpu::Gpu;
-use crate::index::{Fingerprint, Index, Layered, PaddedRows};
+use crate::index::{Absent, Fingerprint, Index, Layered, PaddedRows};
 use crate::memory::check_room;
 use crate::prune::gpu::PruneShape;
 use crate::prune::{Entry, Pruned, reach};
@@ -25,6 +25,15 @@ const CHECK: f64 = 0.01;
 pub(super) struct Built {
     pub index: Index,
     pub stats: BuildStats,
+}
+
+/// The rows of a base at the places `inner` among its rows `outer`; all if there are neither.
+fn rows_of_rows(outer: Option<&[u32]>, inner: Option<Vec<u32>>) -> Option<Vec<u32>> {
+    match (outer, inner) {
+        (None, inner) => inner,
+        (Some(outer), None) => Some(outer.to_vec()),
+        (Some(outer), Some(inner)) => Some(inner.into_iter().map(|place| outer[place as usize]).collect()),
+    }
 }
 
 impl Builder {
@@ -58,70 +67,94 @@ impl Builder {
         Ok((index, stats))
     }
 
-    /// As [`build_with_stats`](Self::build_with_stats), for whatever the index is built on.
+    /// As [`build_with_stats`](Self::build_with_stats). The nodes of the graph are chosen rows of
+    /// the base, each of a group of equal rows once; less their mean, if they have a common
+    /// direction; and codes of these, if asked for. The index of the nodes becomes one of the base
+    /// at the end.
     pub(super) fn build_any(&self, base: &Vectors, graph: Option<&KnnGraph>) -> Result<Built> {
         self.strategy.check()?;
         if graph.is_some() {
             self.check_full("from a given k-NN graph")?;
         }
-        if let Some(among) = &self.among {
-            return self.build_among(base, among, graph);
-        }
-        let k = self.k_for(base)?;
+        let (chosen, left_out) = self.chosen_rows(base, graph.is_some())?.unzip();
+        let vectors = chosen.as_ref().map_or_else(|| Ok(base.clone()), |rows: &Vec<u32>| base.only(rows))?;
+        let k = self.k_for(&vectors)?;
         let k = graph.map_or(Ok(k), |graph| self.check_graph(base, graph))?;
-        self.strategy.check_list(k, base.len())?;
+        self.strategy.check_list(k, vectors.len())?;
         let [checking, building] = self.descent.progress.parts([CHECK, 1.0 - CHECK]);
-        let space = Space::new(base, self.descent.metric, &checking)?;
+        let metric = self.descent.metric;
+        let space = Space::new(&vectors, metric, &checking)?;
+
         let began = Instant::now();
-        let repeated = self.dedupe.then(|| Repeated::of(base, &space, &checking)).transpose()?;
-        let repeated = repeated.filter(|repeated| repeated.is_worth_grouping(base.len()));
-        if let Some(repeated) = &repeated {
-            let (rows, repeated) = (base.len() - repeated.len(), repeated.len());
-            tracing::info!(rows, repeated, "equal rows are one node of the graph");
-            if graph.is_some() {
-                tracing::warn!(
-                    "equal rows fill the lists of the given k-NN graph: it is built anew without them"
-                );
-            }
-        }
+        let repeated = self.dedupe.then(|| Repeated::of(&vectors, &space, &checking)).transpose()?;
+        let repeated = repeated.filter(|repeated| repeated.is_worth_grouping(vectors.len()));
         let grouping = began.elapsed().as_secs_f64();
-        let mut built = match (self.compression, repeated) {
-            (None, Some(repeated)) => {
-                drop(space);
-                self.clone().progress(building).build_without_repeated(base, repeated, k)
-            }
-            (compression, repeated) => {
-                // Codes are those of rows that are moved already.
-                let is_on_codes = self.of_vectors.is_some();
-                let mut mean = if is_on_codes { None } else { common_mean(base, self.descent.metric)? };
-                if graph.is_some() && mean.take().is_some() {
+        let unique = repeated.as_ref().map(|repeated| repeated.others(0..vectors.len()));
+        let unique_vectors;
+        let (vectors, space) = match &unique {
+            None => (&vectors, space),
+            Some(unique) => {
+                let repeated = vectors.len() - unique.len();
+                tracing::info!(rows = unique.len(), repeated, "equal rows are one node of the graph");
+                if graph.is_some() {
                     tracing::warn!(
-                        "rows have a common direction, by which the given k-NN graph ranks them all: build without it"
+                        "equal rows fill the lists of the given k-NN graph: it is built anew without them"
                     );
                 }
-                let silent = building.unwatched();
-                let build = |builder: &Self, base: &Vectors, space: &Space<'_>| match compression {
-                    Some(codes) => builder.build_on_codes(base, space, (codes, repeated), (k, building)),
-                    None => builder.build_every_row(base, space, (k, graph), &building),
-                };
-                match mean {
-                    None => build(self, base, &space),
-                    Some(mean) => {
-                        drop(space);
-                        let moved = less_mean(base, &mean)?;
-                        let space = Space::new(&moved, self.descent.metric, &silent)?;
-                        // No sample: its lists are not those of the rows.
-                        let builder = self.clone().sample(0).keep_on_device(false);
-                        let Built { index, stats } = build(&builder, &moved, &space)?;
-                        let description = index.description().clone();
-                        let stats = BuildStats { sample: KnnSample::default(), ..stats };
-                        Ok(Built { index: index.over(base, description)?, stats })
-                    }
-                }
+                drop(space);
+                unique_vectors = vectors.only(unique)?;
+                (&unique_vectors, Space::new(&unique_vectors, metric, &checking.unwatched())?)
             }
-        }?;
-        built.stats.grouping = grouping;
-        Ok(built)
+        };
+        let graph = graph.filter(|_| unique.is_none());
+        let k = k.min(vectors.len() - 1);
+
+        // Codes are those of rows that are moved already.
+        let mut mean = if self.of_vectors.is_some() { None } else { common_mean(vectors, metric)? };
+        if graph.is_some() && mean.take().is_some() {
+            tracing::warn!(
+                "rows have a common direction, by which the given k-NN graph ranks them all: build without it"
+            );
+        }
+        let moved = mean.as_ref().map(|mean| less_mean(vectors, mean)).transpose()?;
+        let (vectors, space) = match &moved {
+            None => (vectors, space),
+            Some(moved) => {
+                drop(space);
+                (moved, Space::new(moved, metric, &checking.unwatched())?)
+            }
+        };
+
+        // A sample of lists is one of all rows, and as they are.
+        let is_whole = chosen.is_none() && unique.is_none() && moved.is_none();
+        let keeps_rows = chosen.is_none() && moved.is_none();
+        let builder = self.clone().among(None).dedupe(false).sample(if is_whole { self.sample } else { 0 });
+        let builder = builder.keep_on_device(self.keep_on_device && keeps_rows);
+        let builder = if graph.is_none() && k > 0 { builder.knn(k) } else { builder };
+        let Built { index, mut stats } = match self.compression {
+            None => builder.build_every_row(vectors, &space, (k, graph), &building)?,
+            Some(compression) => {
+                builder.progress(building).build_on_codes(vectors, &space, compression, k)?
+            }
+        };
+        stats.grouping = grouping;
+        let description = index.description().clone();
+
+        let Some(rows) = rows_of_rows(chosen.as_deref(), unique) else {
+            let index = if moved.is_some() || self.compression.is_some() {
+                index.over(base, description)?
+            } else {
+                index
+            };
+            return Ok(Built { index, stats });
+        };
+        let repeated = repeated.unwrap_or_default();
+        let repeated = chosen.map_or(repeated.clone(), |chosen| repeated.renamed(&chosen));
+        stats.repeated = repeated.len() as u64;
+        let places = repeated.places(&rows, base.len());
+        let index = index.expanded(base, &rows, &places, Absent { repeated, left_out })?;
+        stats.resident = stats.resident.map(|there| there.expanded(&index, &places)).transpose()?.flatten();
+        Ok(Built { index, stats })
     }
 
     /// Builds the index of `base`, whose space this is, with a node for every row, from lists of
@@ -195,20 +228,6 @@ impl Builder {
         Ok([if is_given { 0.0 } else { of("descent") }, of("prune"), of("reach")])
     }
 
-    /// Builds the index of `base` over the first row of each group of equal rows, from lists of at
-    /// most `k`.
-    fn build_without_repeated(&self, base: &Vectors, repeated: Repeated, k: usize) -> Result<Built> {
-        let rows = repeated.others(0..base.len());
-        let count = repeated.len() as u64;
-        let builder = self.of_part(k, (base.len(), rows.len())).keep_on_device(self.keep_on_device);
-        let Built { index, stats } = builder.build_any(&base.only(&rows)?, None)?;
-        let places = repeated.places(&rows, base.len());
-        let index = index.expanded(base, (&rows, &places), repeated)?;
-        let resident = stats.resident.map(|there| there.expanded(&index, &places)).transpose()?.flatten();
-        let stats = BuildStats { sample: KnnSample::default(), repeated: count, resident, ..stats };
-        Ok(Built { index, stats })
-    }
-
     /// The builder of an index over `rows` of `all` rows of a base, from lists of at most `k`.
     pub(super) fn of_part(&self, k: usize, (all, rows): (usize, usize)) -> Self {
         let descent = self.descent.clone().or_knn(k, all).of_part(rows);
@@ -217,25 +236,20 @@ impl Builder {
         self.clone().descent(descent).dedupe(false).sample(0).keep_on_device(false)
     }
 
-    /// Builds the index of the rows of `base` that are `among` the set.
-    fn build_among(&self, base: &Vectors, among: &IdSet, graph: Option<&KnnGraph>) -> Result<Built> {
+    /// The chosen rows of `base`, ascending, and the set of the others; none if all are.
+    fn chosen_rows(&self, base: &Vectors, is_given: bool) -> Result<Option<(Vec<u32>, IdSet)>> {
+        let Some(among) = &self.among else { return Ok(None) };
         among.check("rows", base)?;
-        let builder = Self { among: None, ..self.clone() };
         if among.len() == base.len() {
-            return builder.build_any(base, graph);
+            return Ok(None);
         }
         if among.is_empty() {
             return Err(Error::mismatch("rows", "an empty set", "at least one row to build over"));
         }
-        if graph.is_some() {
+        if is_given {
             return Err(Error::argument("k-NN graph", "one of all rows", "none if rows are left out"));
         }
-        let rows: Vec<u32> = among.iter().collect();
-        // No sample: its lists would lack the rows left out.
-        let builder = builder.sample(0).keep_on_device(false);
-        let Built { index, stats } = builder.build_any(&base.only(&rows)?, None)?;
-        let index = index.among(base, &rows, among.complement())?;
-        Ok(Built { index, stats: BuildStats { sample: KnnSample::default(), ..stats } })
+        Ok(Some((among.iter().collect(), among.complement())))
     }
 
     /// Checks, for a build out of core, that no rows of `rows` are left out, and that it is one on
@@ -263,19 +277,23 @@ impl Builder {
         Ok(graph.k())
     }
 
-    /// The GPU that builds and prunes lists of `k`; none for the CPU.
+    /// The GPU that builds and prunes lists of `k`; none if the CPU prunes.
     fn gpu(&self, base: &Vectors, k: usize) -> Result<Option<Gpu>> {
-        let gpu =
-            self.descent.gpu(base.len(), base.dim())?.filter(|gpu| k > 0 && self.strategy.filters_on(gpu));
+        let Some(gpu) = self.descent.gpu(base.len(), base.dim())? else { return Ok(None) };
         let shape = PruneShape::new(&self.strategy, base.len(), base.dim(), k, self.descent.metric);
-        Ok(gpu.filter(|gpu| {
+        let prunes_there = shape.fits_gpu(gpu.takes_ptx(), gpu.shared_memory());
+        if k > 0 && !prunes_there {
             let (requested, allowed) = (shape.block_bytes(), gpu.shared_memory());
-            if requested > allowed {
-                let device = gpu.name();
-                tracing::warn!(device, requested, allowed, "pruning on the CPU: too little shared memory");
-            }
-            requested <= allowed
-        }))
+            let (device, kind) = (gpu.name(), self.strategy.kind());
+            tracing::warn!(
+                device,
+                kind,
+                requested,
+                allowed,
+                "pruning on the CPU: no PTX, or too little shared memory"
+            );
+        }
+        Ok(Some(gpu).filter(|_| prunes_there))
     }
 
     /// As [`gpu`](Self::gpu), with room for a build that descends unless its graph `is_given`. Rows

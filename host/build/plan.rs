@@ -191,9 +191,8 @@ impl Builder {
         // Stays in memory throughout the build.
         let space = Space::plan((data.rows, data.dim), data.element, self.descent.metric);
         let has_residuals = self.descent.has_residuals();
-        let memory = HostStages { shape: &shape, strategy: &self.strategy, has_residuals, threads };
-        let prunes_there =
-            k > 0 && gpu.is_some() && self.strategy.has_ptx() && shape.block_bytes() <= target.shared;
+        let memory = HostStages { shape: &shape, has_residuals, threads };
+        let prunes_there = gpu.is_some() && shape.fits_gpu(target.takes_ptx, target.shared);
         if k > 0 {
             if prunes_there {
                 device.extend(with_device_type!(element, T => shape.stages::<T>()));
@@ -227,7 +226,7 @@ impl Builder {
             device,
             process,
             host,
-            disk: MemoryPlan::new().with::<u8>("index", IndexFile::bytes(data.rows, shape.degree)),
+            disk: MemoryPlan::new().with::<u8>("index", IndexFile::bytes(data.rows, self.strategy.degree)),
             seconds: estimate::seconds(self, data, k, target),
         }
     }
@@ -271,8 +270,7 @@ impl Builder {
 
 /// The host's memory while a graph is pruned.
 struct HostStages<'a> {
-    shape: &'a PruneShape,
-    strategy: &'a Strategy,
+    shape: &'a PruneShape<'a>,
     /// Whether the lists of the graph are settled.
     has_residuals: bool,
     threads: usize,
@@ -282,7 +280,8 @@ impl HostStages<'_> {
     /// Stages of pruning on the CPU. The graph has dropped its distances by then, unless its lists
     /// are settled.
     fn stages_on_cpu(&self) -> Vec<PlannedStage> {
-        let &Self { shape: &PruneShape { n, k, degree, .. }, strategy, has_residuals, threads } = self;
+        let &Self { shape: &PruneShape { n, k, strategy, collect, .. }, has_residuals, threads } = self;
+        let degree = strategy.degree;
         let distances = if has_residuals { n * k } else { 0 };
         let graph = MemoryPlan::new().with::<u32>("graph", n * k).with::<f32>("distances", distances);
         let forward = graph.with::<Key>("forward edges", n * degree);
@@ -291,7 +290,7 @@ impl HostStages<'_> {
         } else {
             MemoryPlan::new()
         };
-        let sets = if strategy.collect_from(k) == Collect::Path { 2 } else { 1 };
+        let sets = if collect == Collect::Path { 2 } else { 1 };
         let filter = forward.clone().and(&Visited::plan(n, sets * threads)).and(&places);
         let edges = (n * degree.min(self.shape.limit())).min(reversed_at_once(n, degree));
         let store = forward
@@ -323,7 +322,7 @@ impl HostStages<'_> {
 
     /// Rows of the index.
     fn rows(&self) -> MemoryPlan {
-        let &PruneShape { n, degree, .. } = self.shape;
+        let &PruneShape { n, strategy: &Strategy { degree, .. }, .. } = self.shape;
         MemoryPlan::new().with::<u32>("index rows", n * degree).with::<u32>("degrees", n)
     }
 
@@ -417,6 +416,7 @@ mod tests {
                 gpu: case.is_multiple_of(2).then_some(overhead),
                 free: None,
                 shared: [0, 101_376, u32::MAX][case % 3],
+                takes_ptx: case.is_multiple_of(5),
             }
         }
     }

@@ -5,7 +5,7 @@ use tagore_device::vectors::copy::vectors_copy_words;
 
 use super::{Builder, layers};
 use crate::device::Preparation;
-use crate::prune::gpu::kernels as prune_kernels;
+use crate::prune::gpu::PruneShape;
 use crate::search::breadth::Breadth;
 use crate::search::exact::gpu::kernels as exact_kernels;
 use crate::search::gpu::kernel as beam_kernel;
@@ -61,7 +61,8 @@ impl Builder {
         let mut kernels = self.descent.kernels(data, k);
         let on_device = device_type(data, metric);
         with_device_type!(on_device, T => {
-            kernels.extend(prune_kernels::<T>(&self.strategy, (metric, data.dim, k), self.baseline_kernels));
+            let shape = PruneShape::new(&self.strategy, data.rows, data.dim, k, metric);
+            kernels.extend(shape.kernels::<T>(self.baseline_kernels));
             if self.is_layered() && data.rows >= layers::MIN_NODES {
                 kernels.push(beam_kernel::<T>(layers::BEAM));
             }
@@ -86,59 +87,117 @@ impl Builder {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
+    use crate::gpu::{Gpu, KernelTime};
     use crate::vectors::ElementType;
-    use crate::{Iterations, Start, Strategy, Synth};
+    use crate::{Descent, Iterations, PlannedStage, Start, Strategy, Synth};
 
-    /// The names of the kernels that a build launches, and those that it names in advance.
-    fn launched_and_named(builder: &Builder, base: &Vectors) -> [BTreeSet<&'static str>; 2] {
-        let (_, stats) = builder.build_with_stats(base, None).unwrap();
-        let launched = stats.descent.kernels.iter().chain(&stats.prune.kernels);
-        let data = DataShape::guess(base);
-        assert_eq!(data, DataShape::of(base, &Progress::silent()).unwrap());
-        [launched.map(|time| time.kernel).collect(), builder.kernels(&data).into_iter().collect()]
+    const TYPES: usize = 6;
+
+    /// Rows of 12 components, or of 128 bits, of one of the types; no two are equal.
+    fn base(number: usize, rows: u32) -> Vectors {
+        let byte = |i: u32| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8;
+        let bytes = |width: u32| (0..rows * width).map(byte).collect::<Vec<u8>>();
+        let floats = Synth::new(rows as usize, 12, 3).unwrap().base();
+        match number {
+            0 => floats,
+            1 => floats.cast(ElementType::F16, &Progress::silent()).unwrap().into_owned(),
+            2 => Vectors::from_bits(bytes(16), 128).unwrap(),
+            3 => Vectors::from_u8(bytes(12), 12).unwrap(),
+            4 => Vectors::from_i8(bytes(12).into_iter().map(|x| x as i8 / 2).collect(), 12).unwrap(),
+            // Whole numbers, which a device takes as bytes.
+            _ => Vectors::from_f32(bytes(12).into_iter().map(f32::from).collect(), 12).unwrap(),
+        }
+    }
+
+    /// Data of each type under each metric.
+    fn all_data(rows: u32) -> impl Iterator<Item = (Vectors, Metric)> {
+        let metrics = [Metric::L2, Metric::Cosine, Metric::InnerProduct];
+        let all = (0..TYPES).flat_map(move |number| metrics.map(|metric| (base(number, rows), metric)));
+        all.filter(|(base, metric)| metric.check(base.element_type()).is_ok())
+    }
+
+    /// The largest planned bytes of each buffer of these stages.
+    fn planned<'a>(stages: impl IntoIterator<Item = &'a PlannedStage>) -> BTreeMap<&'static str, u64> {
+        let mut planned = BTreeMap::new();
+        for (name, bytes) in stages.into_iter().flat_map(|stage| stage.buffers.buffers()) {
+            let most = planned.entry(name).or_default();
+            *most = bytes.max(*most);
+        }
+        planned
+    }
+
+    /// Buffers whose sizes depend on the values: on the edges that a rule accepts, on zero vectors,
+    /// and on lists that an exact search completes.
+    const OF_VALUES: [&str; 5] = ["edges", "spare edges", "sort counts", "lifts", "exact search"];
+
+    /// How kernels and buffers of a piece of work on `gpu` differ from those `named` and `planned`;
+    /// empty if they do not.
+    fn differences(
+        gpu: &Gpu,
+        launched: &[KernelTime],
+        named: Vec<&'static str>,
+        planned: BTreeMap<&'static str, u64>,
+    ) -> String {
+        let launched: BTreeSet<_> = launched.iter().map(|time| time.kernel).collect();
+        let named = BTreeSet::from_iter(named);
+        let taken = gpu.taken();
+        let differs = |name: &&&str| match (taken.get(**name), planned.get(**name)) {
+            (taken, Some(planned)) if OF_VALUES.contains(name) => taken > Some(planned),
+            (taken, planned) => taken != planned,
+        };
+        let names: BTreeSet<_> = taken.keys().chain(planned.keys()).filter(differs).collect();
+        let buffers =
+            names.iter().map(|name| format!("{name}: {:?} of {:?}", taken.get(**name), planned.get(**name)));
+        let kernels = launched.symmetric_difference(&named).map(|name| (*name).to_owned());
+        kernels.chain(buffers).collect::<Vec<_>>().join(", ")
     }
 
     #[test]
-    fn builds_launch_the_kernels_that_they_name() {
-        // No two rows are equal.
-        let byte = |i: u32| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8;
-        let base = |kind: usize, rows: u32| match kind {
-            0 => Synth::new(rows as usize, 12, 3).unwrap().base(),
-            1 => {
-                let floats = Synth::new(rows as usize, 12, 3).unwrap().base();
-                floats.cast(ElementType::F16, &Progress::silent()).unwrap().into_owned()
+    fn descents_launch_and_take_what_they_plan() {
+        let mut all = BTreeMap::new();
+        for (start, rows) in [(Start::Cells, 800), (Start::Random, 150), (Start::AllPairs, 60)] {
+            for (base, metric) in all_data(rows) {
+                let case = format!("{start} {metric} {}", base.element_type());
+                let gpu = Gpu::emulated(1);
+                let descent = Descent::new().knn(9).metric(metric).start(start).on(&gpu);
+                let descent = descent.iterations(Iterations::Fixed(2, 1));
+                let data = DataShape::of(&base, &Progress::silent()).unwrap();
+                let graph = descent.build(&base).unwrap();
+                let planned = planned(&descent.plan_for(&data).unwrap().stages);
+                all.insert(
+                    case,
+                    differences(&gpu, &graph.stats().kernels, descent.kernels(&data, 9), planned),
+                );
             }
-            2 => Vectors::from_bits((0..rows * 8).map(byte).collect(), 64).unwrap(),
-            3 => Vectors::from_u8((0..rows * 12).map(byte).collect(), 12).unwrap(),
-            _ => Vectors::from_f32((0..rows * 12).map(|i| f32::from(byte(i))).collect(), 12).unwrap(),
-        };
-        // Fewer rows have no cells.
-        let starts = [
-            (Start::Cells, Iterations::Auto, 800),
-            (Start::Random, Iterations::Fixed(1, 1), 300),
-            (Start::AllPairs, Iterations::Auto, 300),
-        ];
-        let strategies = Strategy::all().into_iter().enumerate();
-        for (number, strategy) in strategies {
-            let (start, iterations, rows) = starts[number % starts.len()];
-            let base = &base(number % 5, rows);
-            let metric = if number == 4 { Metric::Cosine } else { Metric::L2 };
-            let builder = Builder::new(strategy.degree(8)).knn(12).start(start).iterations(iterations);
-            let builder = builder.metric(metric).layers(false).device(Device::Emulated);
-            let [launched, named] = launched_and_named(&builder, base);
-            let kind = builder.strategy().kind();
-            // An exact search at the end of a descent depends on the values.
-            let missing: Vec<_> =
-                launched.difference(&named).filter(|name| !name.starts_with("exact_")).collect();
-            assert!(missing.is_empty(), "{kind}, {start}: not named: {missing:?}");
-            // Phase 2 is left out where cells leave it few neighbours.
-            let may_idle = |name: &str| iterations == Iterations::Auto && name.starts_with("descent_");
-            let idle: Vec<_> = named.difference(&launched).filter(|name| !may_idle(name)).collect();
-            assert!(idle.is_empty(), "{kind}, {start}: named in vain: {idle:?}");
         }
+        all.retain(|_, differences| !differences.is_empty());
+        assert!(all.is_empty(), "{all:#?}");
+    }
+
+    #[test]
+    fn prunings_launch_and_take_what_they_plan() {
+        let mut all = BTreeMap::new();
+        for (base, metric) in all_data(90) {
+            let graph = Descent::new().knn(20).metric(metric).device(Device::Cpu).build(&base).unwrap();
+            let data = DataShape::of(&base, &Progress::silent()).unwrap();
+            for strategy in Strategy::all() {
+                let case = format!("{} {metric} {}", strategy.kind(), base.element_type());
+                let gpu = Gpu::emulated(1);
+                let descent = Descent::new().metric(metric).on(&gpu);
+                let builder = Builder::new(strategy.degree(8)).descent(descent).layers(false);
+                let shape = PruneShape::new(&builder.strategy, data.rows, data.dim, 20, metric);
+                let (named, stages) = with_device_type!(device_type(&data, metric), T => {
+                    (shape.kernels::<T>(false), shape.stages::<T>())
+                });
+                let (_, stats) = builder.build_with_stats(&base, Some(&graph)).unwrap();
+                all.insert(case, differences(&gpu, &stats.prune.kernels, named, planned(&stages)));
+            }
+        }
+        all.retain(|_, differences| !differences.is_empty());
+        assert!(all.is_empty(), "{all:#?}");
     }
 
     #[test]

@@ -17,12 +17,14 @@ pub struct Target {
     pub free: Option<u64>,
     /// Maximum bytes of shared memory per block of the GPU.
     pub shared: u32,
+    /// Whether kernels come from PTX: not on the emulator.
+    pub takes_ptx: bool,
 }
 
 impl Target {
     /// The CPU, with the threads of the current rayon pool.
     pub fn cpu() -> Self {
-        Self { threads: rayon::current_num_threads(), gpu: None, free: None, shared: 0 }
+        Self { threads: rayon::current_num_threads(), gpu: None, free: None, shared: 0, takes_ptx: true }
     }
 
     /// A CUDA device of the least supported capability. None needs to be present.
@@ -55,6 +57,7 @@ impl Target {
 
     pub(super) fn opened(gpu: &Gpu) -> Result<Self> {
         let (overhead, free) = (gpu.overhead(), gpu.free_memory()?);
-        Ok(Self { gpu: Some(overhead), free: Some(free), shared: gpu.shared_memory(), ..Self::cpu() })
+        let (shared, takes_ptx) = (gpu.shared_memory(), gpu.takes_ptx());
+        Ok(Self { gpu: Some(overhead), free: Some(free), shared, takes_ptx, ..Self::cpu() })
     }
 }

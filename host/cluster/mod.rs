@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn assignment_by_lists_gives_valid_cells() {
-        let vectors = Synth::new(300, 20, 3).unwrap().base();
+        let vectors = Synth::new(160, 20, 3).unwrap().base();
         let values: Vec<f32> =
             (0..vectors.len()).flat_map(|row| vectors.host_row(row).into_owned()).collect();
         let request =
@@ -420,11 +420,11 @@ mod tests {
 
     #[test]
     fn every_vector_is_in_one_cell_of_each_rank() {
-        let vectors = Synth::new(700, 20, 3).unwrap().base();
+        let vectors = Synth::new(350, 20, 3).unwrap().base();
         let values: Vec<f32> =
             (0..vectors.len()).flat_map(|row| vectors.host_row(row).into_owned()).collect();
         run(&values, 20, (9, 4));
-        run(&bytes(&vectors), 20, (140, 2));
+        run(&bytes(&vectors), 20, (70, 2));
     }
 
     #[test]

@@ -65,19 +65,12 @@ impl Descent {
     }
 
     fn on_gpu<'a>(&'a self, gpu: &'a Gpu, space: &'a Space<'a>, k: usize) -> gpu::Build<'a> {
-        gpu::Build {
-            gpu,
-            space,
-            k,
-            start: self.start,
-            iterations: self.iterations,
-            expand: self.expand,
-            settings: self.settings,
-            seed: self.seed,
-            of_codes: self.of_codes,
-            merged: self.merged,
-            progress: &self.progress,
-        }
+        let vectors = space.vectors();
+        // The space knows how a device takes its values.
+        let data =
+            DataShape { rows: space.len(), dim: space.dim(), element: vectors.element_type(), bytes: false };
+        let shape = self.shape_on_gpu(&data, k);
+        gpu::Build { gpu, space, shape, expand: self.expand, seed: self.seed, progress: &self.progress }
     }
 
     fn build_on_cpu(&self, space: &Space<'_>, k: usize) -> Result<KnnGraph> {

@@ -247,11 +247,12 @@ impl Descent {
         kernels
     }
 
+    /// The shape of a build on a GPU.
     fn shape_on_gpu(&self, data: &DataShape, k: usize) -> gpu::DescentShape {
         let &Self { metric, start, iterations, settings, of_codes, merged, .. } = self;
         let (narrowed, stored) = (is_narrowed(data, metric), data.element);
-        let (n, dim) = (data.rows, data.dim);
-        gpu::DescentShape {
+        let &DataShape { rows: n, dim, .. } = data;
+        let sizes = gpu::DescentShape {
             n,
             dim,
             k,
@@ -263,7 +264,8 @@ impl Descent {
             stored,
             of_codes,
             merged,
-        }
+        };
+        sizes.with_start()
     }
 
     /// The stages of a build on the CPU with `threads` threads, with their host buffers beyond the
@@ -345,6 +347,12 @@ impl Descent {
     pub(crate) fn forked(self) -> Result<Self> {
         let fork = self.device.gpu()?.map(|gpu| gpu.fork()).transpose()?;
         Ok(Self { fork, ..self })
+    }
+
+    /// This descent on `gpu`.
+    #[cfg(test)]
+    pub(crate) fn on(self, gpu: &Gpu) -> Self {
+        Self { fork: Some(gpu.clone()), ..self.device(Device::Emulated) }
     }
 
     /// This descent for a part of its base with `nodes` nodes, at least 1, whose lists are not

@@ -16,6 +16,9 @@ pub(super) struct Counts {
     peak: AtomicU64,
     /// Work of the launches, by kernel.
     work: Mutex<Vec<Work>>,
+    /// The planned buffers that were taken, each with its bytes at most.
+    #[cfg(test)]
+    pub(super) taken: Mutex<std::collections::BTreeMap<&'static str, u64>>,
 }
 
 /// Minimum work of the launches of a kernel.

@@ -244,6 +244,20 @@ impl Gpu {
         self.counts.add_work(kernel, bytes, operations);
     }
 
+    /// Notes that a planned buffer was taken.
+    #[cfg(test)]
+    fn note_buffer(&self, name: &'static str, bytes: u64) {
+        let mut taken = self.counts.taken.lock().unwrap();
+        let most = taken.entry(name).or_default();
+        *most = bytes.max(*most);
+    }
+
+    /// The planned buffers that were taken of this device, each with its bytes at most.
+    #[cfg(test)]
+    pub(crate) fn taken(&self) -> std::collections::BTreeMap<&'static str, u64> {
+        self.counts.taken.lock().unwrap().clone()
+    }
+
     /// Waits for all work and returns the time and the work of every kernel so far.
     fn times(&self) -> Result<Vec<KernelTime>> {
         let mut times = self.machine.times()?;

@@ -1,5 +1,6 @@
 //! Plans of memory: the names and sizes of all buffers, fixed before any allocation.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -15,7 +16,16 @@ const SMALL: u64 = 1 << 20;
 /// Named buffers and their sizes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
-    buffers: Vec<(&'static str, u64)>,
+    buffers: Vec<Slot>,
+}
+
+/// A planned buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slot {
+    name: &'static str,
+    bytes: u64,
+    /// Bytes of a value.
+    unit: usize,
 }
 
 impl MemoryPlan {
@@ -27,18 +37,19 @@ impl MemoryPlan {
     /// Adds the buffer `name` of `len` values of `T`.
     #[must_use]
     pub fn with<T>(mut self, name: &'static str, len: usize) -> Self {
-        self.buffers.push((name, (len as u64).saturating_mul(size_of::<T>() as u64)));
+        let unit = size_of::<T>();
+        self.buffers.push(Slot { name, bytes: (len as u64).saturating_mul(unit as u64), unit });
         self
     }
 
     /// The buffers and their bytes, in the order in which they were added.
-    pub fn buffers(&self) -> &[(&'static str, u64)] {
-        &self.buffers
+    pub fn buffers(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.buffers.iter().map(|slot| (slot.name, slot.bytes))
     }
 
     /// Bytes of all buffers together.
     pub fn bytes(&self) -> u64 {
-        self.buffers.iter().map(|buffer| buffer.1).fold(0, u64::saturating_add)
+        self.buffers().map(|buffer| buffer.1).fold(0, u64::saturating_add)
     }
 
     /// The buffers of both plans.
@@ -51,15 +62,15 @@ impl MemoryPlan {
     /// The buffers with these names alone.
     #[must_use]
     pub fn only(&self, names: &[&str]) -> Self {
-        Self { buffers: self.buffers.iter().filter(|buffer| names.contains(&buffer.0)).copied().collect() }
+        Self { buffers: self.buffers.iter().filter(|slot| names.contains(&slot.name)).copied().collect() }
     }
 
     /// The largest buffer, and its bytes.
     pub fn largest(&self) -> (&'static str, u64) {
-        self.buffers.iter().max_by_key(|buffer| buffer.1).copied().unwrap_or_default()
+        self.buffers().max_by_key(|buffer| buffer.1).unwrap_or_default()
     }
 
-    /// Checks that the plan fits the device. Buffers are then taken by name.
+    /// Checks that the plan fits the device. Each buffer is then taken once, by its name.
     ///
     /// # Errors
     /// If the plan does not fit; the error gives required and free bytes.
@@ -75,13 +86,13 @@ impl MemoryPlan {
                 self.bytes()
             )));
         }
-        Ok(Reservation { gpu: gpu.clone(), plan: self })
+        Ok(Reservation { gpu: gpu.clone(), left: RefCell::new(self.buffers) })
     }
 }
 
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, bytes) in &self.buffers {
+        for (name, bytes) in self.buffers() {
             writeln!(f, "{name:<24} {bytes:>16}")?;
         }
         write!(f, "{:<24} {:>16}", "total", self.bytes())
@@ -92,7 +103,7 @@ impl fmt::Display for MemoryPlan {
 impl Serialize for MemoryPlan {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut bytes = BTreeMap::<&str, u64>::new();
-        for &(name, more) in &self.buffers {
+        for (name, more) in self.buffers() {
             let sum = bytes.entry(name).or_default();
             *sum = sum.saturating_add(more);
         }
@@ -100,23 +111,27 @@ impl Serialize for MemoryPlan {
     }
 }
 
-/// A plan that fits the device.
+/// A plan that fits the device, less the buffers that were taken.
 pub(crate) struct Reservation {
     gpu: Gpu,
-    plan: MemoryPlan,
+    left: RefCell<Vec<Slot>>,
 }
 
 impl Reservation {
     /// Allocates the buffer `name`; its values are undefined.
     ///
     /// # Errors
-    /// If the device lacks memory after all, or the plan has no such buffer.
+    /// If the device lacks memory after all, or the plan has no such buffer of values of this size
+    /// left.
     pub(crate) fn buffer<T: Pod>(&self, name: &'static str) -> Result<Buffer<T>> {
-        let planned = self.plan.buffers.iter().find(|buffer| buffer.0 == name);
-        let Some(&(_, bytes)) = planned else {
-            return Err(Error::argument("device memory", name, "a buffer of the plan"));
+        let mut left = self.left.borrow_mut();
+        let place = left.iter().position(|slot| slot.name == name && slot.unit == size_of::<T>());
+        let Some(Slot { bytes, unit, .. }) = place.map(|place| left.swap_remove(place)) else {
+            return Err(Error::argument("device memory", name, "a buffer of the plan, taken once"));
         };
-        Buffer::new(&self.gpu, bytes as usize / size_of::<T>())
+        #[cfg(test)]
+        self.gpu.note_buffer(name, bytes);
+        Buffer::new(&self.gpu, bytes as usize / unit)
             .map_err(|error| self.gpu.error(format_args!("{name}: {error}")))
     }
 }
@@ -129,11 +144,20 @@ mod tests {
     fn a_plan_adds_up() {
         let plan =
             MemoryPlan::new().with::<f32>("rows", 100).with::<u64>("lists", 7).with::<u8>("huge", usize::MAX);
-        assert_eq!(plan.buffers()[..2], [("rows", 400), ("lists", 56)]);
+        assert!(plan.buffers().take(2).eq([("rows", 400), ("lists", 56)]));
         assert_eq!(plan.bytes(), u64::MAX);
         assert!(plan.to_string().lines().count() == 4);
         assert_eq!(plan.largest().0, "huge");
         let both = plan.only(&["rows", "lists"]).and(&MemoryPlan::new().with::<u8>("more", 3));
         assert_eq!((both.bytes(), both.largest()), (459, ("rows", 400)));
+    }
+
+    #[test]
+    fn a_buffer_is_taken_once_with_values_of_its_size() {
+        let memory = MemoryPlan::new().with::<u32>("ids", 3).reserve(&Gpu::emulated(0)).unwrap();
+        let expected = "device memory: found ids, expected a buffer of the plan, taken once";
+        assert_eq!(memory.buffer::<u64>("ids").unwrap_err().to_string(), expected);
+        assert_eq!(memory.buffer::<u32>("ids").unwrap().len(), 3);
+        assert_eq!(memory.buffer::<u32>("ids").unwrap_err().to_string(), expected);
     }
 }

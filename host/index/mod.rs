@@ -35,6 +35,7 @@ pub(crate) use statistics::Reach;
 pub use statistics::Statistics;
 
 use crate::memory::{collected, collected_in_parallel, filled, zeros};
+use crate::quantize::Compression;
 use crate::vectors::{Access, Repeated};
 use crate::{Error, IdSet, Metric, Progress, Result, Vectors};
 
@@ -328,22 +329,22 @@ impl Index {
         Ok(Self { fingerprint: Fingerprint::of(base)?, description, ..self })
     }
 
-    /// Extends an index over `rows` of `base`, ascending, by the `repeated` rows.
+    /// Describes an index of codes as one of the vectors, by their metric.
+    pub(crate) fn describe_as(&mut self, metric: Metric, compression: Compression) {
+        self.description.metric = metric;
+        self.description.parameters.insert("vectors".to_owned(), compression.to_string());
+    }
+
+    /// Extends an index over `rows` of `base`, ascending, by the other rows, which are `absent`.
+    /// `places` are those of [`Repeated::places`].
     pub(crate) fn expanded(
         self,
         base: &Vectors,
-        (rows, places): (&[u32], &[u32]),
-        repeated: Repeated,
+        rows: &[u32],
+        places: &[u32],
+        absent: Absent,
     ) -> Result<Self> {
-        let index = self.renamed(base, rows, places)?;
-        Ok(Self { absent: Absent { repeated, left_out: None }, ..index })
-    }
-
-    /// Extends an index over `rows` of `base`, ascending, by the other rows, which were `left_out`.
-    pub(crate) fn among(self, base: &Vectors, rows: &[u32], left_out: IdSet) -> Result<Self> {
-        let absent = Absent { repeated: self.repeated().renamed(rows), left_out: Some(left_out) };
-        let places = Repeated::default().places(rows, base.len());
-        Ok(Self { absent, ..self.renamed(base, rows, &places)? })
+        Ok(Self { absent, ..self.renamed(base, rows, places)? })
     }
 
     /// This index with the ids of `rows` of `base`, ascending. A row of the base gets the

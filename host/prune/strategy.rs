@@ -7,7 +7,6 @@ use tagore_device::prune::kernels::RuleKernels;
 use tagore_device::prune::rule::AlphaConvergent;
 
 use super::rule::CustomRule;
-use crate::gpu::Gpu;
 use crate::{Error, MAX_DEGREE, Result};
 
 /// The source of candidates in the k-NN graph (paper section 5.1, Collect).
@@ -329,14 +328,10 @@ impl Strategy {
         if self.takes_long_lists && is_long { Collect::OneHop } else { self.collect }
     }
 
-    /// Whether this device can run the filter.
-    pub(crate) fn filters_on(&self, gpu: &Gpu) -> bool {
-        !gpu.takes_ptx() || self.has_ptx()
-    }
-
-    /// Whether the filter has PTX; a user's rule may have none.
-    pub(crate) const fn has_ptx(&self) -> bool {
-        !matches!(self.filter, Filter::Custom(CustomRule { ptx: None, .. }))
+    /// Whether a GPU runs the filter; `takes_ptx` says whether its kernels come from PTX, which a
+    /// user's rule may lack.
+    pub(crate) const fn filters_on_gpu(&self, takes_ptx: bool) -> bool {
+        !takes_ptx || !matches!(self.filter, Filter::Custom(CustomRule { ptx: None, .. }))
     }
 
     /// Whether the filter counts detours. Its edges then have ranks, not distances.

@@ -202,7 +202,7 @@ impl Sample {
     /// A quantizer with the recall of its codes, and the largest code of a row that it holds.
     fn measured(&self, of: Use, mut quantizer: ScalarQuantizer) -> Result<Fitted> {
         let silent = Progress::silent();
-        let codes = quantizer.base(self.rows(), None, None, &silent)?;
+        let codes = quantizer.base(self.rows(), None, &silent)?;
         let is_cut: Vec<bool> = with_matrix!(codes.rows(), rows => {
             let is_cut = |row| is_cut(rows.components(row), rows.dim, quantizer.compression());
             (0..codes.len()).into_par_iter().map(is_cut).collect()

@@ -238,33 +238,21 @@ impl ScalarQuantizer {
         self.compression
     }
 
-    /// The codes of a base, or of those of its rows that `rows` names. They lie on `gpu` if it made
-    /// them, which takes less time unless there are few; every backend makes the same.
+    /// The codes of a base. They lie on `gpu` if it made them, which takes less time unless there are
+    /// few; every backend makes the same.
     ///
     /// # Errors
     /// If a device lacks memory or fails, or the work is cancelled.
-    pub(crate) fn base(
-        &self,
-        base: &Vectors,
-        rows: Option<&[u32]>,
-        gpu: Option<&Gpu>,
-        progress: &Progress,
-    ) -> Result<Vectors> {
-        Ok(self.all((base, &Pick::of(base.len(), rows)), Role::Base, gpu, progress)?.codes)
+    pub(crate) fn base(&self, base: &Vectors, gpu: Option<&Gpu>, progress: &Progress) -> Result<Vectors> {
+        Ok(self.all((base, &Pick::of(base.len(), None)), Role::Base, gpu, progress)?.codes)
     }
 
     /// As [`base`](Self::base), with the rests of codes in bytes.
     ///
     /// # Errors
     /// As [`base`](Self::base).
-    pub(crate) fn with_rests(
-        &self,
-        base: &Vectors,
-        rows: Option<&[u32]>,
-        gpu: Option<&Gpu>,
-        progress: &Progress,
-    ) -> Result<Codes> {
-        self.all((base, &Pick::of(base.len(), rows)), Role::Settled, gpu, progress)
+    pub(crate) fn with_rests(&self, base: &Vectors, gpu: Option<&Gpu>, progress: &Progress) -> Result<Codes> {
+        self.all((base, &Pick::of(base.len(), None)), Role::Settled, gpu, progress)
     }
 
     /// The codes of queries, where [`base`](Self::base) says.

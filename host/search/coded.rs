@@ -61,7 +61,7 @@ impl Coded {
         gpu: Option<&Gpu>,
         progress: &Progress,
     ) -> Result<Space<'static>> {
-        Space::owned(self.quantizer.base(space.vectors(), None, gpu, progress)?, self.metric(), progress)
+        Space::owned(self.quantizer.base(space.vectors(), gpu, progress)?, self.metric(), progress)
     }
 
     /// The codes of the rows of `space`, made by the first call.

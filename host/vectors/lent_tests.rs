@@ -73,7 +73,7 @@ fn typed(values: &[f32], dim: usize, element: ElementType) -> Vectors {
 
 #[test]
 fn builds_from_a_device_have_the_same_bytes_and_copy_nothing_to_the_host() {
-    let values = Synth::new(220, 9, 5).unwrap().base().to_f32().unwrap();
+    let values = Synth::new(110, 9, 5).unwrap().base().to_f32().unwrap();
     let types = [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I8];
     let metrics = [Metric::L2, Metric::Cosine, Metric::InnerProduct];
     let strategies =
@@ -90,7 +90,7 @@ fn builds_from_a_device_have_the_same_bytes_and_copy_nothing_to_the_host() {
 #[test]
 fn floats_that_are_bytes_become_bytes_on_the_device() {
     let whole: Vec<f32> =
-        typed(&Synth::new(200, 8, 1).unwrap().base().to_f32().unwrap(), 8, ElementType::U8).to_f32().unwrap();
+        typed(&Synth::new(100, 8, 1).unwrap().base().to_f32().unwrap(), 8, ElementType::U8).to_f32().unwrap();
     let base = Vectors::from_f32(whole, 8).unwrap();
     for metric in [Metric::L2, Metric::Cosine] {
         let builder = Builder::new(Strategy::cagra().degree(6)).knn(10).start(Start::Cells).metric(metric);
@@ -101,7 +101,7 @@ fn floats_that_are_bytes_become_bytes_on_the_device() {
 #[test]
 fn rows_that_no_edge_leads_to_are_attached_on_the_device() {
     // Clusters far apart: layers, and nodes that only the tree reaches.
-    let values = (0..240 * 4).map(|i| ((i / 4 % 6) * 1000 + (i * i * 7 + i / 4 * 31) % 97) as f32 + 0.5);
+    let values = (0..120 * 4).map(|i| ((i / 4 % 6) * 1000 + (i * i * 7 + i / 4 * 31) % 97) as f32 + 0.5);
     let base = Vectors::from_f32(values.collect(), 4).unwrap();
     for strategy in [Strategy::nsg(), Strategy::cagra()] {
         check_build(&base, &Builder::new(strategy.degree(4)).knn(8), 0);

@@ -73,7 +73,10 @@ fn graphs_of_cells_find_nearly_all() {
     let bytes: Vec<u8> = values.map(|x| (x * 4.0 + 128.0).clamp(0.0, 255.0) as u8).collect();
     // Whole numbers in f32 are compared as bytes and give the same graph.
     let whole: Vec<f32> = bytes.iter().map(|&x| f32::from(x)).collect();
-    let (bytes, whole) = (Vectors::from_u8(bytes, 20).unwrap(), Vectors::from_f32(whole, 20).unwrap());
+    let few =
+        (Vectors::from_u8(bytes[..160 * 20].to_vec(), 20), Vectors::from_f32(whole[..160 * 20].to_vec(), 20));
+    let few = [few.0.unwrap(), few.1.unwrap()];
+    let bytes = Vectors::from_u8(bytes, 20).unwrap();
     for device in devices() {
         let build = |base: &Vectors, metric: Metric, iterations: Iterations| {
             let descent = Descent::new().knn(10).metric(metric).start(Start::Cells);
@@ -81,20 +84,23 @@ fn graphs_of_cells_find_nearly_all() {
         };
         // Phases 1 and 2 do not depend on the start: one graph is enough.
         let of_synth = build(&synth, Metric::Cosine, Iterations::Fixed(1, 1));
-        let cells_alone = |base: &Vectors| build(base, Metric::L2, Iterations::Fixed(0, 0));
-        let (of_bytes, of_whole) = (cells_alone(&bytes), cells_alone(&whole));
+        let of_bytes = build(&bytes, Metric::L2, Iterations::Fixed(0, 0));
         for (name, graph, base) in [("f32, cosine", &of_synth, &synth), ("u8", &of_bytes, &bytes)] {
             check_graph(name, graph, base, graph.metric());
             let recall = recall(graph, base);
             assert!(recall > 0.97, "{name}, {device}: recall {recall}");
         }
+        let [of_bytes, of_whole] = few.each_ref().map(|base| {
+            let descent = Descent::new().knn(10).start(Start::Random).iterations(Iterations::Fixed(2, 1));
+            descent.device(device).build(base).unwrap()
+        });
         assert!(same(&of_bytes, &of_whole), "{device}: bytes and whole numbers");
     }
 }
 
 #[test]
 fn graphs_of_a_random_start_find_nearly_all() {
-    let synth = Synth::new(300, 24, 6).unwrap().base();
+    let synth = Synth::new(200, 24, 6).unwrap().base();
     for device in devices() {
         for metric in [Metric::L2, Metric::InnerProduct] {
             let descent = Descent::new().knn(12).metric(metric).start(Start::Random).seed(3).device(device);
@@ -222,11 +228,11 @@ fn each_build_counts_its_own_launches_and_memory() {
 #[test]
 fn descent_on_a_device_copes_with_odd_data() {
     let far = |row: usize| if row.is_multiple_of(2) { 60_000.0 } else { -60_000.0 };
-    let synth = Synth::new(300, 6, 8).unwrap().base();
+    let synth = Synth::new(160, 6, 8).unwrap().base();
     let of = |value: &dyn Fn(usize, f32) -> f32| -> Vectors {
         let row =
             |row: usize| synth.row_to_f32(row).unwrap().iter().map(|&x| value(row, x)).collect::<Vec<_>>();
-        Vectors::from_f32((0..300).flat_map(row).collect(), 6).unwrap()
+        Vectors::from_f32((0..160).flat_map(row).collect(), 6).unwrap()
     };
     let cases = [
         ("two clusters far apart", of(&|row, x| far(row) + x), Some(0.9)),

@@ -80,7 +80,7 @@ pub(super) fn say_stages(at: &str, stages: &[PlannedStage], output: &Output) {
 
 fn say_plan(name: &str, plan: &MemoryPlan, output: &Output) {
     output.say(format_args!("{name:<30} {:>20}", grouped(plan.bytes())));
-    for &(name, bytes) in plan.buffers() {
+    for (name, bytes) in plan.buffers() {
         output.say(format_args!("    {name:<26} {:>20}", grouped(bytes)));
     }
 }

@@ -57,9 +57,9 @@ impl Build<'_> {
         mut nodes: Nodes<T>,
         scale: f32,
     ) -> Result<(Base<T>, GpuLists, Lacking)> {
-        let (n, k, metric) = (self.space.len(), self.k, self.space.metric());
+        let (n, k, metric) = (self.space.len(), self.shape.k, self.space.metric());
         if let Some(places) = original.places.take() {
-            let memory = self.shape().reorder::<T>().reserve(self.gpu)?;
+            let memory = self.shape.reorder::<T>().reserve(self.gpu)?;
             let to_rows = Order { gpu: self.gpu, vectors: places.view(), count: n };
             let (values, stride) = (original.values.view_mut().cast(), nodes.tiles.stride);
             to_rows.apply(values, stride as usize, &mut memory.buffer("vectors")?)?;
@@ -68,13 +68,13 @@ impl Build<'_> {
         drop(nodes.rounded.take());
         // The memory of the rounded copy and of columns serves larger buffers.
         self.gpu.synchronize()?;
-        let memory = self.shape().finish().reserve(self.gpu)?;
+        let memory = self.shape.finish().reserve(self.gpu)?;
         let mut keys = memory.buffer("nearest")?;
         let mut lacking: Buffer<u32> = memory.buffer("lacking")?;
         let mut count: Buffer<u32> = memory.buffer("lacking count")?;
         count.fill(0)?;
         let out = Found { keys: keys.view_mut(), lacking: lacking.view_mut(), count: count.view_mut() };
-        if self.shape().has_exact_keys::<T>() {
+        if self.shape.has_exact_keys::<T>() {
             self.finish_exact(&nodes, out)?;
         } else {
             self.finish_lists(&original, &nodes, MAX_ROUNDING / scale, out)?;
@@ -87,7 +87,7 @@ impl Build<'_> {
         let lists = GpuLists { keys, k, metric, order: nodes.order };
         let dim = self.space.dim();
         let narrowed = self.space.device_row_bytes() != dim * size_of::<T>();
-        let room = DescentShape { narrowed, ..self.shape() }.room_to_complete::<T>();
+        let room = DescentShape { narrowed, ..self.shape }.room_to_complete::<T>();
         let base = Base::new(self.gpu, self.space, original.values, original.stride)?;
         Ok((base, lists, Lacking { rows: found, room }))
     }
@@ -110,7 +110,7 @@ impl Build<'_> {
             lacking_count: out.count,
             stride: original.stride as u32,
             dim: self.space.dim() as u32,
-            k: self.k as u32,
+            k: self.shape.k as u32,
             metric: metric_number(self.space.metric()),
             least_per_error,
             padding: 0,
@@ -133,7 +133,7 @@ impl Build<'_> {
             lacking: out.lacking,
             lacking_count: out.count,
             nodes: n,
-            k: self.k as u32,
+            k: self.shape.k as u32,
         };
         let grid = [n.div_ceil(FINISH_EXACT_NODES), 1, 1];
         // SAFETY: lists hold nodes, the order rows, and norms are integers; the memory outlives the
@@ -146,7 +146,7 @@ impl Build<'_> {
     /// Searches exactly for the neighbours of the lacking rows of `graph`, and adds the zero
     /// vectors under cosine.
     pub(in crate::descent) fn complete(&self, graph: &mut DeviceGraph) -> Result<()> {
-        let (space, k, began) = (self.space, self.k, Instant::now());
+        let (space, k, began) = (self.space, self.shape.k, Instant::now());
         let DeviceGraph { lists, stats, .. } = graph;
         let Lacking { rows: lacking, room } = std::mem::take(&mut graph.lacking);
         if lacking.is_empty() && space.zero().is_empty() {

@@ -8,7 +8,6 @@
 
 pub(crate) mod cells;
 mod finish;
-mod kernels;
 mod lists;
 pub(crate) mod phases;
 mod plan;
@@ -65,16 +64,9 @@ impl<T: CellKernels + PhaseKernels + FinishKernels + ExactKernels> DescentKernel
 pub(super) struct Build<'a> {
     pub gpu: &'a Gpu,
     pub space: &'a Space<'a>,
-    pub k: usize,
-    pub start: Start,
-    pub iterations: Iterations,
+    pub shape: DescentShape,
     pub expand: usize,
-    pub settings: CellSettings,
     pub seed: u64,
-    /// Whether the vectors are codes, which tiles read without rounding them.
-    pub of_codes: bool,
-    /// Whether the lists are merged with those of another cluster.
-    pub merged: bool,
     pub progress: &'a Progress,
 }
 
@@ -127,10 +119,10 @@ impl DeviceGraph {
 impl Build<'_> {
     /// Builds the graph: `k` keys per node, at exact distances.
     pub(super) fn run(&self) -> Result<(Vec<Key>, DescentStats)> {
-        if self.k == 0 {
+        if self.shape.k == 0 {
             return Ok((Vec::new(), DescentStats::default()));
         }
-        if self.shape().choose_start() == Start::AllPairs {
+        if !self.shape.is_descent() {
             return self.all_pairs();
         }
         let mut graph = self.run_on_device()?;
@@ -148,33 +140,15 @@ impl Build<'_> {
     }
 
     fn graph<T: DescentKernels>(&self, rows: &Origin<'_, T>) -> Result<DeviceGraph> {
-        let start = self.shape().choose_start();
-        if start != Start::AllPairs {
-            return self.descend(rows, start);
+        if self.shape.is_descent() {
+            return self.descend(rows, self.shape.start);
         }
         let (keys, mut stats) = self.all_pairs()?;
         let copying = Instant::now();
         let base = Base::upload(self.gpu, self.space, rows)?;
-        let lists = GpuLists::upload(self.gpu, &keys, self.space.len(), self.k, self.space.metric())?;
+        let lists = GpuLists::upload(self.gpu, &keys, self.space.len(), self.shape.k, self.space.metric())?;
         stats.copy += copying.elapsed().as_secs_f64();
         Ok(DeviceGraph { base: T::device_base(base), lists, stats, lacking: Lacking::default() })
-    }
-
-    /// The sizes that buffers depend on.
-    fn shape(&self) -> DescentShape {
-        DescentShape {
-            n: self.space.len(),
-            dim: self.space.dim(),
-            k: self.k,
-            metric: self.space.metric(),
-            start: self.start,
-            iterations: self.iterations,
-            settings: self.settings,
-            narrowed: false,
-            stored: self.space.vectors().element_type(),
-            of_codes: self.of_codes,
-            merged: self.merged,
-        }
     }
 
     fn all_pairs(&self) -> Result<(Vec<Key>, DescentStats)> {
@@ -189,12 +163,12 @@ impl Build<'_> {
 
     /// Finds the exact neighbours of some nodes, in at most `budget` bytes of the device.
     fn search(&self, queries: &QuerySet<'_>, budget: Option<u64>) -> Result<Vec<Key>> {
-        let Self { gpu, space, k, progress, .. } = *self;
+        let Self { gpu, space, progress, shape: DescentShape { k, .. }, .. } = *self;
         GpuSearch { gpu, space, queries, k, budget, progress }.run()
     }
 
     fn descend<T: DescentKernels>(&self, rows: &Origin<'_, T>, start: Start) -> Result<DeviceGraph> {
-        self.shape().check::<T>(self.gpu)?;
+        self.shape.check::<T>(self.gpu)?;
         let mut stats = DescentStats::default();
         let copying = Instant::now();
         let (mut side, rounding, mean) = self.upload(rows)?;
@@ -205,7 +179,7 @@ impl Build<'_> {
         let descending = Instant::now();
         self.prepare(&mut side, &rounding, &mean)?;
         let (original, mut nodes, cells) = self.renumber(side, start)?;
-        let (joins, mut expands) = CellSettings::iterations(self.iterations, start, self.merged);
+        let (joins, mut expands) = self.shape.phases();
         let clusterings = if start == Start::Cells { CELLS_WEIGHT } else { 0.0 };
         let [in_cells, in_phases] = self.progress.parts([clusterings, 1.0]);
         let mut filling = 0.0;
@@ -218,7 +192,7 @@ impl Build<'_> {
         if start == Start::Cells {
             let added = Build { progress: &in_cells, ..*self }.cells(&mut nodes, cells, &mut stats)?;
             let (n, dim) = (self.space.len(), self.space.dim());
-            if self.iterations == Iterations::Auto && CellSettings::can_skip_phase2(n, dim, added) {
+            if self.shape.iterations == Iterations::Auto && CellSettings::can_skip_phase2(n, dim, added) {
                 expands = 0;
             }
         } else {
@@ -234,8 +208,8 @@ impl Build<'_> {
     /// Copies the vectors to the device, and chooses their rounding.
     fn upload<T: OnDevice>(&self, rows: &Origin<'_, T>) -> Result<(Side<T>, Rounding, Buffer<f32>)> {
         let (n, dim) = (self.space.len(), self.space.dim());
-        let memory = self.shape().upload::<T>().reserve(self.gpu)?;
-        let is_rounded = self.shape().is_rounded::<T>();
+        let memory = self.shape.upload::<T>().reserve(self.gpu)?;
+        let is_rounded = self.shape.is_rounded::<T>();
         let mut side = Side::<T>::new(&memory, ROWS, dim, is_rounded)?;
         let rounding = if is_rounded {
             let sample = rows.sample(self.gpu, Rounding::places::<T>(n).map(|row| row as u32).collect())?;
@@ -280,11 +254,11 @@ impl Build<'_> {
         start: Start,
     ) -> Result<(Original<T>, Nodes<T>, Cells<T>)> {
         let (n, dim) = (self.space.len(), self.space.dim());
-        let request = self.settings.cells(n, dim, start, None);
+        let request = self.shape.settings.cells(n, dim, start, None);
         let tiles = side.tiles();
         let mut cells = cluster::cells::<T>(self.gpu, tiles.rows(n, dim), request, self.seed, None)?;
         let order = cells.order.take().ok_or_else(|| self.gpu.error("cells have no order"))?;
-        let memory = self.shape().renumber::<T>().reserve(self.gpu)?;
+        let memory = self.shape.renumber::<T>().reserve(self.gpu)?;
         let mut biases: Buffer<T::Sum> = memory.buffer("biases")?;
         let mut places: Buffer<u32> = memory.buffer("places")?;
         let to_nodes = Order { gpu: self.gpu, vectors: order.view(), count: n };
@@ -295,7 +269,7 @@ impl Build<'_> {
         // SAFETY: members are vectors; the memory outlives the work.
         unsafe { self.gpu.launch::<renumber_ids>(grid, RENUMBER_THREADS, ids)? };
         let mut vectors: Buffer<u8> = memory.buffer("vectors")?;
-        let (original, rounded) = if self.shape().is_rounded::<T>() {
+        let (original, rounded) = if self.shape.is_rounded::<T>() {
             to_nodes.copy(tiles, vectors.view_mut())?;
             // After this wait the memory of the rounded copy and of `places` serves larger buffers.
             self.gpu.synchronize()?;
@@ -310,7 +284,7 @@ impl Build<'_> {
         self.count_renumbering(tiles.stride, if rounded.is_some() { 1 } else { 2 });
         let read = rounded.as_ref().map_or(original.values.view().cast(), Buffer::view);
         let tiles = TileVectors { vectors: read, ..tiles };
-        let memory = self.shape().lists().reserve(self.gpu)?;
+        let memory = self.shape.lists().reserve(self.gpu)?;
         let mut lists: Buffer<Key> = memory.buffer("lists")?;
         // Empty slots are all ones.
         lists.fill(0xff)?;

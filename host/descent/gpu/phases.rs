@@ -93,13 +93,13 @@ impl Build<'_> {
             return Ok(());
         }
         let mut memory = self.memory(joins + expands)?;
-        let (expected_joins, expected_expands) = self.iterations.expected();
+        let (expected_joins, expected_expands) = self.shape.iterations.expected();
         let expected_joins = expected_joins.min(joins);
         let expected_expands = expected_expands.min(expands);
         let [joining, expanding] =
             self.progress.parts([f64::from(expected_joins), f64::from(expected_expands)]);
         if joins > 0 {
-            let plan = self.shape().joins().reserve(self.gpu)?;
+            let plan = self.shape.joins().reserve(self.gpu)?;
             let mut found = JoinCandidates {
                 candidates: plan.buffer("candidates")?,
                 bounds: plan.buffer("list bounds")?,
@@ -129,7 +129,7 @@ impl Build<'_> {
     }
 
     fn memory(&self, iterations: u32) -> Result<PhaseBuffers> {
-        let plan = self.shape().iterations(iterations).reserve(self.gpu)?;
+        let plan = self.shape.iterations(iterations).reserve(self.gpu)?;
         let mut memory = PhaseBuffers {
             rows: plan.buffer("samples")?,
             changes: plan.buffer("changes")?,
@@ -142,12 +142,12 @@ impl Build<'_> {
 
     /// Whether `auto` stops: the last iteration added less than `share` of all entries.
     fn has_converged(&self, memory: &PhaseBuffers, stats: &DescentStats, share: f64) -> Result<bool> {
-        if self.iterations != Iterations::Auto {
+        if self.shape.iterations != Iterations::Auto {
             return Ok(false);
         }
         let done = (stats.iterations.0 + stats.iterations.1) as usize;
         let added = memory.added(done)?;
-        Ok((added[done - 1] as f64) < share * (self.space.len() * self.k) as f64)
+        Ok((added[done - 1] as f64) < share * (self.space.len() * self.shape.k) as f64)
     }
 
     /// The number mixed into the ids of an iteration.
@@ -169,7 +169,7 @@ impl Build<'_> {
             rows: memory.rows.view_mut(),
             seed: self.seed,
             nodes: n,
-            k: self.k as u32,
+            k: self.shape.k as u32,
             salt,
             unvisit: u32::from(unvisit),
         };
@@ -217,7 +217,7 @@ impl Build<'_> {
             bounds: found.bounds.view_mut(),
             changes: memory.changes(iteration),
             nodes: n,
-            k: self.k as u32,
+            k: self.shape.k as u32,
         };
         // SAFETY: lists, proposals and bounds are of all nodes, there is a count of changes for
         // each iteration, and all outlive the work.
@@ -242,7 +242,7 @@ impl Build<'_> {
 
     /// A copy of tile vectors that are bits in bytes, eight of them to a byte; none of others.
     fn packed(&self, tiles: &TileVectors) -> Result<Option<(Buffer<u32>, TileVectors)>> {
-        let shape = self.shape();
+        let shape = self.shape;
         if !shape.is_packed() {
             return Ok(None);
         }
@@ -271,7 +271,7 @@ impl Build<'_> {
         let packed = self.packed(&nodes.tiles)?;
         let tiles = packed.as_ref().map_or(nodes.tiles, |(_, tiles)| *tiles);
         let stage =
-            self.progress.stage_of("refine", u64::from(most), u64::from(self.iterations.expected().1));
+            self.progress.stage_of("refine", u64::from(most), u64::from(self.shape.iterations.expected().1));
         for iteration in 0..most {
             let salt = self.salt(u32::MAX - iteration);
             for first in (0..self.expand).step_by(MAX_EXPANDED) {
@@ -290,7 +290,7 @@ impl Build<'_> {
                     units: tiles.units(),
                     weight: T::weight(self.space.metric()),
                     salt,
-                    k: self.k as u32,
+                    k: self.shape.k as u32,
                     expand: (self.expand - first).min(MAX_EXPANDED) as u32,
                 };
                 let grid = [n, 1, 1];

@@ -1,20 +1,25 @@
-//! The device memory of a build. Buffers are taken by name from these plans, so the plans cannot
-//! disagree with the build.
+//! What a descent takes of a device: its memory, and the kernels that it launches. Buffers are taken
+//! from these plans; a test checks that builds take and launch no others.
 
 use cuda_std::f16;
-use tagore_device::descent::cells::MAX_EXACT;
-use tagore_device::descent::merge::{COUNTERS, JOIN_PROPOSALS};
-use tagore_device::descent::sample::ROW;
+use cuda_std::launch::Kernel;
+use tagore_device::descent::cells::{
+    MAX_EXACT, cells_finish_exact, cells_known_sets, cells_merge_candidates, cells_merge_proposals,
+};
+use tagore_device::descent::merge::{COUNTERS, JOIN_PROPOSALS, descent_merge};
+use tagore_device::descent::renumber::{renumber_ids, renumber_values, renumber_vectors};
+use tagore_device::descent::sample::{ROW, descent_gather, descent_sample, descent_start};
 use tagore_device::key::Key;
+use tagore_device::vectors::copy::vectors_copy_packed;
 
 use super::cells::JoinSizes;
-use super::{ALL_PAIRS, ALL_PAIRS_OF_PRODUCTS, CellSettings, MAX_K};
+use super::{ALL_PAIRS, ALL_PAIRS_OF_PRODUCTS, CellSettings, DescentKernels, MAX_K};
 use crate::cluster::{self, ClusterKernels};
 use crate::descent::plan::{DevicePlan, PlannedStage, most_knn};
 use crate::descent::{Iterations, Start};
 use crate::gpu::{Gpu, MemoryPlan};
 use crate::search::exact::gpu::{all_pairs_plan, least_plan};
-use crate::vectors::gpu::{Base, OnDevice, ROWS, Side, spare_bytes};
+use crate::vectors::gpu::{Base, ByChunks, OnDevice, ROWS, Side, spare_bytes};
 use crate::vectors::space::Space;
 use crate::{ElementType, Metric, Remedy, Result};
 
@@ -34,7 +39,8 @@ pub(in crate::descent) struct DescentShape {
     pub dim: usize,
     pub k: usize,
     pub metric: Metric,
-    /// The requested start.
+    /// The start: the requested one, unless that is `Auto` or the data do not allow it. Never
+    /// `Auto`.
     pub start: Start,
     pub iterations: Iterations,
     pub settings: CellSettings,
@@ -49,9 +55,12 @@ pub(in crate::descent) struct DescentShape {
 }
 
 impl DescentShape {
-    /// The start of this build: the requested one, unless it is `Auto` or the data do not allow it.
-    /// Never `Auto`.
-    pub(super) fn choose_start(&self) -> Start {
+    /// This shape with the start that a descent takes, for a requested start.
+    pub(in crate::descent) fn with_start(self) -> Self {
+        Self { start: self.choose_start(), ..self }
+    }
+
+    fn choose_start(&self) -> Start {
         // Cells are L2 balls, and neighbours by inner product lie anywhere.
         let is_product = self.metric == Metric::InnerProduct;
         let all_pairs = if is_product { ALL_PAIRS_OF_PRODUCTS } else { ALL_PAIRS };
@@ -68,7 +77,12 @@ impl DescentShape {
 
     /// Whether descent builds the graph, and not a comparison of all pairs.
     pub(in crate::descent) fn is_descent(&self) -> bool {
-        self.choose_start() != Start::AllPairs
+        self.start != Start::AllPairs
+    }
+
+    /// Maximum number of iterations of each phase.
+    pub(super) fn phases(&self) -> (u32, u32) {
+        CellSettings::iterations(self.iterations, self.start, self.merged)
     }
 
     /// Whether tiles read a rounded copy of vectors of type `T`; else the values, which are put in
@@ -85,8 +99,7 @@ impl DescentShape {
     /// Whether the keys of vectors of type `T` hold exact distances, but for the norm of their
     /// node: products of bytes are exact. Random neighbours have no distance before a join.
     pub(super) fn has_exact_keys<T: OnDevice>(&self) -> bool {
-        let (joins, _) = CellSettings::iterations(self.iterations, self.choose_start(), self.merged);
-        let is_computed = joins > 0 || self.choose_start() == Start::Cells;
+        let is_computed = self.phases().0 > 0 || self.start == Start::Cells;
         let is_bytes = matches!(T::TYPE, ElementType::U8 | ElementType::I8);
         is_bytes && is_computed && self.metric == Metric::L2 && self.dim <= MAX_EXACT
     }
@@ -178,7 +191,7 @@ impl DescentShape {
         if self.k == 0 {
             return Vec::new();
         }
-        let start = self.choose_start();
+        let start = self.start;
         if start == Start::AllPairs {
             let buffers = all_pairs_plan::<T>(self.n, self.dim, self.k);
             return vec![PlannedStage { name: "exact search", buffers }];
@@ -211,7 +224,7 @@ impl DescentShape {
             let sizes = JoinSizes {
                 nodes: self.n,
                 cells: request.cells,
-                probes: request.probes,
+                probes: request.probes.min(request.cells),
                 assignments: CellSettings::assignments(self.n, self.dim),
                 k: self.k,
             };
@@ -224,7 +237,7 @@ impl DescentShape {
                 stage("cells again", &[&original, &nodes, &members, &centres, &kept, &cells]);
             }
         }
-        let (joins, expands) = CellSettings::iterations(self.iterations, start, self.merged);
+        let (joins, expands) = self.phases();
         let iterations = self.iterations(joins.saturating_add(expands));
         if joins > 0 {
             stage("join", &[&original, &nodes, &iterations, &self.joins()]);
@@ -247,6 +260,58 @@ impl DescentShape {
         stages
     }
 
+    /// The kernels of a descent over vectors of type `T` on the device; none if all pairs are
+    /// compared. The data decides whether a few rows need an exact search at the end.
+    pub(in crate::descent) fn kernels<T: DescentKernels>(&self) -> Vec<&'static str> {
+        let (n, dim, start) = (self.n, self.dim, self.start);
+        if start == Start::AllPairs {
+            return Vec::new();
+        }
+        let (joins, expands) = self.phases();
+        let mut kernels = cluster::kernels::<T>(n, self.settings.cells(n, dim, start, None));
+        kernels.extend([
+            T::PREPARATION,
+            renumber_vectors::NAME,
+            renumber_values::NAME,
+            renumber_ids::NAME,
+            if self.has_exact_keys::<T>() { cells_finish_exact::NAME } else { T::Finish::NAME },
+        ]);
+        if start == Start::Cells {
+            let units = Side::<T>::tile_units(dim);
+            kernels.extend([
+                T::IntraCellJoin::name(units),
+                cells_merge_candidates::NAME,
+                T::CrossCellJoin::name(units),
+                cells_merge_proposals::NAME,
+            ]);
+            if self.settings.clusterings(n, dim) > 1 {
+                kernels.push(cells_known_sets::NAME);
+                // Any number of known cells has the same kernels.
+                kernels.extend(cluster::kernels::<T>(n, self.settings.cells(n, dim, start, Some(1))));
+            }
+        }
+        if joins > 0 {
+            kernels.extend([T::Join::NAME, descent_merge::NAME]);
+            if start == Start::Random {
+                kernels.push(descent_start::NAME);
+            } else {
+                kernels.push(descent_gather::NAME);
+            }
+            if start != Start::Random || joins > 1 {
+                kernels.push(descent_sample::NAME);
+            }
+        }
+        if expands > 0 {
+            kernels.push(descent_gather::NAME);
+            if self.is_packed() {
+                kernels.extend([vectors_copy_packed::NAME, T::ExpandPacked::NAME]);
+            } else {
+                kernels.push(T::Expand::NAME);
+            }
+        }
+        kernels
+    }
+
     /// Host memory throughout the descent.
     pub(in crate::descent) fn on_host(&self) -> MemoryPlan {
         Space::plan((self.n, self.dim), self.stored, self.metric)
@@ -257,7 +322,7 @@ impl DescentShape {
         let keys = self.n * self.k;
         let host = self.on_host().with::<Key>("nearest", keys).with::<u32>("ids", keys);
         let host = host.with::<f32>("distances", keys);
-        let (start, element) = (self.choose_start(), T::TYPE);
+        let (start, element) = (self.start, T::TYPE);
         DevicePlan { start, k: self.k, nodes: self.n, element, stages: self.stages::<T>(), host }
     }
 

@@ -13,8 +13,8 @@ impl Build<'_> {
     /// Gives every node [`SAMPLE`] random neighbours at the largest distance, so that every
     /// neighbour found in phase 2 is nearer. The end of the descent computes their distances.
     pub(super) fn random_lists(&self, lists: &mut Buffer<Key>) -> Result<()> {
-        let mut keys = vec![key::NONE; self.space.len() * self.k];
-        keys.par_chunks_exact_mut(self.k).enumerate().for_each(|(node, list)| {
+        let mut keys = vec![key::NONE; self.space.len() * self.shape.k];
+        keys.par_chunks_exact_mut(self.shape.k).enumerate().for_each(|(node, list)| {
             self.draw_neighbours(node as u32, list);
         });
         lists.upload(&keys)
@@ -24,7 +24,7 @@ impl Build<'_> {
     fn draw_neighbours(&self, node: u32, list: &mut [Key]) {
         let draws = Draws::new(self.seed, Stage::Start, 0, u64::from(node));
         let others = self.space.len() as u64 - 1;
-        let mut ids: Vec<u32> = (0..(SAMPLE as usize).min(self.k))
+        let mut ids: Vec<u32> = (0..(SAMPLE as usize).min(self.shape.k))
             .map(|index| draws.below(index as u64, others) as u32)
             .map(|id| if id < node { id } else { id + 1 })
             .collect();

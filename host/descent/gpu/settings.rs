@@ -158,27 +158,23 @@ impl CellSettings {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Descent, Device, Iterations, Start, Synth};
+    use crate::vectors::DataShape;
+    use crate::{Descent, ElementType, Iterations, Start};
 
     #[test]
     fn clusters_take_two_clusterings_and_no_expansion_unless_set() {
-        let base = Synth::new(769, 6, 1).unwrap().base();
-        let cells = Descent::new().knn(8).start(Start::Cells).device(Device::Emulated);
-        let built = |descent: Descent| {
-            let graph = descent.build(&base).unwrap();
-            (graph.keys(), graph.stats().iterations)
+        let data = DataShape::new(769, 6, ElementType::F32).unwrap();
+        let settings = |descent: &Descent| {
+            let shape = descent.shape_on_gpu(&data, 8);
+            (shape.settings.clusterings(data.rows, data.dim), shape.phases())
         };
-        let two = |iterations| {
-            let settings = super::CellSettings { clusterings: Some(2), ..Default::default() };
-            built(cells.clone().cells(settings).iterations(iterations))
-        };
-        assert_eq!(built(cells.clone().of_cluster()), two(Iterations::Fixed(0, 0)));
+        let cells = Descent::new().start(Start::Cells);
+        assert_eq!(settings(&cells.clone().of_cluster()), (2, (0, 0)));
+        let (clusterings, phases) = settings(&cells);
+        assert!(clusterings > 2 && phases.1 > 0);
+        assert_eq!(settings(&cells.clone().iterations(Iterations::Fixed(1, 2)).of_cluster()), (2, (1, 2)));
         // Random neighbours are nothing without iterations.
-        let few = Synth::new(100, 6, 1).unwrap().base();
-        let random = cells.start(Start::Random).of_cluster();
-        let (joins, expansions) = random.build(&few).unwrap().stats().iterations;
+        let (joins, expansions) = settings(&cells.start(Start::Random).of_cluster()).1;
         assert!(joins > 0 && expansions > 0);
-        let set = random.iterations(Iterations::Fixed(1, 0));
-        assert_eq!(set.build(&few).unwrap().stats().iterations, (1, 0));
     }
 }

@@ -60,7 +60,7 @@ impl Build<'_> {
     }
 
     fn list_bytes(&self) -> u64 {
-        self.k as u64 * KEY
+        self.shape.k as u64 * KEY
     }
 
     /// Operations of a product.
@@ -107,7 +107,7 @@ impl Build<'_> {
         let merged = u64::from(is_first) * n * (WORD + self.list_bytes());
         self.gpu.count_work(cells_merge_candidates::NAME, distances + merged, 0);
         self.gpu.count_work(T::CrossCellJoin::name(units), bytes(cross.vectors), operations(cross.pairs));
-        let known = self.list_bytes() + (WORD << known_bits(self.k as u32));
+        let known = self.list_bytes() + (WORD << known_bits(self.shape.k as u32));
         self.gpu.count_work(cells_known_sets::NAME, u64::from(!is_first) * n * known, 0);
         let proposals = 2 * u64::from(PROPOSALS) * KEY;
         // Keys that keep their places are not written.
@@ -137,7 +137,8 @@ impl Build<'_> {
 
     /// Counts the work of one gathering.
     pub(super) fn count_gathering(&self, unvisit: bool) {
-        let read = if unvisit { 2 * self.list_bytes() } else { (self.k as u64).min(u64::from(GATHER)) * KEY };
+        let read =
+            if unvisit { 2 * self.list_bytes() } else { (self.shape.k as u64).min(u64::from(GATHER)) * KEY };
         self.gpu.count_work(descent_gather::NAME, self.nodes() * (read + ROW_BYTES), 0);
     }
 
@@ -145,7 +146,7 @@ impl Build<'_> {
     /// left to expand.
     pub(super) fn count_expansions<K: Kernel>(&self, stride: u32, stats: &DescentStats) {
         let expansions = u64::from(stats.iterations.1) * self.nodes();
-        let parents = self.expand.min(self.k) as u64;
+        let parents = self.expand.min(self.shape.k) as u64;
         let each = u64::from(stride) + 2 * self.list_bytes() + parents * ROW_BYTES;
         let bytes = expansions * each + stats.refine_distances * (u64::from(stride) + WORD);
         self.gpu.count_work(K::NAME, bytes, stats.refine_distances * self.operations());
@@ -153,7 +154,7 @@ impl Build<'_> {
 
     /// Counts the work of the exact distances of all lists, for vectors of `stride` components.
     pub(super) fn count_finish<T: FinishKernels>(&self, stride: usize) {
-        let (n, k) = (self.nodes(), self.k as u64);
+        let (n, k) = (self.nodes(), self.shape.k as u64);
         let vectors = n * (k + 1) * (stride * size_of::<T>()) as u64;
         let lists = n * (2 * self.list_bytes() + (k + 1) * WORD);
         self.gpu.count_work(T::Finish::NAME, vectors + lists, n * k * self.operations());

@@ -5,30 +5,29 @@ use tagore_device::prune::gram::{GRAM_THREADS, LINES, prune_gram_spread};
 use tagore_device::prune::kernels::{AnyFilter, RuleElement};
 use tagore_device::prune::rule::{Distance, Spread};
 
-use super::{Candidates, Forward};
+use super::{Candidates, Forward, PruneShape};
 use crate::gpu::Gpu;
-use crate::prune::Strategy;
 use crate::prune::rule::launch;
 use crate::prune::strategy::Filter;
 use crate::vectors::gpu::{Base, OnDevice};
-use crate::vectors::space::Space;
 use crate::{ElementType, Metric, Result};
 
 /// Minimum number of components of rows whose products pay: measured at 288 and 960.
 const MIN_DIM: usize = 256;
 
-/// Filters candidates by the strategy's rule into forward edges.
+/// Filters candidates by the strategy's rule into forward edges, for rows of this shape.
 ///
 /// # Errors
-/// If the device has no kernel for the filter ([`Strategy::filters_on`]).
+/// If the device has no kernel for the filter ([`Strategy::filters_on_gpu`]).
 pub(super) fn filter<T: OnDevice + RuleElement>(
     gpu: &Gpu,
-    (space, base): (&Space<'_>, &Base<T>),
-    strategy: &Strategy,
+    base: &Base<T>,
+    shape: &PruneShape<'_>,
     candidates: Candidates<'_>,
     forward: &mut Forward,
 ) -> Result<()> {
-    let Some(rule) = strategy.filter.rule().filter(|_| strategy.filters_on(gpu)) else {
+    let strategy = shape.strategy;
+    let Some(rule) = strategy.filter.rule().filter(|_| strategy.filters_on_gpu(gpu.takes_ptx())) else {
         return Err(gpu.error(format_args!("has no kernel for the filter {}", strategy.filter_name())));
     };
     let gpu = match &strategy.filter {
@@ -41,7 +40,7 @@ pub(super) fn filter<T: OnDevice + RuleElement>(
     // SAFETY: the buffers hold candidates of each node and edges of each row, and outlive the work.
     unsafe {
         match arguments {
-            AnyFilter::F32(filter) if by_products::<T>(strategy, space.metric(), space.dim()) => {
+            AnyFilter::F32(filter) if takes_products::<T>(shape) => {
                 launch::<_, prune_gram_spread, _>(&gpu, (filter, Spread), nodes, GRAM_THREADS)
             }
             _ => rule.launch(&gpu, arguments, nodes, threads(base.row_bytes())),
@@ -50,12 +49,12 @@ pub(super) fn filter<T: OnDevice + RuleElement>(
 }
 
 /// Whether candidates are compared by products of their rows, of type `T` on the device.
-pub(super) fn by_products<T: OnDevice>(strategy: &Strategy, metric: Metric, dim: usize) -> bool {
-    matches!(strategy.filter, Filter::Spread)
+pub(super) fn takes_products<T: OnDevice>(shape: &PruneShape<'_>) -> bool {
+    matches!(shape.strategy.filter, Filter::Spread)
         && T::TYPE == ElementType::F32
-        && metric != Metric::InnerProduct
-        && strategy.candidates <= LINES as usize
-        && dim >= MIN_DIM
+        && shape.metric != Metric::InnerProduct
+        && shape.strategy.candidates <= LINES as usize
+        && shape.dim >= MIN_DIM
 }
 
 /// Filters candidates by distance with the published baseline kernel: one warp per node tests one
@@ -111,6 +110,7 @@ mod tests {
     use crate::Progress;
     use crate::descent::{Descent, KnnGraph};
     use crate::gpu::{Buffer, MemoryPlan};
+    use crate::prune::Strategy;
     use crate::prune::filter::Pruner;
     use crate::vectors::gpu::{Origin, with_wide_matrix};
     use crate::vectors::space::Space;
@@ -178,7 +178,8 @@ mod tests {
         for pass_short in [false, true] {
             let chunk = Chunk { order: &rows_of, range: 0..nodes.len() };
             let from = Candidates { pass_short, ..Candidates::by_place(&chunk, &uploaded, stride) };
-            filter(gpu, (space, &on_device), strategy, from, &mut forward).unwrap();
+            let shape = PruneShape::new(strategy, space.len(), space.dim(), graph.k(), space.metric());
+            filter(gpu, &on_device, &shape, from, &mut forward).unwrap();
             let mut found = vec![0; space.len() * most];
             forward.keys.download(&mut found).unwrap();
             if matches!(strategy.filter, Filter::Distance) {
@@ -223,7 +224,9 @@ mod tests {
                     let space = Space::new(&base, metric, &Progress::silent()).unwrap();
                     let graph =
                         Descent::new().metric(metric).knn(12).device(Device::Cpu).build(&base).unwrap();
-                    for strategy in strategies.iter().filter(|strategy| strategy.filters_on(&gpu)) {
+                    for strategy in
+                        strategies.iter().filter(|strategy| strategy.filters_on_gpu(gpu.takes_ptx()))
+                    {
                         with_wide_matrix!(space.rows(), rows => compare(&gpu, &space, rows, &graph, strategy));
                     }
                 }
@@ -236,15 +239,18 @@ mod tests {
         let gpu = Gpu::emulated(0);
         let base = base(6, 2, ElementType::U8);
         let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
-        let memory = MemoryPlan::new().with::<Key>("keys", 4).with::<u32>("nodes", 1).reserve(&gpu).unwrap();
+        let plan = MemoryPlan::new().with::<Key>("keys", 4).with::<Key>("edges", 4);
+        let memory = plan.with::<u32>("nodes", 1).reserve(&gpu).unwrap();
         let keys = memory.buffer("keys").unwrap();
-        let mut forward = Forward { keys: memory.buffer("keys").unwrap(), rows: 4, width: 1 };
+        let mut forward = Forward { keys: memory.buffer("edges").unwrap(), rows: 4, width: 1 };
         let nodes: Buffer<u32> = memory.buffer("nodes").unwrap();
         let chunk = Chunk { order: &nodes, range: 0..1 };
         with_wide_matrix!(space.rows(), rows => {
             let base = Base::upload(&gpu, &space, &Origin::Host(rows)).unwrap();
             let from = Candidates::by_place(&chunk, &keys, 4);
-            let error = filter(&gpu, (&space, &base), &Strategy::cagra(), from, &mut forward).unwrap_err();
+            let strategy = Strategy::cagra();
+            let shape = PruneShape::new(&strategy, space.len(), space.dim(), 4, space.metric());
+            let error = filter(&gpu, &base, &shape, from, &mut forward).unwrap_err();
             assert!(error.to_string().contains("rank"), "{error}");
         });
     }

@@ -3,7 +3,6 @@
 mod collect;
 mod filter;
 mod ids;
-mod kernels;
 mod medoid;
 mod path;
 mod plan;
@@ -18,7 +17,6 @@ use std::ops::Range;
 
 use collect::CollectKernels;
 use cuda_std::memory::Global;
-pub(crate) use kernels::kernels;
 use medoid::MedoidKernels;
 use path::PathKernels;
 pub(crate) use plan::PruneShape;

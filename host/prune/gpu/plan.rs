@@ -1,25 +1,29 @@
-//! The device memory of pruning. Buffers are taken by name from these plans, so the plans cannot
-//! disagree with the work.
+//! What pruning takes of a device: its memory, and the kernels that it launches. Buffers are taken
+//! from these plans; a test checks that builds take and launch no others.
 
+use cuda_std::launch::Kernel;
 use tagore_device::key::Key;
 use tagore_device::prune::collect::collect_shared_bytes;
-use tagore_device::prune::detours::detour_shared_bytes;
+use tagore_device::prune::detours::{detour_shared_bytes, prune_detours, prune_detours_unbalanced};
 use tagore_device::prune::filter::filter_shared_bytes;
-use tagore_device::prune::gram::gram_shared_bytes;
+use tagore_device::prune::gram::{gram_shared_bytes, prune_gram_spread};
+use tagore_device::prune::ids::prune_ids;
 use tagore_device::prune::path::path_shared_bytes;
+use tagore_device::prune::reverse::{prune_edge_sources, prune_edge_targets, prune_edges, prune_edges_count};
 use tagore_device::prune::rule::Form;
-use tagore_device::prune::store::MERGED;
+use tagore_device::prune::store::{MERGED, prune_merge, prune_store};
 
-use super::medoid;
-use super::path;
+use super::filter::takes_products;
 use super::rank::RankedLists;
-use super::reverse::Reverse;
+use super::reverse::{Rank, Reverse};
+use super::{PruneKernels, medoid, path};
 use crate::Metric;
 use crate::descent::{GpuLists, PlannedStage};
-use crate::gpu::MemoryPlan;
+use crate::gpu::{MemoryPlan, sort};
 use crate::index::RANDOM_ENTRIES;
 use crate::prune::collect::{HOP, PATH};
-use crate::prune::strategy::{Collect, Entry, Store, Strategy};
+use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
+use crate::vectors::Element;
 use crate::vectors::gpu::{Base, OnDevice};
 
 /// Candidates on the device at a time: 512 MiB of keys.
@@ -28,34 +32,23 @@ const CANDIDATES: usize = 1 << 26;
 /// Minimum number of nodes of a chunk: fewer leave a device idle.
 const MIN_AT_ONCE: usize = 256;
 
-/// The sizes and parameters that pruning's buffers depend on.
+/// A strategy, and the sizes of a graph that it prunes.
 #[derive(Clone, Copy)]
-pub(crate) struct PruneShape {
+pub(crate) struct PruneShape<'a> {
+    pub strategy: &'a Strategy,
     pub n: usize,
-    dim: usize,
+    pub dim: usize,
     /// Neighbours in the lists of the graph.
     pub k: usize,
-    pub degree: usize,
-    metric: Metric,
-    collect: Collect,
-    store: Store,
-    entry: Entry,
-    /// Maximum number of candidates per node, as requested.
-    candidates: usize,
-    counts_detours: bool,
-    /// The form of the rule; none if detours are counted.
-    form: Option<Form>,
+    pub metric: Metric,
+    pub collect: Collect,
 }
 
-impl PruneShape {
+impl<'a> PruneShape<'a> {
     /// The shape for `n` vectors of `dim` components and their graph with lists of `k` under
     /// `metric`.
-    pub(crate) fn new(strategy: &Strategy, n: usize, dim: usize, k: usize, metric: Metric) -> Self {
-        let Strategy { store, entry, candidates, degree, .. } = *strategy;
-        let collect = strategy.collect_from(k);
-        let counts_detours = strategy.counts_detours();
-        let form = strategy.filter.rule().map(|rule| rule.form());
-        Self { n, dim, k, degree, metric, collect, store, entry, candidates, counts_detours, form }
+    pub(crate) fn new(strategy: &'a Strategy, n: usize, dim: usize, k: usize, metric: Metric) -> Self {
+        Self { strategy, n, dim, k, metric, collect: strategy.collect_from(k) }
     }
 
     /// Maximum bytes of shared memory per block, over all kernels.
@@ -67,9 +60,9 @@ impl PruneShape {
             Collect::TwoHop => collect_shared_bytes(k, HOP as u32, dim),
             Collect::Path => path_shared_bytes(dim, k, entries, PATH.expansions as u32),
         };
-        let again = if self.store == Store::Refilter { MERGED } else { 0 };
+        let again = if self.strategy.store == Store::Refilter { MERGED } else { 0 };
         let candidates = again.max(self.limit() as u32);
-        let filter = match self.form {
+        let filter = match self.strategy.filter.rule().map(|rule| rule.form()) {
             // No less than the wavefront.
             Some(Form::Score) => gram_shared_bytes(candidates, dim),
             Some(Form::Keep) => filter_shared_bytes(candidates, dim, Form::Keep),
@@ -78,9 +71,55 @@ impl PruneShape {
         collect.max(filter)
     }
 
+    /// Whether a GPU with `shared` bytes of shared memory per block prunes this graph; else the CPU
+    /// does. `takes_ptx` says whether the GPU's kernels come from PTX.
+    pub(crate) fn fits_gpu(&self, takes_ptx: bool, shared: u32) -> bool {
+        self.k > 0 && self.strategy.filters_on_gpu(takes_ptx) && self.block_bytes() <= shared
+    }
+
+    /// The kernels of pruning a base of type `T` on the device, by the published baseline kernels
+    /// if `baseline`. Those of a user's rule are not among them.
+    pub(crate) fn kernels<T: PruneKernels>(&self, baseline: bool) -> Vec<&'static str> {
+        let strategy = self.strategy;
+        let mut kernels = vec![prune_edges_count::NAME, prune_edges::NAME, prune_edge_sources::NAME];
+        kernels.extend(sort::KERNELS);
+        if strategy.entry == Entry::Medoid {
+            kernels.extend([T::MedoidSums::NAME, T::MedoidNearest::NAME]);
+        }
+        if !self.takes_lists() {
+            kernels.push(match self.collect {
+                Collect::Path => path::kernel::<T>(self.dim),
+                Collect::OneHop | Collect::TwoHop => T::Collect::NAME,
+            });
+        }
+        match (&strategy.filter, baseline) {
+            (Filter::Rank, true) => kernels.extend([prune_ids::NAME, prune_detours_unbalanced::NAME]),
+            (Filter::Rank, false) => kernels.extend([prune_ids::NAME, prune_detours::NAME]),
+            (Filter::Distance, true) => kernels.push(T::Serial::NAME),
+            (Filter::Custom(custom), _) if custom.ptx.is_some() => (),
+            _ if takes_products::<T>(self) => kernels.push(prune_gram_spread::NAME),
+            (filter, _) => kernels.extend(filter.rule().map(|rule| rule.kernel(<T as Element>::TYPE))),
+        }
+        if self.rank() == Rank::Distance {
+            kernels.push(prune_edge_targets::NAME);
+        }
+        match strategy.store {
+            Store::Interleave => kernels.push(prune_store::NAME),
+            Store::Refilter => kernels.extend([prune_merge::NAME, prune_ids::NAME]),
+        }
+        kernels
+    }
+
+    /// The order of reverse edges. CAGRA ranks them by place. Edges that are filtered again are
+    /// ranked by distance.
+    pub(super) fn rank(&self) -> Rank {
+        let by_place = self.strategy.counts_detours() && self.strategy.store == Store::Interleave;
+        if by_place { Rank::Place } else { Rank::Distance }
+    }
+
     /// Entry points of searches for candidates.
     pub(crate) fn entries(&self) -> usize {
-        match self.entry {
+        match self.strategy.entry {
             Entry::Medoid => 1,
             Entry::Random => RANDOM_ENTRIES.min(self.n),
         }
@@ -88,12 +127,12 @@ impl PruneShape {
 
     /// Whether the lists of the graph serve as candidates without a copy.
     pub(super) fn takes_lists(&self) -> bool {
-        self.counts_detours && self.collect == Collect::OneHop && self.metric != Metric::Cosine
+        self.strategy.counts_detours() && self.collect == Collect::OneHop && self.metric != Metric::Cosine
     }
 
     /// Maximum number of candidates of a node.
     pub(crate) fn limit(&self) -> usize {
-        self.candidates.min(match self.collect {
+        self.strategy.candidates.min(match self.collect {
             Collect::OneHop => self.k,
             Collect::TwoHop => self.k + HOP * HOP,
             Collect::Path => path::most(self.k, self.entries()),
@@ -124,7 +163,7 @@ impl PruneShape {
 
     /// Buffer of the forward edges.
     pub(super) fn forward(&self) -> MemoryPlan {
-        MemoryPlan::new().with::<Key>("forward edges", self.n * self.degree)
+        MemoryPlan::new().with::<Key>("forward edges", self.n * self.strategy.degree)
     }
 
     /// Candidates of a chunk of nodes, and the entries of searches for them.
@@ -139,12 +178,12 @@ impl PruneShape {
 
     /// Buffer of the rows of the index.
     pub(super) fn rows(&self) -> MemoryPlan {
-        MemoryPlan::new().with::<u32>("index rows", self.n * self.degree)
+        MemoryPlan::new().with::<u32>("index rows", self.n * self.strategy.degree)
     }
 
     /// Forward and reverse edges of a chunk of nodes.
     pub(super) fn merged(&self) -> MemoryPlan {
-        match self.store {
+        match self.strategy.store {
             Store::Interleave => MemoryPlan::new(),
             Store::Refilter => {
                 MemoryPlan::new().with::<Key>("merged edges", self.merged_at_once() * MERGED as usize)
@@ -159,7 +198,7 @@ impl PruneShape {
 
     /// The ids of the lists, where detours are counted.
     fn list_ids(&self) -> MemoryPlan {
-        if self.counts_detours {
+        if self.strategy.counts_detours() {
             RankedLists::plan(MemoryPlan::new(), self.n, self.k)
         } else {
             MemoryPlan::new()
@@ -169,7 +208,8 @@ impl PruneShape {
     /// Buffers for reversing edges. They have room for all candidates, since the number of accepted
     /// ones is not known before.
     fn reversing(&self) -> MemoryPlan {
-        let (slots, edges) = (self.n * self.degree, self.n * self.degree.min(self.limit()));
+        let degree = self.strategy.degree;
+        let (slots, edges) = (self.n * degree, self.n * degree.min(self.limit()));
         Reverse::counts(slots).and(&Reverse::edges(self.n, edges))
     }
 
@@ -189,7 +229,7 @@ impl PruneShape {
             buffers: plans.iter().fold(base.clone(), |all, plan| all.and(plan)),
         };
         let mut stages = Vec::new();
-        if self.entry == Entry::Medoid {
+        if self.strategy.entry == Entry::Medoid {
             stages.push(stage("medoid", &[&lists, &medoid::plan(self.n, self.dim)]));
         }
         stages.push(stage("collect and filter", &[&lists, &ids, &forward, &self.candidates()]));
@@ -207,7 +247,8 @@ mod tests {
     fn chunks_fit_the_memory_of_other_stages() {
         for (n, k, degree) in [(100, 20, 8), (10_000, 96, 50), (1_000_000, 96, 32), (50_000_000, 32, 64)] {
             for strategy in Strategy::all() {
-                let shape = PruneShape::new(&strategy.degree(degree), n, 24, k, Metric::L2);
+                let strategy = strategy.degree(degree);
+                let shape = PruneShape::new(&strategy, n, 24, k, Metric::L2);
                 let bytes: Vec<u64> =
                     shape.stages::<f32>().iter().map(|stage| stage.buffers.bytes()).collect();
                 let (collected, merged) = (shape.collected_at_once(), shape.merged_at_once());
@@ -231,7 +272,8 @@ mod tests {
         {
             for strategy in Strategy::all().into_iter().filter(|strategy| !strategy.counts_detours()) {
                 let name = strategy.kind().to_owned();
-                let shape = PruneShape::new(&strategy.degree(degree), n, 96, k, Metric::L2);
+                let strategy = strategy.degree(degree);
+                let shape = PruneShape::new(&strategy, n, 96, k, Metric::L2);
                 let stages = shape.stages::<f32>();
                 let taken = |name| stages.iter().find(|stage| stage.name == name).unwrap().buffers.bytes();
                 let planned = stages.iter().map(|stage| stage.buffers.bytes()).max().unwrap();

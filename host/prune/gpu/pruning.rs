@@ -13,7 +13,7 @@ use super::medoid::medoid;
 use super::path::path;
 use super::plan::PruneShape;
 use super::rank::{RankedLists, rank};
-use super::reverse::{Rank, Reverse};
+use super::reverse::Reverse;
 use super::store::{merge, store};
 use super::{Candidates, Chunk, Collected, Forward, PruneKernels};
 use crate::descent::GpuLists;
@@ -31,7 +31,7 @@ use crate::{Progress, Result};
 pub(crate) struct Pruning<'a> {
     pub gpu: &'a Gpu,
     pub space: &'a Space<'a>,
-    pub strategy: &'a Strategy,
+    pub shape: PruneShape<'a>,
     /// Whether to filter with the baseline kernel, if the filter has one.
     pub baseline_kernels: bool,
     pub seed: u64,
@@ -39,11 +39,6 @@ pub(crate) struct Pruning<'a> {
 }
 
 impl Pruning<'_> {
-    /// The sizes that buffers depend on.
-    fn shape(&self, k: usize) -> PruneShape {
-        PruneShape::new(self.strategy, self.space.len(), self.space.dim(), k, self.space.metric())
-    }
-
     /// Prunes the graph of `base`. Returns the padded rows, on the device.
     pub(crate) fn run<T: PruneKernels>(
         &self,
@@ -53,23 +48,20 @@ impl Pruning<'_> {
         let stage = self.progress.stage("prune", 2 * self.space.len() as u64);
         let measurement = self.gpu.measure()?;
         let began = Instant::now();
-        let entries = match self.strategy.entry {
+        let PruneShape { strategy, n, .. } = self.shape;
+        let entries = match strategy.entry {
             Entry::Medoid => vec![medoid(self.gpu, self.space, base)?],
-            Entry::Random => random_entries(self.space.len(), self.seed),
+            Entry::Random => random_entries(n, self.seed),
         };
-        let ranks = self
-            .strategy
-            .counts_detours()
-            .then(|| RankedLists::new(self.gpu, &lists.keys, self.space.len(), lists.k))
-            .transpose()?;
-        let shape = self.shape(lists.k);
-        let forward = self.forward(base, &shape, &lists, ranks.as_ref(), &entries)?;
-        stage.advance(self.space.len() as u64)?;
+        let ranked = || RankedLists::new(self.gpu, &lists.keys, n, lists.k);
+        let ranks = strategy.counts_detours().then(ranked).transpose()?;
+        let forward = self.forward(base, &lists, ranks.as_ref(), &entries)?;
+        stage.advance(n as u64)?;
         let order = lists.order;
         drop(lists.keys);
-        let rows = self.store(base, &shape, ranks.as_ref(), &order, forward)?;
+        let rows = self.store(base, ranks.as_ref(), &order, forward)?;
         let mut stats = PruneStats { seconds: began.elapsed().as_secs_f64(), ..PruneStats::default() };
-        stage.advance(self.space.len() as u64)?;
+        stage.advance(n as u64)?;
 
         let measured = measurement.end()?;
         self.gpu.name().clone_into(&mut stats.device);
@@ -85,13 +77,12 @@ impl Pruning<'_> {
     fn forward<T: PruneKernels>(
         &self,
         base: &Base<T>,
-        shape: &PruneShape,
         lists: &GpuLists,
         ranks: Option<&RankedLists>,
         entries: &[u32],
     ) -> Result<Forward> {
-        let Self { gpu, strategy, .. } = *self;
-        let n = shape.n;
+        let Self { gpu, shape, .. } = *self;
+        let PruneShape { strategy, n, .. } = shape;
         let keys = shape.forward().reserve(gpu)?.buffer("forward edges")?;
         let mut forward = Forward { keys, rows: n, width: strategy.degree };
         if let Some(ranks) = ranks.filter(|_| shape.takes_lists()) {
@@ -111,7 +102,7 @@ impl Pruning<'_> {
             self.progress.check()?;
             let chunk = Chunk { order: &lists.order, range: first..(first + at_once).min(n) };
             let to = Collected { chunk: &chunk, keys: &mut keys, limit };
-            match strategy.collect_from(lists.k) {
+            match shape.collect {
                 Collect::OneHop => collect(gpu, base, lists, 0, to)?,
                 Collect::TwoHop => collect(gpu, base, lists, HOP, to)?,
                 Collect::Path => path(gpu, base, lists, &entry_buffer, to)?,
@@ -133,18 +124,19 @@ impl Pruning<'_> {
             return self.rank(ranks, candidates, forward);
         }
         if let (true, Filter::Distance, Some(alpha)) =
-            (self.baseline_kernels, &self.strategy.filter, self.strategy.threshold)
+            (self.baseline_kernels, &self.shape.strategy.filter, self.shape.strategy.threshold)
         {
             return filter_serially(self.gpu, base, alpha, candidates, forward);
         }
-        filter(self.gpu, (self.space, base), self.strategy, candidates, forward)
+        filter(self.gpu, base, &self.shape, candidates, forward)
     }
 
     fn rank(&self, lists: &RankedLists, candidates: Candidates<'_>, forward: &mut Forward) -> Result<()> {
+        let (gpu, strategy) = (self.gpu, self.shape.strategy);
         if self.baseline_kernels {
-            rank::<prune_detours_unbalanced>(self.gpu, self.strategy, lists, candidates, forward)
+            rank::<prune_detours_unbalanced>(gpu, strategy, lists, candidates, forward)
         } else {
-            rank::<prune_detours>(self.gpu, self.strategy, lists, candidates, forward)
+            rank::<prune_detours>(gpu, strategy, lists, candidates, forward)
         }
     }
 
@@ -152,19 +144,15 @@ impl Pruning<'_> {
     fn store<T: PruneKernels>(
         &self,
         base: &Base<T>,
-        shape: &PruneShape,
         ranks: Option<&RankedLists>,
         order: &Buffer<u32>,
         mut forward: Forward,
     ) -> Result<Buffer<u32>> {
-        let Self { gpu, strategy, .. } = *self;
-        let (n, degree) = (shape.n, shape.degree);
-        // Merges rank edges by distance.
-        let by_place = ranks.is_some() && strategy.store == Store::Interleave;
-        let by = if by_place { Rank::Place } else { Rank::Distance };
-        let reverse = Reverse::new(gpu, forward.view(), by)?;
+        let Self { gpu, shape, .. } = *self;
+        let PruneShape { n, strategy: &Strategy { degree, store: stored, .. }, .. } = shape;
+        let reverse = Reverse::new(gpu, forward.view(), shape.rank())?;
         let mut ids: Buffer<u32> = shape.rows().reserve(gpu)?.buffer("index rows")?;
-        match strategy.store {
+        match stored {
             Store::Interleave => store(gpu, forward.view(), &reverse, &mut ids, degree)?,
             Store::Refilter => {
                 let stride = MERGED as usize;

@@ -99,7 +99,7 @@ impl Build<'_> {
         stats: &mut DescentStats,
     ) -> Result<f64> {
         let (n, dim) = (self.space.len(), self.space.dim());
-        let clusterings = self.settings.clusterings(n, dim);
+        let clusterings = self.shape.settings.clusterings(n, dim);
         let memory = self.join_sizes(&cells).kept_plan().reserve(self.gpu)?;
         let mut kept =
             KeptBuffers { bounds: memory.buffer("list bounds")?, changes: memory.buffer("changes")? };
@@ -111,7 +111,7 @@ impl Build<'_> {
         let starts = Ranks { starts: &cells.starts, probes: cells.probes }.cell_offsets();
         let centres = cells.centres;
         drop(cells.members);
-        let request = self.settings.cells(n, dim, Start::Cells, Some(centres.count));
+        let request = self.shape.settings.cells(n, dim, Start::Cells, Some(centres.count));
         for clustering in 1..clusterings {
             let seed = Draws::new(self.seed, Stage::Cells, u32::MAX, clustering as u64).bits(0);
             let known = Known { centres: &centres, starts: &starts };
@@ -119,7 +119,7 @@ impl Build<'_> {
             self.join_cells(nodes, &mut kept, &cells, clustering, stats)?;
             stage.advance(1)?;
         }
-        let added = kept.share_added(n, self.k)?;
+        let added = kept.share_added(n, self.shape.k)?;
         tracing::debug!(added, "share of entries that the last clustering added");
         Ok(added)
     }
@@ -127,7 +127,7 @@ impl Build<'_> {
     fn join_sizes<T: CellKernels>(&self, cells: &Cells<T>) -> JoinSizes {
         let (nodes, dim) = (self.space.len(), self.space.dim());
         let assignments = CellSettings::assignments(nodes, dim).min(cells.probes);
-        JoinSizes { nodes, cells: cells.centres.count, probes: cells.probes, assignments, k: self.k }
+        JoinSizes { nodes, cells: cells.centres.count, probes: cells.probes, assignments, k: self.shape.k }
     }
 
     /// Runs the joins of one clustering; only the first has an intra-cell join.
@@ -219,7 +219,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
             lists: nodes.lists.view_mut(),
             bounds: kept.bounds.view_mut(),
             capacity: ROUND as u32,
-            k: build.k as u32,
+            k: build.shape.k as u32,
         };
         let tiles = jobs.len() as u32;
         let blocks = tiles * (tile::SIDE / CANDIDATE_LINES);
@@ -241,7 +241,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
     /// pair again.
     fn build_known_sets(&mut self, salt: u32) -> Result<()> {
         let Self { build, nodes, buffers, .. } = self;
-        let (n, k) = (build.space.len() as u32, build.k as u32);
+        let (n, k) = (build.space.len() as u32, build.shape.k as u32);
         let sets = KnownSets {
             lists: nodes.lists.view(),
             sets: buffers.known.view_mut(),
@@ -274,7 +274,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
             end_rank: ranks.end as u32,
             most: (most * ranks.len()) as u32,
             salt,
-            known_bits: known_salt.map_or(0, |_| known_bits(build.k as u32)),
+            known_bits: known_salt.map_or(0, |_| known_bits(build.shape.k as u32)),
             known_salt: known_salt.unwrap_or(0),
             padding: 0,
         };
@@ -285,7 +285,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
             bounds: kept.bounds.view_mut(),
             changes: kept.changes.view_mut(),
             nodes: n,
-            k: build.k as u32,
+            k: build.shape.k as u32,
             salt,
             padding: 0,
         };
