@@ -1,4 +1,7 @@
 //! The one error type of the library.
+//!
+//! Errors name parameters and remedies as values, not as text. So the command writes them as flags,
+//! and the Python package as keyword arguments.
 
 use std::fmt;
 use std::io;

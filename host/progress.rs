@@ -1,4 +1,7 @@
 //! Progress and cancellation of long work.
+//!
+//! Stages also log themselves: a stage emits a `tracing` event at its beginning and at its end, so
+//! no other code has to.
 
 use std::fmt;
 use std::ops::ControlFlow;

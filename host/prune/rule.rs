@@ -1,4 +1,7 @@
 //! Rules of any type, and their filters on both backends.
+//!
+//! A rule is a value with its kernels (`device/src/prune/rule.rs`), built in or a user's. Other
+//! code sees one trait, and only this file tells rules apart.
 
 use std::fmt;
 use std::sync::Arc;

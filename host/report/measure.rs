@@ -4,6 +4,9 @@
 //! that tell recall leave their row out: they neither enter it nor follow its edges. No kernel does
 //! that, so they run on the CPU. Throughput is that of searches on the device of the index, which
 //! run meanwhile.
+//!
+//! The nodes whose k-NN lists are judged are the queries too, so one exact search is the truth of
+//! both.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

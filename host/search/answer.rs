@@ -1,4 +1,10 @@
 //! The answer of a query, from the nearest nodes that a search found.
+//!
+//! A filter changes the answer and not the walk: the beam is wider, and the answer is the nearest
+//! passing nodes in it. A beam holds the nearest of all nodes that the search visited, so a second
+//! list of passing nodes would hold nothing nearer. Kernels need no filter, and a GPU gives the
+//! CPU's bytes. Where too few nodes of the beam pass, exact search over the passing rows answers:
+//! the fewer pass, the less it costs.
 
 use tagore_device::key::{self, Key};
 

@@ -1,4 +1,7 @@
 //! An index and its base in the memory of a GPU, where a build has left them.
+//!
+//! Only the index of that build, or a clone of it, is searched there. Another index may have the
+//! same description and other edges, so the identity of the index decides, not its description.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,8 @@
 //! Vectors of bits.
+//!
+//! The Hamming distance is squared L2 of zeros and ones, so rules, graphs and answers are those of
+//! any other type that holds the same values. The CPU counts 64 bits at a time. On a device a bit
+//! becomes a byte, so that bits need no kernels of their own.
 
 use bytemuck::{Pod, Zeroable};
 

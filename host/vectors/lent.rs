@@ -1,4 +1,9 @@
 //! Data sets in the memory of a device that another library owns.
+//!
+//! Work on the device that holds the rows asks for an `Origin` ([`super::gpu`]), and kernels copy
+//! them from there. All other work reads a copy in host memory, which the first reader makes. A
+//! build on that device needs none: kernels check, hash and normalise the rows
+//! (`device/src/vectors/`), and searches for nodes of the new graph run on the device too.
 
 use std::any::Any;
 use std::fmt;

@@ -1,5 +1,8 @@
 //! Limits on magnitudes, so that f32 holds all distances. They apply to f32 and bf16 data: squares
 //! of every other type fit. Cosine has no limits, because vectors are normalised in f64.
+//!
+//! The limits cost no pass of their own: the pass that looks for values that are not finite finds
+//! the largest magnitude too.
 
 use super::{Metric, Vectors};
 use crate::{Error, Result};

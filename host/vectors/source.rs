@@ -1,4 +1,8 @@
 //! Data sets from stores that lend no slice of all rows.
+//!
+//! A source is read once, in order, so that a cursor of a database is enough. A build out of core
+//! reads rows in any order, for samples, equal rows and layers. So a source that memory does not
+//! hold is first written to a file without a name, and mapped.
 
 use std::ops::Range;
 use std::path::Path;

@@ -1,4 +1,8 @@
 //! The memory that holds the values of a data set.
+//!
+//! A data set is bytes with an owner and a layout. A mapped file, a vector and an array of another
+//! library differ in who frees the bytes, and in nothing else: so the owner is a trait object, and
+//! all other code sees one type.
 
 use std::any::Any;
 use std::fmt;

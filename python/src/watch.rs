@@ -1,4 +1,7 @@
 //! Long work: on another thread, while this one looks for signals and hands on progress and events.
+//!
+//! The calling thread alone takes Python's lock: it looks for signals every 50 ms, cancels the
+//! `Progress`, and hands on updates and events. So threads of the library never wait for the lock.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{RecvTimeoutError, channel};

@@ -1,4 +1,7 @@
 //! The index of one cluster, as lists for merging.
+//!
+//! Vectors, rows and neighbour distances stay on the device until the cluster is merged there. Only
+//! the lists that wait for a later cluster come to the host.
 
 use std::ops::Range;
 

@@ -1,5 +1,8 @@
 //! Work files as logs: pieces are appended, and their checksums are checked when they are read. A
 //! log may lie in memory instead, without checksums.
+//!
+//! Pieces of many bins are appended to one file as their buffers fill. So writing is sequential,
+//! and a bin needs no file of its own.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,4 +1,7 @@
 //! Copies of a base in the memory of devices: parts of the base are copied from there.
+//!
+//! The copies belong to the [`Vectors`], and rows picked of these know where their copies are. So a
+//! build asks for an [`Origin`] as it does without a copy, and no other code knows of them.
 
 use std::fmt;
 

@@ -4,6 +4,8 @@
 //! takes a part of the base for all queries, and the host merges their lists: so the base is read
 //! once, whatever its size. The same holds for few queries, since a tile takes as long for one
 //! query as for all that it has room for.
+//!
+//! Keys order by distance and id, so the merged lists of parts are those of the whole base.
 
 use std::ops::Range;
 
