@@ -38,7 +38,7 @@ pub(crate) fn kernels<T: PruneKernels>(
             let detours = if baseline { prune_detours_unbalanced::NAME } else { prune_detours::NAME };
             kernels.extend([prune_ids::NAME, detours]);
         }
-        (Filter::Distance, true) => kernels.push(T::Serial::NAME),
+        (Filter::Distance { .. }, true) => kernels.push(T::Serial::NAME),
         (Filter::Custom(custom), _) if custom.ptx.is_some() => (),
         _ if by_products::<T>(strategy, metric, dim) => kernels.push(prune_gram_spread::NAME),
         (filter, _) => kernels.extend(filter.rule().map(|rule| rule.kernel(<T as Element>::TYPE))),

@@ -132,9 +132,7 @@ impl Pruning<'_> {
         if let Some(ranks) = ranks {
             return self.rank(ranks, candidates, forward);
         }
-        if let (true, Filter::Distance, Some(alpha)) =
-            (self.baseline_kernels, &self.strategy.filter, self.strategy.threshold)
-        {
+        if let (true, &Filter::Distance { alpha }) = (self.baseline_kernels, &self.strategy.filter) {
             return filter_serially(self.gpu, base, alpha, candidates, forward);
         }
         filter(self.gpu, (self.space, base), self.strategy, candidates, forward)
