@@ -21,8 +21,8 @@ enum Parameter {
 use Parameter::{Build, Index};
 
 /// All parameters, in the order in which [`Builder::set_all`] sets them: the filter before its own
-/// parameters, since it has defaults. Descriptions have alpha of the distance filter and degrees of
-/// the angle filter as `threshold`, and add `knn`, which is the graph's.
+/// parameters, since it has defaults. Descriptions call the parameter of a filter `threshold`, and
+/// only alpha-CNG's second one `alpha`.
 static PARAMETERS: [(&str, Parameter); 20] = [
     ("metric", Build(|b, v| v.named().map(|metric| b.metric(metric)), |d| shown(d.metric))),
     ("knn", Build(|b, v| v.whole().map(|k| b.knn(k)), |_| None)),

@@ -23,8 +23,8 @@ pub enum Collect {
     Path,
 }
 
-/// The filter of candidates (paper section 5.1, Filter), with its parameters. A filter's constructor
-/// checks them; its name, [parsed](str::parse), is the filter with its default parameters.
+/// The filter of candidates (paper section 5.1, Filter), with its parameters. Constructors check
+/// them; a filter parsed from its name has the defaults.
 #[derive(Clone, Debug)]
 pub enum Filter {
     /// By distance: NSG's rule, Vamana's with an alpha above 1.
@@ -53,8 +53,8 @@ pub enum Filter {
         /// A third of the shift, in the unit of the data.
         tau: f32,
     },
-    /// By distance, scaled and shifted: alpha-CNG's rule; at a tau of 0 it is Vamana's, with alpha on
-    /// unsquared distances.
+    /// By distance, scaled and shifted: alpha-CNG's rule; at a tau of 0 it is Vamana's, with alpha
+    /// on unsquared distances.
     #[non_exhaustive]
     AlphaConvergent {
         /// The rule, with alpha.
@@ -75,7 +75,7 @@ impl Filter {
         Ok(Self::Distance { alpha: checked_alpha(alpha)? })
     }
 
-    /// The filter by the angle between neighbours, at least `degrees`.
+    /// The filter by the angle between neighbours: at least `degrees`.
     ///
     /// # Errors
     /// If the angle is not from 0 to 180 degrees.
@@ -83,7 +83,7 @@ impl Filter {
         Ok(Self::Angle { degrees: checked("angle", degrees, 0.0..=180.0, "degrees from 0 to 180")? })
     }
 
-    /// The filter by detours, of which an edge has at most `max_detours`.
+    /// The filter by detours: an edge has at most `max_detours`.
     ///
     /// # Errors
     /// If the number of detours is below 0.
@@ -100,7 +100,7 @@ impl Filter {
         Ok(Self::TauMonotonic { tau: checked_tau(tau)? })
     }
 
-    /// The filter of alpha-CNG, with a slack `alpha` on distances and `tau` in the unit of the data.
+    /// The filter of alpha-CNG: `alpha` is a slack on distances, `tau` in the unit of the data.
     ///
     /// # Errors
     /// If alpha is not from 0.01 to 100, or tau is negative or not finite.
@@ -109,8 +109,8 @@ impl Filter {
         Ok(Self::AlphaConvergent { rule, tau: checked_tau(tau)? })
     }
 
-    /// The value that descriptions call `threshold`: alpha of the distance filter, degrees, detours,
-    /// tau, or the threshold of a user's rule.
+    /// The `threshold` of descriptions: alpha of the distance filter, degrees, detours, tau, or the
+    /// threshold of a user's rule.
     pub(crate) const fn threshold(&self) -> Option<f32> {
         match *self {
             Self::Distance { alpha } => Some(alpha),
@@ -299,8 +299,8 @@ impl Strategy {
     }
 
     /// tau-MNG (Peng et al. 2023): as NSG, but a neighbour occludes only candidates nearer to it by
-    /// another 3 tau. A good tau is about the distance from a query to its nearest neighbour. Unless
-    /// set, it is 0, which is NSG's rule.
+    /// another 3 tau. A good tau is about the distance from a query to its nearest neighbour. It is
+    /// 0 unless set, which is NSG's rule.
     pub fn tau_mng() -> Self {
         Self { kind: "tau-mng".into(), filter: Filter::TauMonotonic { tau: 0.0 }, ..Self::nsg() }
     }
