@@ -7,7 +7,7 @@ use tagore::{
     Builder, Collect, Descent, Description, Error, Filter, Index, MAX_LAYER_BEAM, Metric, Progress, Start,
     Strategy, Synth, TestQueries, Vectors, evaluate, ground_truth,
 };
-use tagore_device::prune::rule::{AlphaConvergent, Rule};
+use tagore_device::prune::rule::Rule;
 use tagore_device::random::{Draws, Stage};
 use tagore_device::rule_kernels;
 
@@ -224,8 +224,8 @@ fn any_collect_filter_and_threshold_combine() {
     let graph = Descent::new().knn(40).build(&base).unwrap();
     let mut different = std::collections::HashSet::new();
     for collect in [Collect::OneHop, Collect::TwoHop, Collect::Path] {
-        let convergent = Filter::AlphaConvergent(AlphaConvergent::default());
-        for filter in [Filter::Distance, Filter::Angle, Filter::Spread, Filter::Rank, convergent] {
+        let named = ["dist", "angle", "rank", "alpha-cng"].map(|name| name.parse().unwrap());
+        for filter in named.into_iter().chain([Filter::Spread]) {
             let strategy = Strategy::nsg().collect(collect).filter(filter.clone()).degree(12);
             let index = Builder::new(strategy).build_from(&base, &graph).unwrap();
             let what = format!("{collect:?} {filter:?}");
@@ -242,9 +242,13 @@ fn any_collect_filter_and_threshold_combine() {
 fn a_larger_alpha_and_a_smaller_angle_keep_more_edges() {
     let base = Synth::new(1500, 16, 6).unwrap().base();
     let graph = Descent::new().knn(48).build(&base).unwrap();
-    let degree = |strategy: Strategy| Builder::new(strategy).build_from(&base, &graph).unwrap().mean_degree();
-    assert!(degree(Strategy::vamana().alpha(1.0)) < degree(Strategy::vamana().alpha(1.3)));
-    assert!(degree(Strategy::nssg().angle(70.0)) < degree(Strategy::nssg().angle(50.0)));
+    let degree = |strategy: Strategy, filter: tagore::Result<Filter>| {
+        let builder = Builder::new(strategy.filter(filter.unwrap()));
+        builder.build_from(&base, &graph).unwrap().mean_degree()
+    };
+    let (vamana, nssg) = (Strategy::vamana, Strategy::nssg);
+    assert!(degree(vamana(), Filter::distance(1.0)) < degree(vamana(), Filter::distance(1.3)));
+    assert!(degree(nssg(), Filter::angle(70.0)) < degree(nssg(), Filter::angle(50.0)));
 }
 
 /// Accepts every candidate, so the nearest ones remain.
@@ -267,8 +271,8 @@ rule_kernels! {
 fn a_custom_rule_prunes() {
     let base = uniform(300, 4, 1);
     let graph = Descent::new().knn(30).build(&base).unwrap();
-    let all =
-        Builder::new(Strategy::custom("all", All, None, 0.0).degree(300)).build_from(&base, &graph).unwrap();
+    let strategy = Strategy::custom("all", All, None, 0.0).unwrap().degree(300);
+    let all = Builder::new(strategy).build_from(&base, &graph).unwrap();
     for node in 0..300 {
         assert!(graph.neighbors(node).iter().all(|id| all.neighbors(node).contains(id)));
     }
@@ -283,11 +287,13 @@ fn a_larger_tau_keeps_more_edges() {
     let plain = index(Strategy::nsg()).mean_degree();
     // At tau 0 the rules are those of NSG and Vamana.
     assert_eq!(rows(&index(Strategy::tau_mng())), rows(&index(Strategy::nsg())));
-    let (at_one, scaled) = (index(Strategy::alpha_cng().alpha(1.0)), index(Strategy::alpha_cng().alpha(1.2)));
+    let convergent =
+        |alpha, tau| index(Strategy::alpha_cng().filter(Filter::alpha_convergent(alpha, tau).unwrap()));
+    let (at_one, scaled) = (convergent(1.0, 0.0), convergent(1.2, 0.0));
     assert!(rows(&at_one) == rows(&index(Strategy::nsg())) && plain < scaled.mean_degree());
     assert_eq!(scaled.description().parameters["alpha"], "1.2");
-    for strategy in [Strategy::tau_mng(), Strategy::alpha_cng().alpha(1.0)] {
-        let wide = index(strategy.threshold(0.05));
+    let shifted = index(Strategy::tau_mng().filter(Filter::tau_monotonic(0.05).unwrap()));
+    for wide in [shifted, convergent(1.0, 0.05)] {
         check_graph(&wide, wide.kind());
         assert!(wide.mean_degree() > plain);
     }
@@ -303,15 +309,24 @@ fn parameters_out_of_range_are_errors() {
     assert_eq!(what(Builder::new(Strategy::nsg().degree(0))), "degree");
     assert_eq!(what(Builder::new(Strategy::nsg().degree(513))), "degree");
     assert_eq!(what(Builder::new(Strategy::nsg().candidates(0))), "candidates");
-    assert_eq!(what(Builder::new(Strategy::vamana().alpha(f32::NAN))), "threshold");
-    assert_eq!(what(Builder::new(Strategy::vamana().alpha(-1.0))), "threshold");
-    assert_eq!(what(Builder::new(Strategy::nssg().angle(181.0))), "threshold");
-    assert_eq!(what(Builder::new(Strategy::tau_mng().threshold(-0.5))), "threshold");
-    assert_eq!(what(Builder::new(Strategy::alpha_cng().alpha(0.0))), "alpha");
-    assert_eq!(what(Builder::new(Strategy::dpg().threshold(1.0))), "threshold");
     assert_eq!(what(Builder::new(Strategy::nsg()).knn(200)), "knn");
     assert_eq!(what(Builder::new(Strategy::cagra().degree(33)).knn(32)), "knn");
     assert_eq!(what(Builder::new(Strategy::nsg()).descent(Descent::new().expand(0))), "expand");
+    for (filter, expected) in [
+        (Filter::distance(f32::NAN), "alpha: found NaN, expected an alpha from 0.01 to 100"),
+        (Filter::distance(-1.0), "alpha: found -1, expected an alpha from 0.01 to 100"),
+        (Filter::distance(f32::INFINITY), "alpha: found inf, expected an alpha from 0.01 to 100"),
+        (Filter::angle(181.0), "angle: found 181, expected degrees from 0 to 180"),
+        (Filter::angle(f32::NAN), "angle: found NaN, expected degrees from 0 to 180"),
+        (Filter::rank(-1.0), "max_detours: found -1, expected a number of detours from 0"),
+        (Filter::tau_monotonic(-0.5), "tau: found -0.5, expected a tau from 0"),
+        (Filter::tau_monotonic(f32::NAN), "tau: found NaN, expected a tau from 0"),
+        (Filter::alpha_convergent(0.0, 0.0), "alpha: found 0, expected an alpha from 0.01 to 100"),
+        (Filter::alpha_convergent(f32::NAN, 0.0), "alpha: found NaN, expected an alpha from 0.01 to 100"),
+    ] {
+        assert_eq!(filter.unwrap_err().to_string(), expected);
+    }
+    assert!(Strategy::custom("all", All, None, f32::INFINITY).is_err());
 }
 
 #[test]

@@ -181,7 +181,7 @@ pub(crate) const SEARCHES: f64 = 10_000.0;
 /// Seconds per node on a GPU, for vectors of `bytes` bytes.
 fn pruning_on_gpu(strategy: &Strategy, k: f64, bytes: f64) -> f64 {
     match (strategy.collect_from(k as usize), &strategy.filter) {
-        (Collect::OneHop, Filter::Rank) => rates::DETOURS.of(bytes) * k / rates::K,
+        (Collect::OneHop, Filter::Rank { .. }) => rates::DETOURS.of(bytes) * k / rates::K,
         (Collect::OneHop, _) => rates::ONE_HOP.of(bytes),
         (Collect::TwoHop, _) => rates::TWO_HOP.of(bytes),
         (Collect::Path, _) => {
@@ -194,7 +194,7 @@ fn pruning_on_gpu(strategy: &Strategy, k: f64, bytes: f64) -> f64 {
 /// Seconds per node on one core, for vectors of `dim` components.
 fn pruning_on_cpu(strategy: &Strategy, k: f64, dim: f64) -> f64 {
     match (strategy.collect_from(k as usize), &strategy.filter) {
-        (Collect::OneHop, Filter::Rank) => rates::CPU_DETOURS * k,
+        (Collect::OneHop, Filter::Rank { .. }) => rates::CPU_DETOURS * k,
         (Collect::OneHop, _) => rates::CPU_ONE_HOP.of(dim),
         (Collect::TwoHop, _) => rates::CPU_TWO_HOP.of(dim),
         (Collect::Path, _) => rates::CPU_PATH + k * rates::CPU_PATH_LIST.of(dim),

@@ -19,7 +19,6 @@ mod spots;
 mod stats;
 mod target;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(crate) use graph::{OnDevice, PrunedRows};
@@ -31,7 +30,6 @@ pub use target::Target;
 
 use crate::descent::Descent;
 use crate::index::Description;
-use crate::prune::Filter;
 use crate::quantize::Compression;
 use crate::{Device, IdSet, Iterations, Metric, Progress, Start, Strategy, Vectors};
 
@@ -247,35 +245,5 @@ impl Builder {
             seed: self.descent.seed,
             parameters: self.parameters(knn),
         }
-    }
-
-    /// All parameters, by the names of the command line.
-    pub(crate) fn all_parameters(&self, knn: usize) -> BTreeMap<String, String> {
-        let mut parameters = self.parameters(knn);
-        parameters.extend(self.descent.parameters());
-        parameters.insert("index".to_owned(), self.strategy.kind.clone());
-        parameters
-    }
-
-    /// The parameters of the strategy, by the names of the command line.
-    pub(crate) fn parameters(&self, knn: usize) -> BTreeMap<String, String> {
-        let strategy = &self.strategy;
-        let mut parameters = BTreeMap::from([
-            ("knn".to_owned(), knn.to_string()),
-            ("degree".to_owned(), strategy.degree.to_string()),
-            ("candidates".to_owned(), strategy.candidates.to_string()),
-            ("collect".to_owned(), strategy.collect_from(knn).name().to_owned()),
-            ("filter".to_owned(), strategy.filter.name().to_owned()),
-        ]);
-        if let Some(threshold) = strategy.threshold {
-            parameters.insert("threshold".to_owned(), threshold.to_string());
-        }
-        if let Filter::AlphaConvergent(rule) = strategy.filter {
-            parameters.insert("alpha".to_owned(), rule.alpha.to_string());
-        }
-        if strategy.counts_detours() {
-            parameters.insert("strict-detours".to_owned(), strategy.strict_detours.to_string());
-        }
-        parameters
     }
 }

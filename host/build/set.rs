@@ -1,11 +1,140 @@
-//! Parameters of a builder by name.
+//! Parameters of a builder by name: one table sets them from text and shows them in descriptions.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use super::Builder;
-use crate::descent::CellSettings;
+use crate::descent::{CellSettings, Descent};
+use crate::prune::Filter;
 use crate::quantize::Compression;
-use crate::{Device, Error, Overrides, Result};
+use crate::{Device, Error, Result, Strategy};
+
+/// A parameter: how a text sets it, and its value as text, if it is written anywhere.
+enum Parameter {
+    /// A parameter of the build, in reports and work folders.
+    Build(fn(Builder, Value<'_>) -> Result<Builder>, fn(&Descent) -> Option<String>),
+    /// A parameter of the strategy, also in descriptions of indexes. Its value may depend on the
+    /// neighbours per node of the k-NN graph.
+    Index(fn(Strategy, Value<'_>) -> Result<Strategy>, fn(&Strategy, usize) -> Option<String>),
+}
+
+use Parameter::{Build, Index};
+
+/// All parameters, in the order in which [`Builder::set_all`] sets them: the filter before its own
+/// parameters, since it has defaults. Descriptions call the parameter of a filter `threshold`, and
+/// only alpha-CNG's second one `alpha`.
+static PARAMETERS: [(&str, Parameter); 20] = [
+    ("metric", Build(|b, v| v.named().map(|metric| b.metric(metric)), |d| shown(d.metric))),
+    ("knn", Build(|b, v| v.whole().map(|k| b.knn(k)), |_| None)),
+    ("iterations", Build(|b, v| v.named().map(|i| b.iterations(i)), |d| shown(d.iterations))),
+    ("start", Build(|b, v| v.named().map(|start| b.start(start)), |d| shown(d.start))),
+    ("expand", Build(|b, v| v.whole().map(|m| b.with(|d| d.expand(m))), |d| shown(d.expand))),
+    (
+        "nodes-per-cell",
+        Build(|b, v| v.cells(b, |c| &mut c.nodes_per_cell), |d| d.settings.nodes_per_cell.and_then(shown)),
+    ),
+    ("probes", Build(|b, v| v.cells(b, |c| &mut c.probes), |d| d.settings.probes.and_then(shown))),
+    (
+        "clusterings",
+        Build(|b, v| v.cells(b, |c| &mut c.clusterings), |d| d.settings.clusterings.and_then(shown)),
+    ),
+    ("seed", Build(|b, v| v.whole().map(|seed| b.seed(seed)), |d| shown(d.seed))),
+    ("device", Build(|b, v| Device::list(v.text).map(|devices| b.devices(&devices)), |_| None)),
+    ("layers", Build(|b, v| v.truth().map(|layers| b.layers(layers)), |_| None)),
+    ("vectors", Build(|b, v| Compression::named(v.text).map(|codes| b.compressed(codes)), |_| None)),
+    ("degree", Index(|s, v| v.whole().map(|r| s.degree(r)), |s, _| shown(s.degree))),
+    ("candidates", Index(|s, v| v.whole().map(|m| s.candidates(m)), |s, _| shown(s.candidates))),
+    ("collect", Index(|s, v| v.named().map(|c| s.collect(c)), |s, knn| shown(s.collect_from(knn).name()))),
+    ("filter", Index(|s, v| v.named().map(|f| s.filter(f)), |s, _| shown(s.filter.name()))),
+    ("alpha", Index(|s, v| v.filter(s), alpha)),
+    ("angle", Index(|s, v| v.filter(s), |_, _| None)),
+    ("threshold", Index(|s, v| v.filter(s), |s, _| s.filter.threshold().and_then(shown))),
+    ("strict-detours", Index(|s, v| v.truth().map(|b| s.strict_detours(b)), strict_detours)),
+];
+
+fn shown(value: impl ToString) -> Option<String> {
+    Some(value.to_string())
+}
+
+/// The alpha that is not the `threshold` of its filter.
+fn alpha(strategy: &Strategy, _knn: usize) -> Option<String> {
+    if let Filter::AlphaConvergent { rule, .. } = strategy.filter { shown(rule.alpha) } else { None }
+}
+
+fn strict_detours(strategy: &Strategy, _knn: usize) -> Option<String> {
+    strategy.counts_detours().then(|| strategy.strict_detours.to_string())
+}
+
+/// The text of a parameter, beside all given ones.
+#[derive(Clone, Copy)]
+struct Value<'a> {
+    name: &'static str,
+    text: &'a str,
+    given: &'a BTreeMap<&'a str, &'a str>,
+}
+
+impl Value<'_> {
+    fn parsed<T: FromStr>(self, expected: &str) -> Result<T> {
+        self.text.parse().map_err(|_| Error::argument(self.name, self.text, expected))
+    }
+
+    fn whole<T: FromStr>(self) -> Result<T> {
+        self.parsed("a whole number from 0")
+    }
+
+    fn truth(self) -> Result<bool> {
+        self.parsed("true or false")
+    }
+
+    /// A value with a name, such as a metric.
+    fn named<T: FromStr<Err = Error>>(self) -> Result<T> {
+        self.text.parse()
+    }
+
+    /// The builder with this number in a field of its cells.
+    fn cells(
+        self,
+        mut builder: Builder,
+        field: fn(&mut CellSettings) -> &mut Option<usize>,
+    ) -> Result<Builder> {
+        *field(&mut builder.descent.settings) = Some(self.whole()?);
+        Ok(builder)
+    }
+
+    /// The strategy with this `alpha`, `angle` or `threshold` of its filter.
+    fn filter(self, strategy: Strategy) -> Result<Strategy> {
+        let (name, x) = (self.name, self.parsed("a number")?);
+        let unfit = |found: String, expected| Err(Error::argument(name, found, expected));
+        let is_given = |name| self.given.contains_key(name);
+        let filter = match (name, &strategy.filter) {
+            ("threshold", Filter::Distance { .. }) if is_given("alpha") => unfit(
+                format!("{x} beside an alpha, with the dist filter"),
+                "one of them, or the alpha-cng filter",
+            ),
+            ("threshold", Filter::Angle { .. }) if is_given("angle") => {
+                unfit(format!("{x} beside an angle"), "one of them")
+            }
+            ("alpha" | "threshold", Filter::Distance { .. }) => Filter::distance(x),
+            ("angle" | "threshold", Filter::Angle { .. }) => Filter::angle(x),
+            ("alpha", &Filter::AlphaConvergent { tau, .. }) => Filter::alpha_convergent(x, tau),
+            ("threshold", Filter::AlphaConvergent { rule, .. }) => Filter::alpha_convergent(rule.alpha, x),
+            ("threshold", Filter::TauMonotonic { .. }) => Filter::tau_monotonic(x),
+            ("threshold", Filter::Rank { .. }) => Filter::rank(x),
+            ("threshold", Filter::Custom(rule)) => rule.clone().with_threshold(x).map(Filter::Custom),
+            ("threshold", Filter::Spread) => unfit(x.to_string(), "no threshold with this filter"),
+            (_, other) => unfit(
+                format!("{x} with the {} filter", other.name()),
+                if name == "alpha" { "the dist or alpha-cng filter" } else { "the angle filter" },
+            ),
+        };
+        // Constructors name their own parameters, such as tau.
+        match filter {
+            Ok(filter) => Ok(strategy.filter(filter)),
+            Err(Error::Argument { found, expected, .. }) => Err(Error::argument(name, found, expected)),
+            Err(other) => Err(other),
+        }
+    }
+}
 
 impl Builder {
     /// Sets a parameter by its name on the command line, such as `degree` to `48`: for bindings and
@@ -25,7 +154,7 @@ impl Builder {
     /// | `vectors` | `full`, `f16`, `int8` ([`compressed`](Self::compressed)) |
     ///
     /// A later call replaces what an earlier one set. `filter` also sets its default threshold, so
-    /// it goes before `alpha`, `angle` and `threshold`.
+    /// it goes before `alpha`, `angle` and `threshold`; [`set_all`](Self::set_all) takes any order.
     ///
     /// ```
     /// use tagore::{Builder, Strategy};
@@ -38,80 +167,62 @@ impl Builder {
     /// # Errors
     /// If no parameter has this name, or the value is none of the parameter's.
     pub fn set(self, name: &str, value: &str) -> Result<Self> {
-        match name {
-            "metric" => Ok(self.metric(value.parse()?)),
-            "knn" => Ok(self.knn(whole("knn", value)?)),
-            "iterations" => Ok(self.iterations(value.parse()?)),
-            "start" => Ok(self.start(value.parse()?)),
-            "expand" => {
-                let neighbours = whole("expand", value)?;
-                Ok(self.with(|descent| descent.expand(neighbours)))
-            }
-            "nodes-per-cell" => {
-                let nodes = Some(whole("nodes-per-cell", value)?);
-                Ok(self.with_cells(|cells| CellSettings { nodes_per_cell: nodes, ..cells }))
-            }
-            "probes" => {
-                let probes = Some(whole("probes", value)?);
-                Ok(self.with_cells(|cells| CellSettings { probes, ..cells }))
-            }
-            "clusterings" => {
-                let clusterings = Some(whole("clusterings", value)?);
-                Ok(self.with_cells(|cells| CellSettings { clusterings, ..cells }))
-            }
-            "seed" => Ok(self.seed(whole("seed", value)?)),
-            "device" => Ok(self.devices(&Device::list(value)?)),
-            "vectors" => Ok(self.compressed(Compression::named(value)?)),
-            "layers" => Ok(self.layers(parsed("layers", value, TRUTH)?)),
-            _ => self.set_pruning(name, value),
+        self.set_all([(name, value)])
+    }
+
+    /// Sets parameters by their names, in any order; see [`set`](Self::set).
+    ///
+    /// # Errors
+    /// As [`set`](Self::set), and if two names give one value.
+    pub fn set_all(
+        mut self,
+        given: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
+    ) -> Result<Self> {
+        let given: Vec<_> = given.into_iter().collect();
+        let given: BTreeMap<_, _> = given.iter().map(|(name, text)| (name.as_ref(), text.as_ref())).collect();
+        let names = PARAMETERS.each_ref().map(|(name, _)| *name);
+        if let Some(name) = given.keys().find(|name| !names.contains(name)) {
+            let expected = names.join(", ").replace(", strict-detours", " or strict-detours");
+            return Err(Error::argument("parameter", name, expected));
         }
-    }
-
-    /// Sets a parameter of the strategy.
-    fn set_pruning(self, name: &str, value: &str) -> Result<Self> {
-        let mut overrides = Overrides::default();
-        match name {
-            "degree" => overrides.degree = Some(whole("degree", value)?),
-            "candidates" => overrides.candidates = Some(whole("candidates", value)?),
-            "collect" => overrides.collect = Some(value.parse()?),
-            "filter" => overrides.filter = Some(value.parse()?),
-            "alpha" => overrides.alpha = Some(parsed("alpha", value, NUMBER)?),
-            "angle" => overrides.angle = Some(parsed("angle", value, NUMBER)?),
-            "threshold" => overrides.threshold = Some(parsed("threshold", value, NUMBER)?),
-            "strict-detours" => overrides.strict_detours = Some(parsed("strict-detours", value, TRUTH)?),
-            _ => return Err(Error::argument("parameter", name, NAMES)),
+        for (name, parameter) in &PARAMETERS {
+            let Some(text) = given.get(name) else { continue };
+            let value = Value { name, text, given: &given };
+            match parameter {
+                Build(set, _) => self = set(self, value)?,
+                Index(set, _) => {
+                    self.strategy = set(self.strategy, value)?;
+                    self.strategy.check()?;
+                }
+            }
         }
-        let strategy = self.strategy.clone().with(&overrides)?;
-        Ok(Self { strategy, ..self })
+        Ok(self)
     }
 
-    fn with_cells(self, change: impl FnOnce(CellSettings) -> CellSettings) -> Self {
-        self.with(|descent| {
-            let cells = change(descent.settings);
-            descent.cells(cells)
-        })
+    /// All parameters, by the names of the command line.
+    pub(crate) fn all_parameters(&self, knn: usize) -> BTreeMap<String, String> {
+        let mut parameters = self.parameters(knn);
+        parameters.insert("index".to_owned(), self.strategy.kind.clone());
+        parameters.extend(PARAMETERS.iter().filter_map(|(name, parameter)| match parameter {
+            Build(_, show) => Some(((*name).to_owned(), show(&self.descent)?)),
+            Index(..) => None,
+        }));
+        parameters
     }
-}
 
-/// The names of [`Builder::set`], for errors.
-const NAMES: &str = "metric, knn, iterations, start, expand, nodes-per-cell, probes, clusterings, seed, device, \
-                     layers, vectors, degree, candidates, collect, filter, alpha, angle, threshold or strict-detours";
-
-const NUMBER: &str = "a number";
-const TRUTH: &str = "true or false";
-
-fn whole<T: FromStr>(name: &'static str, value: &str) -> Result<T> {
-    parsed(name, value, "a whole number from 0")
-}
-
-fn parsed<T: FromStr>(name: &'static str, value: &str, expected: &str) -> Result<T> {
-    value.parse().map_err(|_| Error::argument(name, value, expected))
+    /// The parameters of the strategy, by the names of the command line.
+    pub(crate) fn parameters(&self, knn: usize) -> BTreeMap<String, String> {
+        let parameters = PARAMETERS.iter().filter_map(|(name, parameter)| match parameter {
+            Build(..) => None,
+            Index(_, show) => Some(((*name).to_owned(), show(&self.strategy, knn)?)),
+        });
+        parameters.chain([("knn".to_owned(), knn.to_string())]).collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Strategy;
 
     #[test]
     fn a_name_sets_what_the_parameters_of_an_index_show() {
@@ -153,11 +264,37 @@ mod tests {
         assert_eq!(error("layers", "1"), "layers: found 1, expected true or false");
         assert_eq!(error("angle", "60"), "angle: found 60 with the dist filter, expected the angle filter");
         assert!(error("Degree", "3").starts_with("parameter: found Degree, expected metric, knn"));
-        assert!(
-            NAMES
-                .split(", ")
-                .flat_map(|names| names.split(" or "))
-                .all(|name| { !error(name, "\u{0}").starts_with("parameter") })
-        );
+        assert!(error("Degree", "3").ends_with(", filter, alpha, angle, threshold or strict-detours"));
+    }
+
+    #[test]
+    fn parameters_fit_the_filter_and_each_other_in_any_order() {
+        let set = |kind: &str, given: &str| {
+            let given = given.split_whitespace().map(|pair| pair.split_once('=').unwrap());
+            let builder = Builder::new(kind.parse().unwrap()).set_all(given);
+            builder.map_or_else(|error| error.to_string(), |builder| format!("{:?}", builder.strategy))
+        };
+        for (kind, given, expected) in [
+            (
+                "nssg",
+                "alpha=1.5",
+                "alpha: found 1.5 with the angle filter, expected the dist or alpha-cng filter",
+            ),
+            ("nsg", "angle=60", "angle: found 60 with the dist filter, expected the angle filter"),
+            (
+                "nsg",
+                "threshold=1.0 alpha=1.5",
+                "threshold: found 1 beside an alpha, with the dist filter, expected one of them, or the alpha-cng filter",
+            ),
+            ("nssg", "angle=50 threshold=1", "threshold: found 1 beside an angle, expected one of them"),
+            ("vamana", "alpha=0", "alpha: found 0, expected an alpha from 0.01 to 100"),
+            ("vamana", "threshold=0", "threshold: found 0, expected an alpha from 0.01 to 100"),
+            ("dpg", "threshold=5", "threshold: found 5, expected no threshold with this filter"),
+        ] {
+            assert_eq!(set(kind, given), expected);
+        }
+        assert_eq!(set("vamana", ""), format!("{:?}", Strategy::vamana()));
+        let convergent = Strategy::nsg().filter(Filter::alpha_convergent(1.5, 0.5).unwrap());
+        assert_eq!(set("nsg", "threshold=0.5 alpha=1.5 filter=alpha-cng"), format!("{convergent:?}"));
     }
 }

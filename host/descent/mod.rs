@@ -15,8 +15,6 @@ mod start;
 mod stats;
 pub(crate) mod table;
 
-use std::collections::BTreeMap;
-
 use cuda_std::launch::Kernel;
 use tagore_device::key::MAX_NODES;
 use tagore_device::vectors::copy::{vectors_copy_bits, vectors_copy_words};
@@ -59,9 +57,9 @@ pub const MAX_KNN: usize = 1024;
 pub struct Descent {
     knn: Option<usize>,
     pub(crate) metric: Metric,
-    iterations: Iterations,
-    start: Start,
-    expand: usize,
+    pub(crate) iterations: Iterations,
+    pub(crate) start: Start,
+    pub(crate) expand: usize,
     pub(crate) settings: CellSettings,
     pub(crate) seed: u64,
     pub(crate) device: Device,
@@ -300,21 +298,6 @@ impl Descent {
             Start::Auto => nodes <= plan::most_pairs(values).max(k + 1),
             Start::Random | Start::Cells => nodes <= k + 1,
         }
-    }
-
-    /// Parameters of the graph other than `knn`, by the names of the command line.
-    pub(crate) fn parameters(&self) -> BTreeMap<String, String> {
-        let parameters = [
-            ("metric", self.metric.to_string()),
-            ("iterations", self.iterations.to_string()),
-            ("start", self.start.to_string()),
-            ("expand", self.expand.to_string()),
-            ("seed", self.seed.to_string()),
-        ];
-        let CellSettings { nodes_per_cell, probes, clusterings } = self.settings;
-        let settings = [("nodes-per-cell", nodes_per_cell), ("probes", probes), ("clusterings", clusterings)];
-        let settings = settings.into_iter().filter_map(|(name, value)| Some((name, value?.to_string())));
-        parameters.into_iter().chain(settings).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     pub(crate) fn check_parameters(&self) -> Result<()> {

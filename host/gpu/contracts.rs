@@ -281,21 +281,21 @@ fn of_pruning<T: PruneKernels>(
         let serial = filter::PruneFilter { rows, stride: candidates, most, ..zeroed() };
         launched.kernel::<<T as RuleElement>::Serial>((serial, Distance));
         match strategy.filter {
-            crate::Filter::Rank => {
+            crate::Filter::Rank { .. } => {
                 let detours = Detours { count: candidates, ..zeroed() };
                 launched.kernel::<prune_detours>((detours,));
                 launched.kernel::<prune_detours_unbalanced>((detours,));
             }
-            crate::Filter::Distance => of_rule(launched, Distance, (candidates, dim)),
-            crate::Filter::Angle => of_rule(launched, Angle, (candidates, dim)),
+            crate::Filter::Distance { .. } => of_rule(launched, Distance, (candidates, dim)),
+            crate::Filter::Angle { .. } => of_rule(launched, Angle, (candidates, dim)),
             crate::Filter::Spread => {
                 of_rule(launched, Spread, (candidates, dim));
                 let rows = Rows { dim, ..zeroed() };
                 let filter = filter::PruneFilter { rows, stride: candidates, ..zeroed() };
                 launched.kernel::<prune_gram_spread>((filter, Spread));
             }
-            crate::Filter::TauMonotonic => of_rule(launched, TauMonotonic, (candidates, dim)),
-            crate::Filter::AlphaConvergent(rule) => {
+            crate::Filter::TauMonotonic { .. } => of_rule(launched, TauMonotonic, (candidates, dim)),
+            crate::Filter::AlphaConvergent { rule, .. } => {
                 of_rule::<AlphaConvergent>(launched, rule, (candidates, dim))
             }
             crate::Filter::Custom(_) => {}

@@ -4,7 +4,7 @@ use tagore_device::key::{self, Key};
 use tagore_device::prune::filter::filled;
 use tagore_device::prune::rule::{Form, Rule, survives};
 
-use super::strategy::Strategy;
+use super::strategy::{Filter, Strategy};
 use crate::descent::KnnGraph;
 use crate::vectors::space::Space;
 
@@ -64,7 +64,7 @@ impl<'a> Pruner<'a> {
         most: usize,
         accepted: &mut Vec<Key>,
     ) {
-        let t = rule.prepare(self.strategy.threshold.unwrap_or(0.0));
+        let t = rule.prepare(self.strategy.filter.threshold().unwrap_or(0.0));
         let Self { space, alive, ids, distances, .. } = self;
         accepted.clear();
         alive.clear();
@@ -130,7 +130,7 @@ impl<'a> Pruner<'a> {
         }
         detours.clear();
         detours.extend(counts[1..].iter().copied().zip(0..));
-        if let Some(limit) = self.strategy.threshold {
+        if let Filter::Rank { max_detours: Some(limit) } = self.strategy.filter {
             detours.retain(|&(count, _)| count as f32 <= limit);
         }
         detours.sort_unstable();
@@ -153,7 +153,6 @@ fn fill(accepted: &mut Vec<Key>, candidates: &[Key], most: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::strategy::Filter;
     use super::*;
     use crate::Progress;
     use crate::descent::Descent;
@@ -245,18 +244,17 @@ mod tests {
 
     #[test]
     fn the_wavefront_equals_the_serial_algorithm() {
-        let convergent = AlphaConvergent { alpha: 1.2 };
         let filters: [(Filter, &dyn Rule, f32); 6] = [
-            (Filter::Distance, &Distance, 1.0),
-            (Filter::Distance, &Distance, 1.2),
-            (Filter::Angle, &Angle, 60.0),
-            (Filter::Angle, &Angle, 100.0),
-            (Filter::TauMonotonic, &TauMonotonic, 0.3),
-            (Filter::AlphaConvergent(convergent), &convergent, 0.2),
+            (Filter::Distance { alpha: 1.0 }, &Distance, 1.0),
+            (Filter::Distance { alpha: 1.2 }, &Distance, 1.2),
+            (Filter::Angle { degrees: 60.0 }, &Angle, 60.0),
+            (Filter::Angle { degrees: 100.0 }, &Angle, 100.0),
+            (Filter::TauMonotonic { tau: 0.3 }, &TauMonotonic, 0.3),
+            (Filter::alpha_convergent(1.2, 0.2).unwrap(), &AlphaConvergent { alpha: 1.2 }, 0.2),
         ];
         cases(|space, graph, seed| {
             for (filter, rule, threshold) in &filters {
-                let strategy = Strategy::nsg().filter(filter.clone()).threshold(*threshold);
+                let strategy = Strategy::nsg().filter(filter.clone());
                 let mut pruner = Pruner::new(space, graph, &strategy);
                 for node in [0, space.len() as u32 - 1] {
                     let candidates = all_others(space, node);
@@ -265,10 +263,7 @@ mod tests {
                         pruner.filter(node, &candidates, most, &mut accepted);
                         let rule = (*rule, rule.prepare(*threshold));
                         let expected = serial(space, rule, node, &candidates, most);
-                        assert_eq!(
-                            accepted, expected,
-                            "{filter:?} {threshold} node {node} most {most} seed {seed}"
-                        );
+                        assert_eq!(accepted, expected, "{filter:?} node {node} most {most} seed {seed}");
                     }
                 }
             }
@@ -323,7 +318,8 @@ mod tests {
         let base = base(60, 3, 1);
         let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
         let graph = Descent::new().knn(20).build(&base).unwrap();
-        let (all, few) = (Strategy::cagra(), Strategy::cagra().threshold(2.0));
+        let (all, few) =
+            (Strategy::cagra(), Strategy::cagra().filter(Filter::Rank { max_detours: Some(2.0) }));
         let candidates = all_others(&space, 5);
         let run = |strategy: &Strategy| {
             let mut accepted = Vec::new();

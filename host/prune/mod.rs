@@ -4,14 +4,12 @@ pub(crate) mod collect;
 pub(crate) mod cpu;
 mod filter;
 pub(crate) mod gpu;
-mod overrides;
 pub(crate) mod reach;
 mod rows;
 mod rule;
 mod stats;
 mod strategy;
 
-pub use overrides::Overrides;
 pub(crate) use rows::GraphRows;
 pub use rule::CustomRule;
 pub use stats::PruneStats;

@@ -13,7 +13,7 @@ use tagore_device::prune::kernels::{AnyFilter, RuleKernels};
 use tagore_device::prune::rule::{Angle, Distance, Form, Rule, Spread, TauMonotonic};
 
 use super::filter::Pruner;
-use super::strategy::Filter;
+use super::strategy::{Filter, checked};
 use crate::gpu::Gpu;
 use crate::{ElementType, Result};
 
@@ -79,10 +79,10 @@ impl<R: RuleKernels> AnyRule for R {
         // SAFETY: the caller's promise.
         unsafe {
             match filter {
-                AnyFilter::F32(filter) => launch::<_, R::F32, R>(gpu, (filter, *self), nodes, threads),
-                AnyFilter::F16(filter) => launch::<_, R::F16, R>(gpu, (filter, *self), nodes, threads),
-                AnyFilter::U8(filter) => launch::<_, R::U8, R>(gpu, (filter, *self), nodes, threads),
-                AnyFilter::I8(filter) => launch::<_, R::I8, R>(gpu, (filter, *self), nodes, threads),
+                AnyFilter::F32(filter) => launch::<_, R::F32, R>(gpu, filter, *self, nodes, threads),
+                AnyFilter::F16(filter) => launch::<_, R::F16, R>(gpu, filter, *self, nodes, threads),
+                AnyFilter::U8(filter) => launch::<_, R::U8, R>(gpu, filter, *self, nodes, threads),
+                AnyFilter::I8(filter) => launch::<_, R::I8, R>(gpu, filter, *self, nodes, threads),
             }
         }
     }
@@ -94,46 +94,53 @@ impl<R: RuleKernels> AnyRule for R {
 /// - As [`Gpu::launch`].
 pub(super) unsafe fn launch<T, K, R>(
     gpu: &Gpu,
-    arguments: (filter::PruneFilter<T>, R),
+    filter: filter::PruneFilter<T>,
+    rule: R,
     nodes: u32,
     threads: u32,
 ) -> Result<()>
 where
     K: Kernel<Arguments = (filter::PruneFilter<T>, R)>,
 {
-    let filter::PruneFilter { rows, stride, most, .. } = &arguments.0;
-    let row_bytes = u64::from(rows.stride) * size_of::<T>() as u64;
-    let bytes = u64::from(*stride) * (8 + row_bytes) + u64::from(*most) * 8;
+    let row_bytes = u64::from(filter.rows.stride) * size_of::<T>() as u64;
+    let bytes = u64::from(filter.stride) * (8 + row_bytes) + u64::from(filter.most) * 8;
     gpu.count_work(K::NAME, u64::from(nodes) * bytes, 0);
     // SAFETY: the caller's promise.
-    unsafe { gpu.launch::<K>([nodes, 1, 1], threads, arguments) }
+    unsafe { gpu.launch::<K>([nodes, 1, 1], threads, (filter, rule)) }
 }
 
 impl Filter {
     /// The rule of the filter; none if it counts detours.
     pub(super) fn rule(&self) -> Option<&dyn AnyRule> {
         match self {
-            Self::Distance => Some(&Distance),
-            Self::Angle => Some(&Angle),
+            Self::Distance { .. } => Some(&Distance),
+            Self::Angle { .. } => Some(&Angle),
             Self::Spread => Some(&Spread),
-            Self::TauMonotonic => Some(&TauMonotonic),
-            Self::AlphaConvergent(rule) => Some(rule),
+            Self::TauMonotonic { .. } => Some(&TauMonotonic),
+            Self::AlphaConvergent { rule, .. } => Some(rule),
             Self::Custom(custom) => Some(custom.rule.as_ref()),
-            Self::Rank => None,
+            Self::Rank { .. } => None,
         }
     }
 }
 
-/// A user's rule, with the PTX of its kernels, if any.
+/// A user's rule, with the PTX of its kernels, if any, and its threshold.
 #[derive(Clone)]
 pub struct CustomRule {
     pub(super) rule: Arc<dyn AnyRule>,
     pub(super) ptx: Option<&'static str>,
+    pub(super) threshold: f32,
 }
 
 impl CustomRule {
-    pub(super) fn new(rule: impl RuleKernels, ptx: Option<&'static str>) -> Self {
-        Self { rule: Arc::new(rule), ptx }
+    pub(super) fn new(rule: impl RuleKernels, ptx: Option<&'static str>, threshold: f32) -> Result<Self> {
+        Self { rule: Arc::new(rule), ptx, threshold }.with_threshold(threshold)
+    }
+
+    /// The same rule with another threshold.
+    pub(crate) fn with_threshold(self, threshold: f32) -> Result<Self> {
+        let threshold = checked("threshold", threshold, f32::MIN..=f32::MAX, "a finite number")?;
+        Ok(Self { threshold, ..self })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Strategies: how each kind of index collects candidates, filters them and stores rows.
 
-use std::ops::RangeInclusive;
+use std::fmt::Display;
+use std::ops::RangeBounds;
 use std::str::FromStr;
 
 use tagore_device::prune::kernels::RuleKernels;
@@ -21,37 +22,114 @@ pub enum Collect {
     Path,
 }
 
-/// The filter of candidates (paper section 5.1, Filter).
+/// The filter of candidates (paper section 5.1, Filter), with its parameters. Constructors check
+/// them; a filter parsed from its name has the defaults.
 #[derive(Clone, Debug)]
 pub enum Filter {
-    /// By distance: NSG's rule, Vamana's with a threshold alpha above 1.
-    Distance,
-    /// By the angle between neighbours, in degrees: NSSG's rule.
-    Angle,
-    /// By the spread of directions: DPG's greedy selection. It has no threshold.
+    /// By distance: NSG's rule, Vamana's with an alpha above 1.
+    #[non_exhaustive]
+    Distance {
+        /// Slack on squared distances.
+        alpha: f32,
+    },
+    /// By the angle between neighbours: NSSG's rule.
+    #[non_exhaustive]
+    Angle {
+        /// Minimum angle, in degrees.
+        degrees: f32,
+    },
+    /// By the spread of directions: DPG's greedy selection.
     Spread,
-    /// By detours: CAGRA's count. The threshold, if any, is the most detours an edge may have.
-    Rank,
-    /// By distance with a shift: tau-MNG's rule. The threshold is tau, in the unit of the data; at
-    /// 0 it is NSG's rule.
-    TauMonotonic,
-    /// By distance, scaled and shifted: alpha-CNG's rule. The threshold is tau, in the unit of the
-    /// data; at 0 it is Vamana's rule, with alpha on unsquared distances.
-    AlphaConvergent(AlphaConvergent),
+    /// By detours: CAGRA's count.
+    #[non_exhaustive]
+    Rank {
+        /// Maximum number of detours of an edge, if any.
+        max_detours: Option<f32>,
+    },
+    /// By distance with a shift: tau-MNG's rule; at a tau of 0 it is NSG's.
+    #[non_exhaustive]
+    TauMonotonic {
+        /// A third of the shift, in the unit of the data.
+        tau: f32,
+    },
+    /// By distance, scaled and shifted: alpha-CNG's rule; at a tau of 0 it is Vamana's, with alpha
+    /// on unsquared distances.
+    #[non_exhaustive]
+    AlphaConvergent {
+        /// The rule, with alpha.
+        rule: AlphaConvergent,
+        /// The shift over `alpha + 1`, in the unit of the data.
+        tau: f32,
+    },
     /// A user's rule; see [`Strategy::custom`].
     Custom(CustomRule),
 }
 
 impl Filter {
+    /// The filter by distance, with a slack `alpha` on squared distances.
+    ///
+    /// # Errors
+    /// If alpha is not from 0.01 to 100.
+    pub fn distance(alpha: f32) -> Result<Self> {
+        Ok(Self::Distance { alpha: checked_alpha(alpha)? })
+    }
+
+    /// The filter by the angle between neighbours: at least `degrees`.
+    ///
+    /// # Errors
+    /// If the angle is not from 0 to 180 degrees.
+    pub fn angle(degrees: f32) -> Result<Self> {
+        Ok(Self::Angle { degrees: checked("angle", degrees, 0.0..=180.0, "degrees from 0 to 180")? })
+    }
+
+    /// The filter by detours: an edge has at most `max_detours`.
+    ///
+    /// # Errors
+    /// If the number of detours is below 0.
+    pub fn rank(max_detours: f32) -> Result<Self> {
+        let max_detours = checked("max_detours", max_detours, 0.0.., "a number of detours from 0")?;
+        Ok(Self::Rank { max_detours: Some(max_detours) })
+    }
+
+    /// The filter of tau-MNG, with `tau` in the unit of the data.
+    ///
+    /// # Errors
+    /// If tau is negative or not finite.
+    pub fn tau_monotonic(tau: f32) -> Result<Self> {
+        Ok(Self::TauMonotonic { tau: checked_tau(tau)? })
+    }
+
+    /// The filter of alpha-CNG: `alpha` is a slack on distances, `tau` in the unit of the data.
+    ///
+    /// # Errors
+    /// If alpha is not from 0.01 to 100, or tau is negative or not finite.
+    pub fn alpha_convergent(alpha: f32, tau: f32) -> Result<Self> {
+        let rule = AlphaConvergent { alpha: checked_alpha(alpha)? };
+        Ok(Self::AlphaConvergent { rule, tau: checked_tau(tau)? })
+    }
+
+    /// The `threshold` of descriptions: alpha of the distance filter, degrees, detours, tau, or the
+    /// threshold of a user's rule.
+    pub(crate) const fn threshold(&self) -> Option<f32> {
+        match *self {
+            Self::Distance { alpha } => Some(alpha),
+            Self::Angle { degrees } => Some(degrees),
+            Self::Spread => None,
+            Self::Rank { max_detours } => max_detours,
+            Self::TauMonotonic { tau } | Self::AlphaConvergent { tau, .. } => Some(tau),
+            Self::Custom(CustomRule { threshold, .. }) => Some(threshold),
+        }
+    }
+
     /// The name: `dist`, `angle`, `spread`, `rank`, `tau-mng`, `alpha-cng` or `custom`.
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Distance => "dist",
-            Self::Angle => "angle",
+            Self::Distance { .. } => "dist",
+            Self::Angle { .. } => "angle",
             Self::Spread => "spread",
-            Self::Rank => "rank",
-            Self::TauMonotonic => "tau-mng",
-            Self::AlphaConvergent(_) => "alpha-cng",
+            Self::Rank { .. } => "rank",
+            Self::TauMonotonic { .. } => "tau-mng",
+            Self::AlphaConvergent { .. } => "alpha-cng",
             Self::Custom(_) => "custom",
         }
     }
@@ -73,11 +151,11 @@ impl FromStr for Filter {
 
     fn from_str(name: &str) -> Result<Self> {
         match name {
-            "dist" => Ok(Self::Distance),
-            "angle" => Ok(Self::Angle),
-            "rank" => Ok(Self::Rank),
-            "tau-mng" => Ok(Self::TauMonotonic),
-            "alpha-cng" => Ok(Self::AlphaConvergent(AlphaConvergent::default())),
+            "dist" => Ok(Self::Distance { alpha: 1.0 }),
+            "angle" => Ok(Self::Angle { degrees: 60.0 }),
+            "rank" => Ok(Self::Rank { max_detours: None }),
+            "tau-mng" => Ok(Self::TauMonotonic { tau: 0.0 }),
+            "alpha-cng" => Ok(Self::AlphaConvergent { rule: AlphaConvergent::default(), tau: 0.0 }),
             _ => Err(Error::argument("filter", name, "dist, angle, rank, tau-mng or alpha-cng")),
         }
     }
@@ -120,16 +198,32 @@ pub(crate) enum Entry {
 /// Maximum number of candidates per node.
 pub const MAX_CANDIDATES: usize = 8192;
 
-/// The range of alpha.
-const ALPHAS: RangeInclusive<f32> = 0.01..=100.0;
+fn checked_alpha(alpha: f32) -> Result<f32> {
+    checked("alpha", alpha, 0.01..=100.0, "an alpha from 0.01 to 100")
+}
+
+fn checked_tau(tau: f32) -> Result<f32> {
+    checked("tau", tau, 0.0..=f32::MAX, "a tau from 0")
+}
+
+/// `value`, if it is in its range. A NaN is in none.
+pub(super) fn checked<T: PartialOrd + Display>(
+    name: &'static str,
+    value: T,
+    range: impl RangeBounds<T>,
+    expected: impl ToString,
+) -> Result<T> {
+    if range.contains(&value) { Ok(value) } else { Err(Error::argument(name, value, expected)) }
+}
 
 /// A kind of index and its parameters.
 ///
 /// ```
-/// use tagore::{Collect, Strategy};
-/// let vamana = Strategy::vamana().degree(48).alpha(1.3);
+/// use tagore::{Collect, Filter, Strategy};
+/// let vamana = Strategy::vamana().degree(48).filter(Filter::distance(1.3)?);
 /// let mixed = Strategy::nsg().collect(Collect::TwoHop);
 /// # let _ = (vamana, mixed);
+/// # Ok::<(), tagore::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Strategy {
@@ -138,7 +232,6 @@ pub struct Strategy {
     /// Whether long lists are the candidates.
     takes_long_lists: bool,
     pub(crate) filter: Filter,
-    pub(crate) threshold: Option<f32>,
     pub(crate) strict_detours: bool,
     pub(crate) degree: usize,
     pub(crate) candidates: usize,
@@ -155,8 +248,7 @@ impl Strategy {
             kind: "cagra".into(),
             collect: Collect::OneHop,
             takes_long_lists: true,
-            filter: Filter::Rank,
-            threshold: None,
+            filter: Filter::Rank { max_detours: None },
             strict_detours: true,
             degree: 32,
             candidates: 1024,
@@ -171,8 +263,7 @@ impl Strategy {
         Self {
             kind: "nsg".into(),
             collect: Collect::Path,
-            filter: Filter::Distance,
-            threshold: Some(1.0),
+            filter: Filter::Distance { alpha: 1.0 },
             degree: 50,
             candidates: 72,
             store: Store::Refilter,
@@ -187,8 +278,7 @@ impl Strategy {
         Self {
             kind: "nssg".into(),
             collect: Collect::TwoHop,
-            filter: Filter::Angle,
-            threshold: Some(60.0),
+            filter: Filter::Angle { degrees: 60.0 },
             candidates: 60,
             entry: Entry::Random,
             ..Self::nsg()
@@ -198,7 +288,8 @@ impl Strategy {
     /// Vamana (Subramanya et al. 2019): as NSG with a slack alpha on squared distances, 1.1 unless
     /// set.
     pub fn vamana() -> Self {
-        Self { kind: "vamana".into(), threshold: Some(1.1), degree: 32, candidates: 96, ..Self::nsg() }
+        let filter = Filter::Distance { alpha: 1.1 };
+        Self { kind: "vamana".into(), filter, degree: 32, candidates: 96, ..Self::nsg() }
     }
 
     /// DPG (Li et al. 2019): neighbours spread over all directions, then reverse edges.
@@ -207,20 +298,18 @@ impl Strategy {
     }
 
     /// tau-MNG (Peng et al. 2023): as NSG, but a neighbour occludes only candidates nearer to it by
-    /// another 3 tau. A good tau is about the distance from a query to its nearest neighbour. The
-    /// [`threshold`](Self::threshold) is tau, 0 unless set, which is NSG's rule.
+    /// another 3 tau. A good tau is about the distance from a query to its nearest neighbour. It is
+    /// 0 unless set, which is NSG's rule.
     pub fn tau_mng() -> Self {
-        Self { kind: "tau-mng".into(), ..Self::nsg().filter(Filter::TauMonotonic) }
+        Self { kind: "tau-mng".into(), filter: Filter::TauMonotonic { tau: 0.0 }, ..Self::nsg() }
     }
 
     /// alpha-CNG (Li, Yan and Lu 2025): as Vamana with alpha on unsquared distances, 1.1 unless
-    /// set, but a neighbour occludes only candidates nearer to it by another `(alpha + 1) tau`. The
-    /// [`threshold`](Self::threshold) is tau, 0 unless set.
+    /// set, but a neighbour occludes only candidates nearer to it by another `(alpha + 1) tau`,
+    /// with a tau of 0 unless set.
     pub fn alpha_cng() -> Self {
-        Self {
-            kind: "alpha-cng".into(),
-            ..Self::nsg().filter(Filter::AlphaConvergent(AlphaConvergent::default()))
-        }
+        let filter = Filter::AlphaConvergent { rule: AlphaConvergent::default(), tau: 0.0 };
+        Self { kind: "alpha-cng".into(), filter, ..Self::nsg() }
     }
 
     /// A user's rule, with NSG's other steps. The rule gets `threshold`.
@@ -228,13 +317,17 @@ impl Strategy {
     /// `tagore_device::rule_kernels!` makes the rule's kernels in the user's crate. `cuda_builder`
     /// compiles them to `ptx`, which filters on CUDA devices. Without `ptx` the CPU prunes, with
     /// the same result. The emulator needs no PTX. `examples/custom_rule` is a complete example.
-    pub fn custom(name: &str, rule: impl RuleKernels, ptx: Option<&'static str>, threshold: f32) -> Self {
-        Self {
-            kind: name.into(),
-            filter: Filter::Custom(CustomRule::new(rule, ptx)),
-            threshold: Some(threshold),
-            ..Self::nsg()
-        }
+    ///
+    /// # Errors
+    /// If the threshold is not finite.
+    pub fn custom(
+        name: &str,
+        rule: impl RuleKernels,
+        ptx: Option<&'static str>,
+        threshold: f32,
+    ) -> Result<Self> {
+        let filter = Filter::Custom(CustomRule::new(rule, ptx, threshold)?);
+        Ok(Self { kind: name.into(), filter, ..Self::nsg() })
     }
 
     /// The built-in kinds.
@@ -272,26 +365,6 @@ impl Strategy {
         self
     }
 
-    /// Sets alpha of alpha-CNG's filter, or the threshold of the distance filter.
-    pub fn alpha(mut self, alpha: f32) -> Self {
-        if let Filter::AlphaConvergent(rule) = &mut self.filter {
-            rule.alpha = alpha;
-            return self;
-        }
-        self.threshold(alpha)
-    }
-
-    /// Sets the least angle between neighbours, in degrees, of the angle filter.
-    pub fn angle(self, degrees: f32) -> Self {
-        self.threshold(degrees)
-    }
-
-    /// Sets the threshold of the filter.
-    pub fn threshold(mut self, threshold: f32) -> Self {
-        self.threshold = Some(threshold);
-        self
-    }
-
     /// Sets the source of candidates. Unless set, it is the kind's own, but a node's list alone if
     /// lists hold at least two thirds of as many neighbours as there are
     /// [`candidates`](Self::candidates). Paths hardly find nearer nodes than those of a good list.
@@ -301,16 +374,8 @@ impl Strategy {
         self
     }
 
-    /// Sets the filter, with its default threshold: 1 (distance), 60 (angle), 0 (tau-MNG's and
-    /// alpha-CNG's), none (spread, rank).
+    /// Sets the filter.
     pub fn filter(mut self, filter: Filter) -> Self {
-        self.threshold = match filter {
-            Filter::Distance => Some(1.0),
-            Filter::Angle => Some(60.0),
-            Filter::TauMonotonic | Filter::AlphaConvergent(_) => Some(0.0),
-            Filter::Spread | Filter::Rank => None,
-            Filter::Custom(_) => self.threshold,
-        };
         self.filter = filter;
         self
     }
@@ -336,7 +401,7 @@ impl Strategy {
 
     /// Whether the filter counts detours. Its edges then have ranks, not distances.
     pub(crate) const fn counts_detours(&self) -> bool {
-        matches!(self.filter, Filter::Rank)
+        matches!(self.filter, Filter::Rank { .. })
     }
 
     /// The name of the filter, such as `dist`.
@@ -344,44 +409,16 @@ impl Strategy {
         self.filter.name()
     }
 
-    /// Checks the parameters against their ranges, as building does.
+    /// Checks degree and candidates against their ranges, as building does.
     ///
     /// # Errors
     /// [`Error::Argument`] for the first parameter out of its range.
     pub fn check(&self) -> Result<()> {
-        if !(1..=MAX_DEGREE).contains(&self.degree) {
-            return Err(Error::argument("degree", self.degree, format_args!("1 to {MAX_DEGREE}")));
-        }
-        if !(1..=MAX_CANDIDATES).contains(&self.candidates) {
-            return Err(Error::argument(
-                "candidates",
-                self.candidates,
-                format_args!("1 to {MAX_CANDIDATES}"),
-            ));
-        }
-        if let Filter::AlphaConvergent(AlphaConvergent { alpha }) = self.filter
-            && !ALPHAS.contains(&alpha)
-        {
-            return Err(Error::argument("alpha", alpha, "an alpha from 0.01 to 100"));
-        }
-        let Some(threshold) = self.threshold else {
-            return Ok(());
-        };
-        let (fits, expected) = match self.filter {
-            Filter::Distance => (ALPHAS.contains(&threshold), "an alpha from 0.01 to 100"),
-            Filter::Angle => ((0.0..=180.0).contains(&threshold), "degrees from 0 to 180"),
-            Filter::Rank => (threshold >= 0.0, "a number of detours from 0"),
-            Filter::TauMonotonic | Filter::AlphaConvergent(_) => {
-                ((0.0..=f32::MAX).contains(&threshold), "a tau from 0")
-            }
-            Filter::Spread => (false, "no threshold with this filter"),
-            Filter::Custom(_) => (threshold.is_finite(), "a finite number"),
-        };
-        if fits { Ok(()) } else { Err(Error::argument("threshold", threshold, expected)) }
+        checked("degree", self.degree, 1..=MAX_DEGREE, format_args!("1 to {MAX_DEGREE}"))?;
+        let expected = format_args!("1 to {MAX_CANDIDATES}");
+        checked("candidates", self.candidates, 1..=MAX_CANDIDATES, expected).map(drop)
     }
-}
 
-impl Strategy {
     /// Checks that lists of `knn` neighbours are long enough for `nodes` nodes.
     pub(crate) fn check_list(&self, knn: usize, nodes: usize) -> Result<()> {
         if self.store == Store::Interleave && self.counts_detours() && knn < self.degree.min(nodes - 1) {

@@ -7,8 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
 use tagore::outofcore::Limits;
 use tagore::{
-    Builder, CellSettings, Compression, Descent, Device, ExactSearch, Iterations, Overrides, Progress, Start,
-    Strategy,
+    Builder, CellSettings, Compression, Descent, Device, ExactSearch, Iterations, Progress, Start, Strategy,
 };
 
 use crate::errors::{self, Names};
@@ -151,28 +150,26 @@ impl<'py> Options<'_, 'py> {
 
     /// The settings of a build on `devices`.
     pub(crate) fn builder(self, devices: &[Device]) -> PyResult<Builder> {
-        let overrides = Overrides {
-            degree: self.count("degree")?,
-            candidates: self.count("candidates")?,
-            collect: self.named("collect")?,
-            filter: self.named("filter")?,
-            alpha: self.float("alpha")?,
-            angle: self.float("angle")?,
-            threshold: self.float("threshold")?,
-            strict_detours: self.flag("strict_detours")?,
-        };
+        fn given(name: &str, value: Option<impl ToString>) -> Option<(&str, String)> {
+            Some((name, value?.to_string()))
+        }
+        let parameters = [
+            given("degree", self.count("degree")?),
+            given("candidates", self.count("candidates")?),
+            given("collect", self.text("collect")?),
+            given("filter", self.text("filter")?),
+            given("alpha", self.float("alpha")?),
+            given("angle", self.float("angle")?),
+            given("threshold", self.float("threshold")?),
+            given("strict-detours", self.flag("strict_detours")?),
+            given("layers", self.flag("layers")?),
+            given("vectors", self.text("vectors")?),
+        ];
         let strategy: Strategy = self.named("kind")?.unwrap_or_else(Strategy::cagra);
-        let strategy =
-            strategy.with(&overrides).map_err(|error| errors::of(self.0.py(), error, &Names::default()))?;
-        let mut builder =
-            Builder::new(strategy).descent(self.descent("knn")?.device(devices[0])).devices(devices);
-        if let Some(layered) = self.flag("layers")? {
-            builder = builder.layers(layered);
-        }
-        if let Some(compression) = self.compression()? {
-            builder = builder.compressed(compression);
-        }
-        Ok(builder)
+        let descent = self.descent("knn")?.device(devices[0]);
+        let builder = Builder::new(strategy).descent(descent).devices(devices);
+        let builder = builder.set_all(parameters.into_iter().flatten());
+        builder.map_err(|error| errors::of(self.0.py(), error, &Names::default()))
     }
 
     /// The codes of the option `vectors`; none for the vectors themselves.

@@ -84,11 +84,11 @@ fn indexes_of_hard_data_by_inner_product_match_the_cpu() {
 fn stages_of_pruning_combine() {
     let base = Synth::new(70, 33, 6).unwrap().base();
     for (collect, filter) in [
-        (Collect::OneHop, Filter::Angle),
-        (Collect::OneHop, Filter::Rank),
-        (Collect::TwoHop, Filter::Rank),
-        (Collect::TwoHop, Filter::Distance),
-        (Collect::Path, Filter::Rank),
+        (Collect::OneHop, "angle".parse().unwrap()),
+        (Collect::OneHop, "rank".parse().unwrap()),
+        (Collect::TwoHop, "rank".parse().unwrap()),
+        (Collect::TwoHop, "dist".parse().unwrap()),
+        (Collect::Path, "rank".parse().unwrap()),
         (Collect::Path, Filter::Spread),
     ] {
         let strategy = Strategy::nsg().collect(collect).filter(filter).degree(8).candidates(25);

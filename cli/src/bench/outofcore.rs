@@ -64,9 +64,9 @@ impl Args {
         files.write(Kind::Plot, &self.plot).write(Kind::Lines, &self.output).check()?;
         let base = Arc::new(self.input.open()?);
         let judge = self.judge.open(output.progress())?;
-        let strategy = self.prune.apply(self.strategy.clone())?;
+        let builder = self.prune.builder(&self.strategy)?;
         let descent = self.descent.descent(base.element_type(), output)?;
-        let builder = Builder::new(strategy).descent(descent).devices(&self.descent.device.0);
+        let builder = builder.descent(descent).devices(&self.descent.device.0);
         let plan = self.limits.plan(&builder, &base)?.ok_or_else(|| {
             Error::usage("the data set fits in memory: lower --host-memory, --gpu-memory or --cluster-size")
         })?;

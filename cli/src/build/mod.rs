@@ -91,12 +91,12 @@ struct Started {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let mut laps = Laps::begin();
-        let strategy = self.prune.apply(self.strategy.clone())?;
+        let builder = self.prune.builder(&self.strategy)?;
         self.report.check()?;
         self.files().check()?;
         let base = self.input.open()?;
         let descent = self.descent.descent(base.element_type(), output)?;
-        let builder = Builder::new(strategy).descent(descent).devices(&self.descent.device.0);
+        let builder = builder.descent(descent).devices(&self.descent.device.0);
         let builder = builder.compressed(self.vectors.compression());
         // The device is opened, and kernels are compiled, while the base is read.
         let preparation = self.graph.is_none().then(|| builder.clone().sample(self.sample()).prepare(&base));

@@ -1,10 +1,10 @@
 //! Flags of a kind of index.
 
-use tagore::{Collect, Filter, Overrides, Strategy};
+use tagore::{Builder, Collect, Filter, Strategy};
 
 use crate::error::Result;
 
-/// Overrides of a kind's own parameters.
+/// Parameters of a kind, in place of its own.
 #[derive(clap::Args)]
 #[group(requires = "strategy")]
 #[command(next_help_heading = "Pruning")]
@@ -39,12 +39,21 @@ pub(crate) struct PruneOptions {
 }
 
 impl PruneOptions {
-    /// `strategy` with the given overrides, checked.
-    pub(crate) fn apply(&self, strategy: Strategy) -> Result<Strategy> {
-        let &Self { degree, candidates, alpha, angle, collect, threshold, strict_detours, .. } = self;
-        let filter = self.filter.clone();
-        let overrides =
-            Overrides { degree, candidates, collect, filter, alpha, angle, threshold, strict_detours };
-        Ok(strategy.with(&overrides)?)
+    /// A builder of the strategy's index with the given parameters.
+    pub(crate) fn builder(&self, strategy: &Strategy) -> Result<Builder> {
+        fn given(name: &str, value: Option<impl ToString>) -> Option<(&str, String)> {
+            Some((name, value?.to_string()))
+        }
+        let parameters = [
+            given("degree", self.degree),
+            given("candidates", self.candidates),
+            given("collect", self.collect.map(Collect::name)),
+            given("filter", self.filter.as_ref().map(Filter::name)),
+            given("alpha", self.alpha),
+            given("angle", self.angle),
+            given("threshold", self.threshold),
+            given("strict-detours", self.strict_detours),
+        ];
+        Ok(Builder::new(strategy.clone()).set_all(parameters.into_iter().flatten())?)
     }
 }

@@ -86,7 +86,7 @@ impl Args {
         let limits = self.limits(data.rows)?;
         let mut event = match &self.strategy {
             Some(strategy) => {
-                let builder = Builder::new(self.prune.apply(strategy.clone())?).descent(descent);
+                let builder = self.prune.builder(strategy)?.descent(descent);
                 let builder = builder.compressed(self.vectors.compression());
                 self.index(builder, (&data, &limits), output)?
             }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use tagore::outofcore::{Order, OutOfCore, TaskFiles, TaskFolder, TaskStage};
-use tagore::{Builder, Format, Strategy};
+use tagore::{Format, Strategy};
 use tagore_text::path_text;
 
 use super::{Shared, names};
@@ -49,7 +49,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(super) fn run(self, output: &Output) -> Result<()> {
-        let strategy = self.prune.apply(self.strategy.clone())?;
+        let builder = self.prune.builder(&self.strategy)?;
         Files::read([&self.input]).write(Kind::Index, [&self.output]).check()?;
         let base = open(&self.input, self.format)?;
         let format = match self.format {
@@ -57,7 +57,7 @@ impl Args {
             None => Format::of(&self.input)?,
         };
         let descent = self.descent.descent(base.element_type(), output)?;
-        let builder = Builder::new(strategy).descent(descent).devices(&self.descent.device.0);
+        let builder = builder.descent(descent).devices(&self.descent.device.0);
         let Some(plan) = self.limits.plan(&builder, &base)? else {
             let expected =
                 "a build out of core: lower --cluster-size or --host-memory, or use `tagore build`";

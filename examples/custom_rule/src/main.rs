@@ -18,7 +18,7 @@ fn main() -> Result<(), tagore::Error> {
     let (base, queries) = (synth.base(), synth.queries(100));
     let truth = ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent())?;
     println!("kernels of the rule: {}", if PTX.is_some() { "PTX" } else { "none, it runs on the CPU" });
-    for strategy in [Strategy::vamana(), Strategy::custom("cone", Cone { alpha: 1.2 }, PTX, 70.0)] {
+    for strategy in [Strategy::vamana(), Strategy::custom("cone", Cone { alpha: 1.2 }, PTX, 70.0)?] {
         let index = Builder::new(strategy).device(device).build(&base)?;
         for found in
             evaluate(&index, &base, TestQueries::new(&queries, &truth, 10), &[20, 50], &Progress::silent())?

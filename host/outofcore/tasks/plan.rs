@@ -282,14 +282,8 @@ impl Plan {
     /// The builder of the plan's parameters.
     pub(super) fn builder(&self) -> Result<Builder> {
         let strategy: Strategy = self.parameter("index")?.parse()?;
-        let (filter, rest): (Vec<_>, Vec<_>) = (self.parameters.iter())
-            .filter(|(name, _)| !OTHERS.contains(&name.as_str()))
-            .partition(|(name, _)| *name == "filter");
-        // The filter sets its default threshold.
-        filter
-            .into_iter()
-            .chain(rest)
-            .try_fold(Builder::new(strategy), |builder, (name, value)| builder.set(name, value))
+        let parameters = self.parameters.iter().filter(|(name, _)| !OTHERS.contains(&name.as_str()));
+        Builder::new(strategy).set_all(parameters)
     }
 
     /// The order of clusters.

@@ -35,13 +35,13 @@ pub(super) fn filter<T: OnDevice + RuleElement>(
         _ => gpu.clone(),
     };
     let nodes = candidates.chunk.len() as u32;
-    let threshold = rule.prepare(strategy.threshold.unwrap_or(0.0));
+    let threshold = rule.prepare(strategy.filter.threshold().unwrap_or(0.0));
     let arguments = T::any(arguments(base, threshold, candidates, forward));
     // SAFETY: the buffers hold candidates of each node and edges of each row, and outlive the work.
     unsafe {
         match arguments {
             AnyFilter::F32(filter) if takes_products::<T>(shape) => {
-                launch::<_, prune_gram_spread, _>(&gpu, (filter, Spread), nodes, GRAM_THREADS)
+                launch::<_, prune_gram_spread, _>(&gpu, filter, Spread, nodes, GRAM_THREADS)
             }
             _ => rule.launch(&gpu, arguments, nodes, threads(base.row_bytes())),
         }
@@ -101,7 +101,7 @@ fn threads(row_bytes: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use tagore_device::key::{self, Key};
-    use tagore_device::prune::rule::{AlphaConvergent, Rule};
+    use tagore_device::prune::rule::Rule;
     use tagore_device::random::{Draws, Stage};
     use tagore_device::rule_kernels;
 
@@ -182,8 +182,7 @@ mod tests {
             filter(gpu, &on_device, &shape, from, &mut forward).unwrap();
             let mut found = vec![0; space.len() * most];
             forward.keys.download(&mut found).unwrap();
-            if matches!(strategy.filter, Filter::Distance) {
-                let alpha = strategy.threshold.unwrap();
+            if let Filter::Distance { alpha } = strategy.filter {
                 filter_serially(gpu, &on_device, alpha, from, &mut forward).unwrap();
                 let mut serial = vec![0; space.len() * most];
                 forward.keys.download(&mut serial).unwrap();
@@ -212,9 +211,9 @@ mod tests {
             Strategy::vamana(),
             Strategy::nssg().collect(Collect::OneHop),
             Strategy::dpg(),
-            Strategy::tau_mng().threshold(0.3),
-            Strategy::nsg().filter(Filter::AlphaConvergent(AlphaConvergent { alpha: 1.3 })).threshold(0.1),
-            Strategy::custom("far", Far { factor: 1.5 }, None, 0.25),
+            Strategy::tau_mng().filter(Filter::tau_monotonic(0.3).unwrap()),
+            Strategy::nsg().filter(Filter::alpha_convergent(1.3, 0.1).unwrap()),
+            Strategy::custom("far", Far { factor: 1.5 }, None, 0.25).unwrap(),
         ];
         let types = [ElementType::F32, ElementType::U8, ElementType::F16, ElementType::I8];
         for gpu in std::iter::once(Gpu::emulated(1)).chain(Gpu::cuda_for_tests()) {

@@ -123,9 +123,7 @@ impl Pruning<'_> {
         if let Some(ranks) = ranks {
             return self.rank(ranks, candidates, forward);
         }
-        if let (true, Filter::Distance, Some(alpha)) =
-            (self.baseline_kernels, &self.shape.strategy.filter, self.shape.strategy.threshold)
-        {
+        if let (true, &Filter::Distance { alpha }) = (self.baseline_kernels, &self.shape.strategy.filter) {
             return filter_serially(self.gpu, base, alpha, candidates, forward);
         }
         filter(self.gpu, base, &self.shape, candidates, forward)

@@ -62,7 +62,7 @@ pub(super) fn rank<K: Kernel<Arguments = (Detours,)>>(
         list_stride: lists.stride as u32,
         most: most as u32,
         strict: u32::from(strategy.strict_detours),
-        limit: strategy.threshold.unwrap_or(f32::INFINITY),
+        limit: strategy.filter.threshold().unwrap_or(f32::INFINITY),
         pass_short: u32::from(candidates.pass_short),
     };
     // SAFETY: the buffers have the lengths that the arguments give, and outlive the work.
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use crate::Metric;
     use crate::prune::collect::Collector;
-    use crate::prune::strategy::Collect;
+    use crate::prune::strategy::{Collect, Filter};
 
     #[test]
     fn candidates_are_accepted_as_on_the_cpu() {
@@ -93,7 +93,7 @@ mod tests {
             let strategies = [
                 (Strategy::cagra(), 5),
                 (Strategy::cagra().strict_detours(true).candidates(7), 9),
-                (Strategy::cagra().threshold(1.0).collect(Collect::TwoHop), 40),
+                (Strategy::cagra().filter(Filter::rank(1.0).unwrap()).collect(Collect::TwoHop), 40),
             ];
             for (strategy, most) in strategies {
                 let expected = forward_on_cpu(space, graph, &strategy, most);
