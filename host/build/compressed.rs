@@ -117,7 +117,7 @@ impl Builder {
             Some((repeated, rows)) => {
                 stats.repeated = repeated.len() as u64;
                 let places = repeated.places(&rows, base.len());
-                index.expanded(base, (&rows, &places), repeated)?
+                index.expanded(base, &rows, &places, repeated)?
             }
             None => {
                 stats.sample = stats.sample.by(space);

@@ -164,7 +164,7 @@ impl Builder {
         let mut description = self.description(k);
         let (join, refine) = stats.descent.iterations;
         description.parameters.insert("iterations".to_owned(), format!("{join},{refine}"));
-        let base = Fingerprint::of(base)?;
+        let base = Fingerprint::compute(base)?;
         let Layered { entries, layers, growth } = layered;
         let element = space.vectors().element_type();
         let index = Index::new(description, base, rows, entries).with_layers(layers, growth);
@@ -203,7 +203,7 @@ impl Builder {
         let builder = self.of_part(k, (base.len(), rows.len())).keep_on_device(self.keep_on_device);
         let Built { index, stats } = builder.build_any(&base.only(&rows)?, None)?;
         let places = repeated.places(&rows, base.len());
-        let index = index.expanded(base, (&rows, &places), repeated)?;
+        let index = index.expanded(base, &rows, &places, repeated)?;
         let resident = stats.resident.map(|there| there.expanded(&index, &places)).transpose()?.flatten();
         let stats = BuildStats { sample: KnnSample::default(), repeated: count, resident, ..stats };
         Ok(Built { index, stats })
@@ -320,8 +320,7 @@ impl Builder {
         // A thousand searches take a device as long as one. The emulator takes its time.
         let search = on_device.take_if(|on| !is_readable || self.is_layered() && on.gpu.takes_ptx());
         let degree = self.strategy.degree;
-        let node_search =
-            |OnDevice { gpu, base, edges }: OnDevice| NodeSearch::new(gpu, base, (edges, degree));
+        let node_search = |OnDevice { gpu, base, edges }: OnDevice| NodeSearch::new(gpu, base, edges, degree);
         let search = search.map(node_search).transpose()?.map(Mutex::new);
         let began = Instant::now();
         let stage = self.descent.progress.stage("reach", rows.len() as u64);

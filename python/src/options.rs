@@ -87,7 +87,7 @@ impl<'py> Options<'_, 'py> {
             | tagore::Error::Mismatch { found, expected, .. } => {
                 errors::argument(self.0.py(), name, found, &expected)
             }
-            other => errors::of(self.0.py(), other, &Names::default()),
+            other => errors::exception(self.0.py(), other, &Names::default()),
         }
     }
 
@@ -104,7 +104,7 @@ impl<'py> Options<'_, 'py> {
     /// The device of work that runs on one.
     pub(crate) fn device(self) -> PyResult<Device> {
         let device = self.named("device")?.unwrap_or_default();
-        process().device(device).map_err(|error| errors::of(self.0.py(), error, &Names::default()))
+        process().device(device).map_err(|error| errors::exception(self.0.py(), error, &Names::default()))
     }
 
     /// The devices of work that several may share: names separated by commas, or a list of names.
@@ -115,7 +115,7 @@ impl<'py> Options<'_, 'py> {
         let names: String = names.map_err(|_: PyErr| self.refused("device", &value, expected))?;
         let devices = Device::list(&names).map_err(|error| self.unknown("device", error))?;
         let known = devices.into_iter().map(|device| process().device(device)).collect::<tagore::Result<_>>();
-        known.map_err(|error| errors::of(self.0.py(), error, &Names::default()))
+        known.map_err(|error| errors::exception(self.0.py(), error, &Names::default()))
     }
 
     /// How the call runs: `threads` and `progress`.
@@ -162,8 +162,9 @@ impl<'py> Options<'_, 'py> {
             strict_detours: self.flag("strict_detours")?,
         };
         let strategy: Strategy = self.named("kind")?.unwrap_or_else(Strategy::cagra);
-        let strategy =
-            strategy.with(&overrides).map_err(|error| errors::of(self.0.py(), error, &Names::default()))?;
+        let strategy = strategy
+            .with(&overrides)
+            .map_err(|error| errors::exception(self.0.py(), error, &Names::default()))?;
         let mut builder =
             Builder::new(strategy).descent(self.descent("knn")?.device(devices[0])).devices(devices);
         if let Some(layered) = self.flag("layers")? {
