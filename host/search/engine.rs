@@ -417,11 +417,7 @@ impl<'a> Engine<'a> {
             if is_short || !work.not_held.is_empty() {
                 return Ok(self.run(&queries, search, &silent)?.neighbors(0).collect());
             }
-            return Ok(keys
-                .into_iter()
-                .take_while(|&key| key != key::NONE)
-                .map(Neighbor::from_key)
-                .collect());
+            return Ok(keys.into_iter().take_while(|&key| key != key::NONE).map(Neighbor::new).collect());
         }
         space.vectors().on_host()?;
         advised.call_once(|| {
@@ -451,7 +447,7 @@ impl<'a> Engine<'a> {
             rows.clear();
             rows.extend(search.found().take_while(|&key| answer.is_within(key)));
         }
-        let found = scratch.rows.iter().map(|&key| Neighbor::from_key(key)).collect();
+        let found = scratch.rows.iter().map(|&key| Neighbor::new(key)).collect();
         scratch.query = buffer;
         Ok(found)
     }

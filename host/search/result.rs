@@ -18,7 +18,7 @@ pub struct Neighbor {
 }
 
 impl Neighbor {
-    pub(super) fn from_key(key: Key) -> Self {
+    pub(super) fn new(key: Key) -> Self {
         Self { id: key as u32, distance: key::distance(key) }
     }
 }
