@@ -210,11 +210,7 @@ fn truth(metric: Metric, base: &Vectors, queries: &Vectors) -> Vec<f64> {
 }
 
 /// Recall over all queries, and over those at dirty rows.
-fn recall(
-    searcher: &Searcher,
-    queries: &Vectors,
-    (metric, within, beam): (Metric, &[f64], usize),
-) -> (f64, f64) {
+fn recall(searcher: &Searcher, queries: &Vectors, metric: Metric, within: &[f64], beam: usize) -> (f64, f64) {
     let found = searcher.search(queries, Search::new(K).beam(beam), &Progress::silent()).unwrap();
     let hits = (0..queries.len()).map(|query| {
         let row = queries.row_to_f32(query).unwrap();
@@ -266,7 +262,7 @@ fn run(name: &str, base: Vectors, queries: &Vectors) {
         }
         for beam in [30, 100] {
             let mut on = |what: &str, searcher: &Searcher| {
-                let (all, far) = recall(searcher, queries, (metric, &within, beam));
+                let (all, far) = recall(searcher, queries, metric, &within, beam);
                 line += &format!(" | {what} {all:.3} {far:.3}");
             };
             on("full", &full);

@@ -104,6 +104,8 @@ mod flush;
 pub mod gpu;
 mod held;
 mod index;
+#[cfg(test)]
+mod kernel_contracts;
 mod memory;
 pub mod outofcore;
 mod parallel;

@@ -18,7 +18,7 @@ enum Identity {
 }
 
 impl Identity {
-    fn of(path: &Path) -> Self {
+    fn read(path: &Path) -> Self {
         #[cfg(unix)]
         if let Ok(found) = std::fs::metadata(path) {
             use std::os::unix::fs::MetadataExt;
@@ -71,9 +71,9 @@ pub(crate) fn check_no_input<P: AsRef<Path>>(
     output: &Path,
     inputs: impl IntoIterator<Item = P>,
 ) -> Result<()> {
-    let (written, temporary) = (Identity::of(output), Identity::of(&temporary_path(output)));
+    let (written, temporary) = (Identity::read(output), Identity::read(&temporary_path(output)));
     for input in inputs {
-        let (input, name) = (Identity::of(input.as_ref()), path_text(input.as_ref()));
+        let (input, name) = (Identity::read(input.as_ref()), path_text(input.as_ref()));
         if input == written {
             return Err(Error::file(output, format_args!("the input {name}"), "a file that is not read"));
         }

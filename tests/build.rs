@@ -65,7 +65,7 @@ fn every_kind_builds_at_every_small_size() {
                 if CONNECTED.contains(&index.kind()) {
                     assert_eq!(reachable(&index), n, "{what}");
                 }
-                let result = search(index, &base, &base, (1, 100)).unwrap();
+                let result = search(index, &base, &base, 1, 100).unwrap();
                 let found = (0..n).filter(|&query| result.distances(query)[0] == 0.0).count();
                 assert!(found * 10 >= n * 9, "{what}: {found} queries found themselves");
             }
@@ -347,7 +347,7 @@ fn a_given_graph_becomes_an_index() {
     let line = [vec![1], vec![0, 2], vec![1, 3], vec![2]];
     let index = Index::from_rows(description(), &base, &line, vec![0]).unwrap();
     let query = Vectors::from_f32(vec![2.9], 1).unwrap();
-    let result = search(index, &base, &query, (2, 2)).unwrap();
+    let result = search(index, &base, &query, 2, 2).unwrap();
     assert_eq!(result.ids(0), [3, 2]);
     for wrong in [
         [vec![1], vec![1, 2], vec![1, 3], vec![2]],

@@ -333,7 +333,7 @@ fn builds_on_codes_give_nearly_as_good_an_index_of_the_vectors() {
         let found = |builder: &Builder| {
             let (index, stats) = builder.build_with_stats(&base, None).unwrap();
             let measure = tagore::Measure::default();
-            let report = tagore::Report::of(&index, Some(&base), &stats.sample, &measure).unwrap();
+            let report = tagore::Report::measure(&index, Some(&base), &stats.sample, &measure).unwrap();
             let searcher = Searcher::new(index, base.clone(), &silent).unwrap();
             let result = searcher.search(&queries, Search::new(10).beam(60), &silent).unwrap();
             (recall(&base, &queries, metric, &result), report, searcher.index().description().clone())
@@ -424,7 +424,7 @@ fn lists_on_codes_keep_near_neighbours_where_others_lie_apart() {
         let builder = Builder::new(Strategy::cagra().degree(16)).knn(32).device(device).sample(300);
         let (index, stats) = builder.compressed(Compression::Int8).build_with_stats(&base, None).unwrap();
         let report =
-            tagore::Report::of(&index, Some(&base), &stats.sample, &tagore::Measure::default()).unwrap();
+            tagore::Report::measure(&index, Some(&base), &stats.sample, &tagore::Measure::default()).unwrap();
         let recall = report.knn.unwrap().recall[&32];
         assert!(recall > 0.99, "{device}: recall of the k-NN graph {recall}");
     }

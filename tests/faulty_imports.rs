@@ -15,7 +15,7 @@ struct Copy {
 }
 
 impl Copy {
-    fn of(name: &'static str) -> Self {
+    fn new(name: &'static str) -> Self {
         let (format, _, _, files) = goldens().into_iter().find(|golden| golden.2 == name).unwrap();
         let folder = tempfile::tempdir().unwrap();
         // Without the checksums, which would hide other errors.
@@ -44,7 +44,7 @@ impl Copy {
 #[test]
 fn damaged_files_are_refused_or_sound() {
     for (_, _, name, files) in goldens() {
-        let copy = Copy::of(name);
+        let copy = Copy::new(name);
         for file in files {
             let whole = fs::read(golden(file)).unwrap();
             for length in 0..whole.len() {
@@ -70,7 +70,7 @@ fn damaged_files_are_refused_or_sound() {
 fn replaced(name: &'static str, at: usize, value: u32, expected: &[&str]) {
     let mut bytes = fs::read(golden(name)).unwrap();
     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
-    let text = Copy::of(name).error(name, &bytes).unwrap();
+    let text = Copy::new(name).error(name, &bytes).unwrap();
     assert!(text.contains(name) && expected.iter().all(|part| text.contains(part)), "{expected:?}: {text}");
 }
 
@@ -179,7 +179,7 @@ fn an_index_without_entry_points_is_refused() {
     // At most one entry point per node.
     let text = import_error(IndexFormat::Nssg, &base(), [3, 6, 0, 1, 2, 3, 4, 0, 1, 1, 0, 0, 0, 0]);
     assert!(text.contains("found 6 entry points, expected at most 5"), "{text}");
-    let copy = Copy::of("chain.ibin");
+    let copy = Copy::new("chain.ibin");
     let text = copy.error("chain.entries.ibin", &[0, 0, 0, 0, 1, 0, 0, 0]).unwrap();
     assert!(is_expected(&text), "{text}");
     // hnswlib and FAISS store -1 as the entry point of an empty index.
@@ -203,7 +203,7 @@ fn errors_quote_little_of_a_file() {
     let mut bytes = fs::read(golden("chain.faiss-hnsw")).unwrap()[..53].to_vec();
     bytes.extend(100_000u64.to_le_bytes());
     bytes.extend(vec![1; 400_000]);
-    let text = Copy::of("chain.faiss-hnsw").error("chain.faiss-hnsw", &bytes).unwrap();
+    let text = Copy::new("chain.faiss-hnsw").error("chain.faiss-hnsw", &bytes).unwrap();
     assert!(text.contains("layer offsets [16843009, 16843009]") && text.len() < 500, "{text:.500}");
     // The element type of an array.
     let header =
@@ -211,7 +211,7 @@ fn errors_quote_little_of_a_file() {
     let length = (header.len() as u16).to_le_bytes();
     let bytes = [b"\x93NUMPY\x01\x00", &length[..], header.as_bytes()].concat();
     for (name, file) in [("ring.npy", "ring.npy"), ("chain.csr", "chain.indptr.npy")] {
-        let text = Copy::of(name).error(file, &bytes).unwrap();
+        let text = Copy::new(name).error(file, &bytes).unwrap();
         assert!(text.len() < 500, "{name}: {text:.500}");
     }
 }

@@ -180,7 +180,7 @@ fn a_built_index_round_trips_and_searches_the_same() {
             assert_eq!(read.entries(), built.entries());
             assert!((0..n).all(|node| read.neighbors(node) == built.neighbors(node)));
             let queries = uniform(10, 5, 4);
-            let found = |index| search(index, &base, &queries, (1, 20)).unwrap();
+            let found = |index| search(index, &base, &queries, 1, 20).unwrap();
             let (read, built) = (found(read), found(built));
             assert!((0..10).all(|query| read.ids(query) == built.ids(query)));
         }
@@ -326,7 +326,7 @@ fn wrong_rows_are_found_and_cause_no_panic() {
         let path = folder.path().join("x.tagore");
         std::fs::write(&path, &changed).unwrap();
         let index = Arc::new(Index::open(&path).unwrap());
-        let result = search(Arc::clone(&index), &tiny_base(), &tiny_base(), (1, 5));
+        let result = search(Arc::clone(&index), &tiny_base(), &tiny_base(), 1, 5);
         assert!(index.save(folder.path().join("copy.tagore")).is_err(), "damage must not get a new checksum");
         let unknown = value >= 5 && at != degrees || value == u32::MAX && at == degrees || value == 4;
         assert_eq!(result.is_err(), unknown, "{value} at {at}");
@@ -375,7 +375,7 @@ fn inconsistent_repeated_rows_are_refused() {
         assert!(text.contains(expected), "{text}");
         std::fs::write(&path, &changed).unwrap();
         if let Ok(index) = Index::open(&path) {
-            let found = search(index, &base, &base, (9, 9));
+            let found = search(index, &base, &base, 9, 9);
             assert_eq!(found.is_err(), value == 6, "{value} in word {word}");
         }
     }

@@ -105,7 +105,7 @@ fn a_report_judges_the_rows_that_stay() {
     let builder = Builder::new(Strategy::nsg()).device(Device::Cpu).among(kept());
     let (index, stats) = builder.build_with_stats(&base, None).unwrap();
     let measure = Measure { nodes: 100, ..Measure::default() }.on(Device::Cpu);
-    let report = Report::of(&index, Some(&base), &stats.sample, &measure).unwrap();
+    let report = Report::measure(&index, Some(&base), &stats.sample, &measure).unwrap();
     let recall = report.search.as_ref().unwrap().recall;
     assert!(recall > 0.99 && report.unreachable == 0, "{recall}, {}", report.unreachable);
 }

@@ -24,7 +24,7 @@ fn scaled(vectors: &Vectors, by: f32) -> Vectors {
 }
 
 /// `vectors` with one value replaced.
-fn with(vectors: &Vectors, (row, dim): (usize, usize), value: f32) -> Vectors {
+fn with(vectors: &Vectors, row: usize, dim: usize, value: f32) -> Vectors {
     let mut values: Vec<f32> =
         (0..vectors.len()).flat_map(|row| vectors.row_to_f32(row).unwrap().into_owned()).collect();
     values[row * vectors.dim() + dim] = value;
@@ -65,7 +65,7 @@ fn over_base(base: &Vectors, metric: Metric, device: Device) -> Vec<(&'static st
 fn values_whose_distances_overflow_are_refused() {
     let base = uniform(200, 4, 1);
     for (value, metric) in [1e20, -1e20, 3e38].into_iter().flat_map(|value| SUMMED.map(|m| (value, m))) {
-        let large = with(&base, (103, 2), value);
+        let large = with(&base, 103, 2, value);
         for (what, result) in DEVICES.iter().flat_map(|&device| over_base(&large, metric, device)) {
             match result {
                 Err(Error::Value { row: 103, dim: 2, expected, .. }) => {
@@ -84,10 +84,10 @@ fn queries_whose_distances_overflow_are_refused() {
     let (base, silent) = (uniform(200, 4, 1), Progress::silent());
     for metric in SUMMED {
         let index = Arc::new(Builder::new(Strategy::vamana()).knn(8).metric(metric).build(&base).unwrap());
-        let queries = with(&uniform(5, 4, 2), (3, 1), 1e20);
+        let queries = with(&uniform(5, 4, 2), 3, 1, 1e20);
         let truth = GroundTruth::new(1, vec![0; 5], None).unwrap();
         for (what, result) in [
-            ("search", search(Arc::clone(&index), &base, &queries, (1, 10)).map(drop)),
+            ("search", search(Arc::clone(&index), &base, &queries, 1, 10).map(drop)),
             (
                 "evaluation",
                 evaluate(&index, &base, TestQueries::new(&queries, &truth, 1), &[10], &silent).map(drop),
@@ -226,7 +226,7 @@ fn the_limit_is_allowed_and_the_next_value_refused() {
             assert!((0..3).all(|node| graph.distances(node).iter().all(|distance| distance.is_finite())));
         }
         Builder::new(Strategy::nsg()).knn(2).metric(metric).device(Device::Cpu).build(&base).unwrap();
-        let beyond = with(&base, (1, dim - 1), -most.next_up());
+        let beyond = with(&base, 1, dim - 1, -most.next_up());
         let error = ExactSearch::new(1).metric(metric).run(&beyond, &base).unwrap_err();
         assert!(matches!(error, Error::Value { row: 1, dim: d, .. } if d == dim - 1), "{error}");
     }

@@ -41,7 +41,8 @@ pub fn search(
     index: impl Into<Arc<Index>>,
     base: &Vectors,
     queries: &Vectors,
-    (k, beam): (usize, usize),
+    k: usize,
+    beam: usize,
 ) -> Result<SearchResult> {
     let silent = Progress::silent();
     Searcher::new(index, base.clone(), &silent)?.search(queries, Search::new(k).beam(beam), &silent)

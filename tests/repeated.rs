@@ -59,7 +59,7 @@ fn every_kind_finds_all_rows_of_a_group() {
                 assert_eq!(index.repeated().len(), if what.contains("ten") { 1800 } else { 499 }, "{what}");
                 let statistics = index.statistics(&Progress::silent()).unwrap();
                 assert_eq!(statistics.unreachable, (index.len() - reachable(&index)) as u64, "{what}");
-                let result = search(index, &base, &queries, (10, 100)).unwrap();
+                let result = search(index, &base, &queries, 10, 100).unwrap();
                 let found = recall(|query| result.ids(query).iter().copied().collect(), &truth);
                 assert!(found >= 0.99, "{what}: recall {found}");
                 for query in 0..50 {
@@ -103,7 +103,7 @@ fn repeated_rows_round_trip() {
     assert_eq!(read.repeated(), built.repeated());
     let copy = folder.path().join("copy.tagore");
     read.save(&copy).unwrap();
-    let found = |index| search(index, &base, &queries, (10, 50)).unwrap();
+    let found = |index| search(index, &base, &queries, 10, 50).unwrap();
     let (of_built, of_read) = (found(built), found(read));
     assert!((0..20).all(|query| of_built.ids(query) == of_read.ids(query)));
     assert!(std::fs::read(&copy).unwrap() == std::fs::read(&path).unwrap());
@@ -119,7 +119,7 @@ fn few_distinct_rows_are_enough() {
             check_graph(&index, &what);
             assert_eq!(index.repeated().len(), rows - different, "{what}");
             let k = rows.min(30);
-            let result = search(index, &base, &base, (k, 100)).unwrap();
+            let result = search(index, &base, &base, k, 100).unwrap();
             for query in 0..rows {
                 let ids: BTreeSet<u32> = result.ids(query).iter().copied().collect();
                 assert!(ids.len() == k && ids.iter().all(|&id| (id as usize) < rows), "{what}");

@@ -40,7 +40,7 @@ fn recall(base: &Vectors, at: usize, found: impl Fn(usize) -> Vec<f32>) -> f64 {
 
 /// Distances from `row` to all others that paths from the entry points lead to, ascending. The
 /// paths may cross the row's node, or not; a row with equals is always crossed.
-fn reached_without(index: &Index, base: &Vectors, (row, crosses): (usize, bool)) -> Vec<f32> {
+fn reached_without(index: &Index, base: &Vectors, row: usize, crosses: bool) -> Vec<f32> {
     let (repeated, row_id) = (index.repeated(), row as u32);
     let is_alone = !repeated.contains(row_id) && repeated.copies_of(row_id).len() == 0;
     let mut seen = vec![false; base.len()];
@@ -73,7 +73,7 @@ fn check(what: &str, base: &Vectors, strategy: Strategy, graph: &KnnGraph) {
     let builder = Builder::new(strategy).device(Device::Cpu).sample(1000);
     let (index, stats) = builder.build_with_stats(base, Some(graph)).unwrap();
     let (index, measure) = (Arc::new(index), Measure::default().on(Device::Cpu));
-    let report = Report::of(&index, Some(base), &stats.sample, &measure).unwrap();
+    let report = Report::measure(&index, Some(base), &stats.sample, &measure).unwrap();
     let (n, what) = (base.len(), format!("{} of {} rows, {what}", index.kind(), base.len()));
 
     let degrees: Vec<usize> = (0..n).map(|node| index.neighbors(node).len()).collect();
@@ -113,7 +113,7 @@ fn check(what: &str, base: &Vectors, strategy: Strategy, graph: &KnnGraph) {
         // A beam of all rows finds all that the entry points lead to, and no more than if the row
         // were there.
         if at.beam >= n {
-            let reached = |crosses| recall(base, k, |row| reached_without(&index, base, (row, crosses)));
+            let reached = |crosses| recall(base, k, |row| reached_without(&index, base, row, crosses));
             let bounds = reached(false)..=reached(true);
             assert!(bounds.contains(&at.recall), "{what}: {} of {bounds:?} at {}", at.recall, at.beam);
         }
@@ -154,6 +154,6 @@ fn an_index_without_nodes_has_no_report() {
     let description =
         Description { kind: "nsg".to_owned(), metric: Metric::L2, seed: 0, parameters: [].into() };
     let index = Index::from_rows(description, &base, &[], Vec::new()).unwrap();
-    let error = Report::of(&index, Some(&base), &Default::default(), &Measure::default()).unwrap_err();
+    let error = Report::measure(&index, Some(&base), &Default::default(), &Measure::default()).unwrap_err();
     assert_eq!(error.to_string(), "index: found 0 nodes, expected at least 1");
 }

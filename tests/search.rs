@@ -49,7 +49,7 @@ fn a_beam_as_wide_as_the_data_finds_everything_reachable() {
     let (base, queries) = (uniform(300, 5, 1), uniform(40, 5, 2));
     let index = Builder::new(Strategy::nsg()).knn(20).build(&base).unwrap();
     let truth = ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent()).unwrap();
-    let result = search(index, &base, &queries, (10, 300)).unwrap();
+    let result = search(index, &base, &queries, 10, 300).unwrap();
     for query in 0..40 {
         assert_eq!(result.ids(query), truth.ids(query));
         assert_eq!(Some(result.distances(query)), truth.distances(query));
@@ -68,7 +68,7 @@ fn recall_allows_ties_and_counts_distances() {
     let found =
         evaluate(&index, &base, TestQueries::new(&queries, &truth, 1), &[40], &Progress::silent()).unwrap();
     assert_eq!(found[0].recall, 1.0);
-    let computed = search(index, &base, &queries, (1, 40)).unwrap().computed();
+    let computed = search(index, &base, &queries, 1, 40).unwrap().computed();
     assert_eq!(found[0].distances, computed as f64 / queries.len() as f64);
     assert!(found[0].distances >= 2.0 && found[0].qps > 0.0);
 }
@@ -79,10 +79,10 @@ fn queries_of_another_type_are_converted_if_possible() {
     assert_eq!(base.element_type(), ElementType::U8);
     let index = Arc::new(Builder::new(Strategy::nsg()).device(Device::Cpu).build(&base).unwrap());
     let whole = Vectors::from_f32(vec![3.0, 4.0, 5.0], 3).unwrap();
-    let result = search(Arc::clone(&index), &base, &whole, (1, 10)).unwrap();
+    let result = search(Arc::clone(&index), &base, &whole, 1, 10).unwrap();
     assert_eq!((result.ids(0), result.distances(0)), (&[1][..], &[0.0][..]));
     let fraction = Vectors::from_f32(vec![3.0, 4.5, 5.0], 3).unwrap();
-    let error = search(index, &base, &fraction, (1, 10)).unwrap_err().to_string();
+    let error = search(index, &base, &fraction, 1, 10).unwrap_err().to_string();
     assert!(error.contains("4.5") && error.contains("u8"), "{error}");
 }
 
@@ -90,14 +90,14 @@ fn queries_of_another_type_are_converted_if_possible() {
 fn mismatched_inputs_are_errors() {
     let base = uniform(100, 4, 1);
     let index = Arc::new(Builder::new(Strategy::nsg()).build(&base).unwrap());
-    let search = |base: &_, queries: &_, limits| search(Arc::clone(&index), base, queries, limits);
+    let search = |base: &_, queries: &_, k, beam| search(Arc::clone(&index), base, queries, k, beam);
     let silent = Progress::silent();
-    let wrong_dim = search(&base, &uniform(3, 5, 1), (10, 20)).unwrap_err();
+    let wrong_dim = search(&base, &uniform(3, 5, 1), 10, 20).unwrap_err();
     assert!(matches!(&wrong_dim, Error::Mismatch { found, .. } if found == "dimension 5"), "{wrong_dim}");
     let other = uniform(100, 4, 2);
-    assert!(matches!(search(&other, &base, (10, 20)), Err(Error::Mismatch { .. })));
+    assert!(matches!(search(&other, &base, 10, 20), Err(Error::Mismatch { .. })));
     for (k, beam, what) in [(0, 10, "k"), (101, 200, "k"), (10, 9, "beam")] {
-        match search(&base, &base, (k, beam)).unwrap_err() {
+        match search(&base, &base, k, beam).unwrap_err() {
             Error::Argument { parameter: found, .. } => assert_eq!(found, what),
             other => panic!("{other}"),
         }
@@ -120,6 +120,6 @@ fn an_empty_set_of_queries_is_allowed() {
     let synth = Synth::new(100, 4, 1).unwrap();
     let base = synth.base();
     let index = Builder::new(Strategy::cagra()).build(&base).unwrap();
-    let result = search(index, &base, &synth.queries(0), (10, 20)).unwrap();
+    let result = search(index, &base, &synth.queries(0), 10, 20).unwrap();
     assert!(result.is_empty() && result.computed() == 0);
 }

@@ -234,3 +234,42 @@ fn docs_say_maximum_and_minimum() {
     }
     assert!(wrong.is_empty(), "expected `Maximum number of` or `Minimum`: {wrong:#?}");
 }
+
+/// Folders that may take tuples as parameters and call functions `of`, and a file of `From`.
+const UNNAMED: [&str; 9] = [
+    "cuda/cuda_std/",
+    "cuda/cust/src/function.rs",
+    "device/",
+    "host/build/",
+    "host/descent/",
+    "host/outofcore/",
+    "host/prune/",
+    "host/quantize/",
+    "host/vectors/",
+];
+
+#[test]
+fn signatures_name_values_and_results() {
+    let mut wrong = Vec::new();
+    let is_tuple = |kind: &str| {
+        let kind = kind.trim_start_matches('&').trim_start_matches("mut ");
+        kind.starts_with('(') && !kind.starts_with("()") && !kind.starts_with("(dyn ")
+    };
+    for path in sources(&ALL) {
+        let (name, source) = (name(&path), fs::read_to_string(&path).unwrap());
+        if UNNAMED.iter().any(|folder| name.starts_with(folder)) {
+            continue;
+        }
+        for function in source.split("fn ").skip(1) {
+            let ends = [" {\n", " {}\n", ";\n"].into_iter().filter_map(|end| function.find(end));
+            let signature = &function[..ends.min().unwrap_or(0)];
+            if signature.starts_with("of(")
+                || signature.starts_with("of<")
+                || signature.split(": ").skip(1).any(is_tuple)
+            {
+                wrong.push(format!("{name}: fn {signature}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "expected a name instead of `of`, and no tuple as a parameter: {wrong:#?}");
+}

@@ -92,7 +92,7 @@ fn a_base_may_come_from_another_store_than_the_index() {
     let base = Synth::new(500, 8, 1).unwrap().base();
     let index = Builder::new(Strategy::cagra()).build(&base).unwrap();
     let rows = Vectors::from_rows(base.rows_as::<f32>().unwrap()).unwrap();
-    assert_eq!(Fingerprint::of(&rows).unwrap(), index.fingerprint());
+    assert_eq!(Fingerprint::compute(&rows).unwrap(), index.fingerprint());
     index.check_base(&rows).unwrap();
 }
 

@@ -33,7 +33,7 @@ impl Case {
     }
 
     /// 600 rows around the origin whose norms differ by up to a factor of ten.
-    fn of(metric: Metric) -> Self {
+    fn scaled(metric: Metric) -> Self {
         let base = uniform(600, 12, 1);
         let scaled = (0..base.len()).flat_map(|row| {
             let scale = 0.3 + (row % 10) as f32 * 0.3;
@@ -95,7 +95,7 @@ fn rows(truth: &GroundTruth, row: impl Fn(usize) -> (Vec<u32>, Vec<f32>)) -> Gro
 #[test]
 fn random_ids_are_refused() {
     for metric in METRICS {
-        let case = Case::of(metric);
+        let case = Case::scaled(metric);
         let n = case.base.len() as u32;
         let random = rows(&case.truth, |query| {
             let ids = (0..2 * K as u32).map(|place| (query as u32 * 37 + place * 101 + 5) % n);
@@ -115,7 +115,7 @@ fn random_ids_are_refused() {
 #[test]
 fn rows_in_another_order_are_refused_and_recognised() {
     for metric in METRICS {
-        let case = Case::of(metric);
+        let case = Case::scaled(metric);
         let count = case.truth.len();
         let reversed = case.with_lists(|query| case.truth.ids(count - 1 - query).to_vec());
         let shifted = case.with_lists(|query| case.truth.ids((query + 1) % count).to_vec());
@@ -135,7 +135,7 @@ fn rows_in_another_order_are_refused_and_recognised() {
 #[test]
 fn truth_of_another_metric_is_refused_and_named() {
     for metric in METRICS {
-        let case = Case::of(metric);
+        let case = Case::scaled(metric);
         for other in METRICS.into_iter().filter(|&other| other != metric) {
             let truth = ground_truth(&case.base, &case.queries, other, K, &Progress::silent()).unwrap();
             let error = case.refused(&truth, K);
@@ -149,7 +149,7 @@ fn truth_of_another_metric_is_refused_and_named() {
 
 #[test]
 fn wrong_lists_are_refused_at_any_place() {
-    let case = Case::of(Metric::L2);
+    let case = Case::scaled(Metric::L2);
     let edited = |edit: fn(&mut Vec<u32>)| {
         case.with_lists(|query| {
             let mut ids = case.truth.ids(query).to_vec();
@@ -202,8 +202,8 @@ fn random_ids_far_from_the_origin_are_refused() {
 fn right_ids_pass_with_any_distances() {
     use DistanceConvention as Convention;
     for metric in METRICS {
-        let case = Case::of(metric);
-        let ours = Convention::of(metric);
+        let case = Case::scaled(metric);
+        let ours = Convention::for_metric(metric);
         assert_eq!(case.convention(&case.with_lists(|query| case.truth.ids(query).to_vec())), None);
         assert_eq!(case.convention(&case.truth), Some(ours));
         assert_eq!(case.convention(&case.with_distances(|d| d * (1.0 + 1e-6))), Some(ours));
@@ -292,7 +292,7 @@ fn truth_of_f32_passes_for_the_same_vectors_in_f16() {
 
 #[test]
 fn every_device_gives_the_same_error() {
-    let case = Case::of(Metric::InnerProduct);
+    let case = Case::scaled(Metric::InnerProduct);
     let wrong = ground_truth(&case.base, &case.queries, Metric::L2, K, &Progress::silent()).unwrap();
     let searcher = Searcher::new(Arc::clone(&case.index), case.base.clone(), &Progress::silent())
         .unwrap()

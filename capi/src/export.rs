@@ -32,7 +32,7 @@ structs!(tagore_export_options);
 
 /// The format that a text names, or else the extension of the file.
 fn format_of(format: Input<'_, c_char>, file: &std::path::Path) -> Result<IndexFormat> {
-    Ok(text_if(format, "format")?.map_or_else(|| IndexFormat::of(file), str::parse)?)
+    Ok(text_if(format, "format")?.map_or_else(|| IndexFormat::from_path(file), str::parse)?)
 }
 
 /// Writes an index in a format: "tagore", "nsg", "nssg", "kgraph", "hnswlib", "faiss-nsg",

@@ -271,7 +271,7 @@ pub extern "C" fn tagore_index_report(
         let measure = Measure { seed, progress: watched(progress)?, ..Measure::default() }.on(device);
         let none = KnnSample::default();
         let sample = built.as_ref().map_or(&none, |built| &built.sample);
-        let mut report = Report::of(index, vectors.map(|vectors| &*vectors.0), sample, &measure)?;
+        let mut report = Report::measure(index, vectors.map(|vectors| &*vectors.0), sample, &measure)?;
         report.build = built.as_ref().map(|built| built.cost.clone());
         Ok(json!(report).to_string())
     })

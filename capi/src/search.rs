@@ -8,12 +8,10 @@ use tagore::{Compression, Device, DeviceMemory, DeviceResults, ExactSearch, Sear
 
 use crate::id_set::tagore_id_set;
 use crate::index::{metric_of, tagore_index, tagore_metric};
-use crate::pointers::{
-    Context, Input, Struct, handle, read, read_if, required, slots, structs, text_if, values,
-};
+use crate::pointers::{Input, Struct, handle, read, read_if, required, slots, structs, text_if, values};
 use crate::progress::{tagore_progress, watched};
 use crate::status::{Failure, Result, call, free, make, tagore_status};
-use crate::vectors::{device_of, lent, tagore_matrix, tagore_memory, tagore_vectors};
+use crate::vectors::{Release, device_of, lent, tagore_matrix, tagore_memory, tagore_vectors};
 
 /// An index and its vectors, checked and prepared. Any number of threads search one at the same
 /// time. It lives on without the handles it was made from.
@@ -215,7 +213,7 @@ unsafe fn devices(names: *const c_char, default: Device) -> Result<Vec<Device>> 
 /// The queries of a call, where they lie.
 fn lent_queries(matrix: Input<'_, tagore_matrix>) -> Result<Vectors> {
     // SAFETY: by the header, the rows do not change during the call, which ends the queries.
-    unsafe { lent(matrix, (None, Context(ptr::null_mut()))) }
+    unsafe { lent(matrix, Release::new(None, ptr::null_mut())) }
 }
 
 impl tagore_search_options {

@@ -190,7 +190,7 @@ struct Lent<T> {
 }
 
 /// What gives memory back to the caller on drop.
-struct Release {
+pub(crate) struct Release {
     release: tagore_release,
     context: Context,
     /// Whether the library owes the caller the call of `release`.
@@ -210,6 +210,12 @@ impl<T> AsRef<[T]> for Lent<T> {
     }
 }
 
+impl Release {
+    pub(crate) fn new(release: tagore_release, context: *mut c_void) -> Self {
+        Self { release, context: Context(context), is_taken: Arc::default() }
+    }
+}
+
 impl Drop for Release {
     fn drop(&mut self) {
         if let (Some(release), true) = (self.release, self.is_taken.load(Ordering::Acquire)) {
@@ -224,17 +230,14 @@ impl Drop for Release {
 /// # Safety
 /// - The rows exist and do not change until the vectors and their clones are dropped, which calls
 ///   `release`. A stream is one of the device that holds the rows.
-pub(crate) unsafe fn lent(
-    matrix: Input<'_, tagore_matrix>,
-    (release, context): (tagore_release, Context),
-) -> Result<Vectors> {
+pub(crate) unsafe fn lent(matrix: Input<'_, tagore_matrix>, release: Release) -> Result<Vectors> {
     let matrix = read(matrix)?;
     if let Some(device) = device_of(matrix.memory, matrix.device)? {
         // SAFETY: the caller's promise.
-        return unsafe { lent_there(&matrix, device, (release, context)) };
+        return unsafe { lent_there(&matrix, device, release) };
     }
     // SAFETY: the caller's promise.
-    with_component!(element_of(matrix.element)?, T => unsafe { lent_as::<T>(&matrix, (release, context)) })
+    with_component!(element_of(matrix.element)?, T => unsafe { lent_as::<T>(&matrix, release) })
 }
 
 /// Values per row: components, or bytes of bits.
@@ -244,10 +247,7 @@ fn row_values<T: Component>(dim: usize) -> usize {
 
 /// # Safety
 /// - As of [`lent`].
-unsafe fn lent_as<T: Component>(
-    matrix: &tagore_matrix,
-    (release, context): (tagore_release, Context),
-) -> Result<Vectors> {
+unsafe fn lent_as<T: Component>(matrix: &tagore_matrix, release: Release) -> Result<Vectors> {
     let &tagore_matrix { data, rows, dim, stride, .. } = matrix;
     let row = row_values::<T>(dim);
     let stride = if stride == 0 { row } else { stride };
@@ -255,10 +255,9 @@ unsafe fn lent_as<T: Component>(
     // The last row needs no room after it.
     let gaps = rows.saturating_sub(1).checked_mul(stride).ok_or_else(too_many)?;
     let len = if rows == 0 { 0 } else { gaps.checked_add(row).ok_or_else(too_many)? };
-    let is_taken = Arc::new(AtomicBool::new(false));
     let values = data.cast::<T>();
     check(values, len, "data")?;
-    let release = Release { release, context, is_taken: Arc::clone(&is_taken) };
+    let is_taken = Arc::clone(&release.is_taken);
     let vectors = Vectors::from_strided(Lent { values, len, _release: release }, (rows, dim), stride)?;
     is_taken.store(true, Ordering::Release);
     Ok(vectors)
@@ -268,21 +267,16 @@ unsafe fn lent_as<T: Component>(
 ///
 /// # Safety
 /// - As of [`lent`].
-unsafe fn lent_there(
-    matrix: &tagore_matrix,
-    device: Device,
-    (release, context): (tagore_release, Context),
-) -> Result<Vectors> {
+unsafe fn lent_there(matrix: &tagore_matrix, device: Device, release: Release) -> Result<Vectors> {
     let &tagore_matrix { data, rows, dim, stride, element, stream, .. } = matrix;
     let element = element_of(element)?;
     let lent = DeviceRows::new(data.addr() as u64, (rows, dim), element, device).stream(stream.addr() as u64);
     let stride = if stride == 0 { dim } else { stride };
     let lent = lent.stride(stride.saturating_mul(element.size()));
-    let is_taken = Arc::new(AtomicBool::new(false));
-    let owner = Release { release, context, is_taken: Arc::clone(&is_taken) };
+    let is_taken = Arc::clone(&release.is_taken);
     // SAFETY: the caller's promise: it keeps the rows until the release, and names a stream of the
     // device.
-    let vectors = unsafe { Vectors::from_device(lent, owner) }?;
+    let vectors = unsafe { Vectors::from_device(lent, release) }?;
     is_taken.store(true, Ordering::Release);
     Ok(vectors)
 }
@@ -301,7 +295,7 @@ pub extern "C" fn tagore_vectors_from_memory(
 ) -> tagore_status {
     make(out, || {
         // SAFETY: by the header, the rows stay as they are until the release.
-        let vectors = unsafe { lent(matrix, (release, Context(context))) }?;
+        let vectors = unsafe { lent(matrix, Release::new(release, context)) }?;
         Ok(tagore_vectors(Arc::new(vectors)))
     })
 }

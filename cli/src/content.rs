@@ -77,7 +77,7 @@ impl Input {
 
     /// The given format, or the format of the extension.
     fn format(&self) -> AnyFormat {
-        let (plain, index) = (Format::of(&self.file).ok(), IndexFormat::of(&self.file).ok());
+        let (plain, index) = (Format::of(&self.file).ok(), IndexFormat::from_path(&self.file).ok());
         self.from.unwrap_or(AnyFormat { plain, index, is_pair: false })
     }
 
@@ -111,7 +111,7 @@ impl Input {
         let index = open_index(&self.file)?;
         let (element, expected) = (index.fingerprint().element, index.metric());
         match &self.metric {
-            Some(metric) if metric.of(element)? != expected => {
+            Some(metric) if metric.resolve(element)? != expected => {
                 let (file, expected) = (self.file.display(), expected.name_for(element));
                 Err(Error::usage(format!(
                     "--metric: found {metric}, expected {expected}, the metric of {file}"
@@ -128,7 +128,7 @@ impl Input {
                 let file = self.file.display();
                 return Err(Error::usage(format!("--base needs an index, but {file} holds vectors or ids")));
             }
-            (None, None) => IndexFormat::of(&self.file)?,
+            (None, None) => IndexFormat::from_path(&self.file)?,
             (None, Some(from)) => {
                 return Err(Error::usage(format!(
                     "--from {from} is no format of indexes, which --base needs"
@@ -136,7 +136,7 @@ impl Input {
             }
         };
         let base = open(base, self.base_format)?;
-        let metric = self.metric.clone().unwrap_or_default().of(base.element_type())?;
+        let metric = self.metric.clone().unwrap_or_default().resolve(base.element_type())?;
         Ok(Index::import(&self.file, format, &base, metric, progress)?)
     }
 }

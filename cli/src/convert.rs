@@ -75,7 +75,7 @@ impl Args {
 
     /// Files to write, if the input is an index; it has not been read yet.
     fn outputs(&self) -> Vec<PathBuf> {
-        let index = self.to.map_or_else(|| IndexFormat::of(&self.output).ok(), |to| to.index);
+        let index = self.to.map_or_else(|| IndexFormat::from_path(&self.output).ok(), |to| to.index);
         match index {
             _ if self.to.is_some_and(|to| to.is_pair) => GroundTruth::pair_files(&self.output).into(),
             Some(format) => format.files(&self.output),
@@ -102,7 +102,7 @@ impl Args {
     fn index_format(&self) -> Result<IndexFormat> {
         let known = match self.to {
             Some(to) => to.index,
-            None => IndexFormat::of(&self.output).ok(),
+            None => IndexFormat::from_path(&self.output).ok(),
         };
         let names = || IndexFormat::ALL.map(IndexFormat::name).join(", ");
         known.ok_or_else(|| self.cannot("an index", &names()))
@@ -114,7 +114,7 @@ impl Args {
         let known = match self.to {
             Some(to) => to.plain,
             // The extension of an index is a known one, though not of vectors.
-            None if IndexFormat::of(&self.output).is_ok() => Format::of(&self.output).ok(),
+            None if IndexFormat::from_path(&self.output).is_ok() => Format::of(&self.output).ok(),
             None => Some(Format::of(&self.output)?),
         };
         known.filter(|&to| suitable(to)).ok_or_else(|| self.cannot(what, expected))

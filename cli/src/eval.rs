@@ -45,7 +45,7 @@ impl Args {
         let evaluations = searcher.evaluate(test, &beams, progress);
         let evaluations = evaluations.map_err(|error| Error::from(error).renamed("beam", "beams"))?;
         let convention = searcher.distance_convention(&queries, &truth, self.k)?;
-        self.say_convention(convention, DistanceConvention::of(index.metric()), output);
+        self.say_convention(convention, DistanceConvention::for_metric(index.metric()), output);
         output.say(format_args!(
             "{:>6} {:>10} {:>10} {:>10} {:>10}   on {}",
             "beam",

@@ -34,7 +34,7 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         Files::read([&self.data.base, &self.data.queries]).write(Kind::Ids, [&self.output]).check()?;
         let (base, queries) = self.data.open()?;
-        let metric = self.metric.of(base.element_type())?;
+        let metric = self.metric.resolve(base.element_type())?;
         let search = ExactSearch::new(self.k).metric(metric).devices(&self.device.0);
         let (truth, stats) = search.progress(output.progress().clone()).run(&base, &queries)?;
         truth.save(&self.output)?;

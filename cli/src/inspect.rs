@@ -65,7 +65,7 @@ impl Args {
         self.say_index(index, "sound", output);
         let base = self.input.open_base()?;
         let measure = self.report.measure(self.device, index.description().seed, output);
-        let report = Report::of(index, base.as_ref(), &KnnSample::default(), &measure)?;
+        let report = Report::measure(index, base.as_ref(), &KnnSample::default(), &measure)?;
         self.report.write(&report, self.report.hold(None)?, output)?;
         let mut event = json!({ "event": "inspect", "file": path_text(&self.input.file), "content": "index", "checked": "all" });
         if let (Some(event), Value::Object(report)) = (event.as_object_mut(), json!(report)) {

@@ -49,7 +49,8 @@ impl Args {
             .transpose()?;
         let (prune, seconds) = (PruneStats::default(), Seconds { read, write, total });
         let built = Built {
-            size: (base.len(), base.dim()),
+            rows: base.len(),
+            dim: base.dim(),
             descent: graph.stats(),
             prune: &prune,
             seconds: &seconds,

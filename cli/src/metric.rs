@@ -13,7 +13,7 @@ pub(crate) struct MetricName(String);
 
 impl MetricName {
     /// The metric of vectors of a type.
-    pub(crate) fn of(&self, element: ElementType) -> Result<Metric> {
+    pub(crate) fn resolve(&self, element: ElementType) -> Result<Metric> {
         Ok(Metric::named(&self.0, element)?)
     }
 }

@@ -164,7 +164,7 @@ pub(crate) struct GraphOptions {
 impl GraphOptions {
     /// The metric of vectors of a type.
     pub(crate) fn metric(&self, element: ElementType) -> Result<Metric> {
-        self.metric.of(element)
+        self.metric.resolve(element)
     }
 
     /// A descent for vectors of a type.
@@ -244,7 +244,7 @@ impl DescentOptions {
     /// Builds the graph and prints its times.
     pub(crate) fn build(&self, base: &Vectors, output: &Output) -> Result<KnnGraph> {
         let graph = self.descent(base.element_type(), output)?.build(base)?;
-        self.say(base, (graph.k(), DEFAULT_KNN), graph.stats(), output);
+        self.say(base, graph.k(), DEFAULT_KNN, graph.stats(), output);
         Ok(graph)
     }
 
@@ -252,7 +252,8 @@ impl DescentOptions {
     pub(crate) fn say(
         &self,
         base: &Vectors,
-        (k, default): (usize, usize),
+        k: usize,
+        default: usize,
         stats: &DescentStats,
         output: &Output,
     ) {
@@ -291,8 +292,9 @@ pub(crate) struct Seconds {
 
 /// A k-NN graph or an index, with the measurements of its build.
 pub(crate) struct Built<'a> {
-    /// Rows and components of the base.
-    pub size: (usize, usize),
+    /// Rows of the base, and components of each.
+    pub rows: usize,
+    pub dim: usize,
     pub descent: &'a DescentStats,
     pub prune: &'a PruneStats,
     pub seconds: &'a Seconds,
@@ -303,11 +305,12 @@ pub(crate) struct Built<'a> {
 impl Built<'_> {
     /// The build as a JSON line.
     pub(crate) fn event(&self, event: &str) -> serde_json::Value {
-        let Self { size, descent, prune, seconds: Seconds { read, write, total }, knn, mean_degree } = self;
+        let Self { rows, dim, descent, prune, seconds: Seconds { read, write, total }, knn, mean_degree } =
+            self;
         json!({
             "event": event,
-            "n": size.0,
-            "dim": size.1,
+            "n": rows,
+            "dim": dim,
             "knn": knn,
             "device": descent.device,
             "seconds": {

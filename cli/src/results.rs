@@ -19,7 +19,7 @@ pub(crate) enum TextFormat {
 impl TextFormat {
     /// The format of a file by its extension; none for a binary one. Standard output takes CSV, or
     /// JSON lines under `--json`, where each line has an event.
-    pub(crate) fn of(path: &Path, is_json: bool) -> Option<Self> {
+    pub(crate) fn for_path(path: &Path, is_json: bool) -> Option<Self> {
         if path.as_os_str() == STANDARD {
             return Some(if is_json { Self::JsonLines } else { Self::Csv });
         }

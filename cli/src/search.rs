@@ -98,7 +98,7 @@ impl Args {
             };
             // Without a thread it closes when the command ends.
             let _ = thread::Builder::new().name("device".to_owned()).spawn_scoped(scope, close);
-            match TextFormat::of(&self.output, output.is_json()) {
+            match TextFormat::for_path(&self.output, output.is_json()) {
                 Some(format) => output.write(&self.output, &format.text(&result)),
                 None => Ok(GroundTruth::from(result).save(&self.output)?),
             }

@@ -24,7 +24,7 @@ const LARGE: u64 = 250_000_000;
 struct Guard(Sender<()>);
 
 impl Guard {
-    fn of(child: &Child) -> Self {
+    fn new(child: &Child) -> Self {
         let (ended, wait) = channel();
         let process = child.id();
         thread::spawn(move || {
@@ -67,7 +67,7 @@ impl Session {
         // SAFETY: setting a signal's default takes neither locks nor memory.
         unsafe { command.pre_exec(hear_hangups) };
         let mut child = command.spawn().unwrap();
-        let guard = Guard::of(&child);
+        let guard = Guard::new(&child);
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let begins = format!("a stage begins stage=\"{stage}\"");
         let mut line = String::new();
@@ -148,7 +148,7 @@ fn a_second_signal_ends_the_command_at_once() {
         .unwrap();
     let mut command = s.command("convert base.fbin copy.fvecs");
     let child = command.stderr(writer).spawn().unwrap();
-    let guard = Guard::of(&child);
+    let guard = Guard::new(&child);
     created(&watch, "copy.fvecs");
     send(child.id(), "INT");
     send(child.id(), "TERM");
@@ -180,7 +180,7 @@ fn nohup_is_respected() {
     command.args(["-c", &shell, "sh"]).current_dir(s.folder.path());
     // With a handler of SIGHUP, a second signal would end the command with 130.
     let mut child = command.args(["--log", "debug"]).stderr(Stdio::piped()).spawn().unwrap();
-    let guard = Guard::of(&child);
+    let guard = Guard::new(&child);
     let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(stderr.any(|line| line.unwrap().contains("a stage begins")));
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();

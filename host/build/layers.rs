@@ -133,7 +133,7 @@ impl<'a, G: Graph> Test<'a, G> {
     /// Searches from `start`; on a device, from where it was told to start.
     fn search_from(&self, start: Start<'_>) -> Result<Outcome> {
         let (found, distances) = match self.below.searches() {
-            Some(mut search) => search.nearest(self.below.space, &self.nodes, (BEAM, BEAM), self.progress)?,
+            Some(mut search) => search.nearest(self.below.space, &self.nodes, BEAM, self.progress)?,
             None => self.find(start)?,
         };
         let distance = |key: Key| if key == key::NONE { f32::INFINITY } else { key::distance(key) };

@@ -197,7 +197,7 @@ impl Builder {
         let mut description = self.description(k);
         let (join, refine) = stats.descent.iterations;
         description.parameters.insert("iterations".to_owned(), format!("{join},{refine}"));
-        let base = Fingerprint::of(base)?;
+        let base = Fingerprint::compute(base)?;
         let Layered { entries, layers, growth } = layered;
         let element = space.vectors().element_type();
         let index = Index::new(description, base, rows, entries).with_layers(layers, growth);
@@ -338,8 +338,7 @@ impl Builder {
         // A thousand searches take a device as long as one. The emulator takes its time.
         let search = on_device.take_if(|on| !is_readable || self.is_layered() && on.gpu.takes_ptx());
         let degree = self.strategy.degree;
-        let node_search =
-            |OnDevice { gpu, base, edges }: OnDevice| NodeSearch::new(gpu, base, (edges, degree));
+        let node_search = |OnDevice { gpu, base, edges }: OnDevice| NodeSearch::new(gpu, base, edges, degree);
         let search = search.map(node_search).transpose()?.map(Mutex::new);
         let began = Instant::now();
         let stage = self.descent.progress.stage("reach", rows.len() as u64);

@@ -39,11 +39,11 @@ pub(crate) struct RowRounding {
 }
 
 impl RowRounding {
-    /// The rounding for vectors like those of `sample`.
+    /// Fits the rounding to vectors like those of `sample`.
     ///
     /// # Errors
     /// If `sample` is not f32.
-    pub(crate) fn of(sample: &Vectors) -> Result<Self> {
+    pub(crate) fn fit(sample: &Vectors) -> Result<Self> {
         let rows = floats(sample)?;
         let all: Vec<&[f32]> = Rounding::places::<f32>(sample.len()).map(|row| rows.row(row)).collect();
         let Rounding { mean, row_scale: scale, .. } = Rounding::of(Metric::L2, sample.dim(), &all, &all);
@@ -240,7 +240,7 @@ mod tests {
         let mut centres = Centres::none(vectors.dim());
         (0..vectors.len()).step_by(every).for_each(|row| centres.push(&vectors.host_row(row)));
         [None, Some(Gpu::emulated(2))].map(|gpu| {
-            let rounding = RowRounding::of(vectors).unwrap();
+            let rounding = RowRounding::fit(vectors).unwrap();
             let room = AssignerRoom { piece, centres: centres.count() };
             let mut assigner = Assigner::new(gpu, &rounding, room).unwrap();
             let write = |row: usize, out: &mut [f32]| out.copy_from_slice(&vectors.host_row(row));

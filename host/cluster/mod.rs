@@ -237,7 +237,7 @@ mod tests {
         one
     }
 
-    fn run<T: ClusterKernels + Element>(values: &[T], dim: usize, (cells, probes): (usize, usize)) -> Found {
+    fn run<T: ClusterKernels + Element>(values: &[T], dim: usize, cells: usize, probes: usize) -> Found {
         run_as(values, dim, Clustering::new(cells, probes))
     }
 
@@ -423,15 +423,15 @@ mod tests {
         let vectors = Synth::new(350, 20, 3).unwrap().base();
         let values: Vec<f32> =
             (0..vectors.len()).flat_map(|row| vectors.host_row(row).into_owned()).collect();
-        run(&values, 20, (9, 4));
-        run(&bytes(&vectors), 20, (70, 2));
+        run(&values, 20, 9, 4);
+        run(&bytes(&vectors), 20, 70, 2);
     }
 
     #[test]
     fn few_or_equal_vectors_have_cells() {
-        assert_eq!(run(&[1.5f32, 2.0], 2, (4, 6)).probes, 1);
-        assert_eq!(run(&[3u8; 3 * 5], 3, (4, 6)).probes, 4);
-        assert_eq!(run(&[-3i8; 130], 1, (2, 8)).probes, 2);
+        assert_eq!(run(&[1.5f32, 2.0], 2, 4, 6).probes, 1);
+        assert_eq!(run(&[3u8; 3 * 5], 3, 4, 6).probes, 4);
+        assert_eq!(run(&[-3i8; 130], 1, 2, 8).probes, 2);
     }
 
     #[test]
@@ -441,7 +441,7 @@ mod tests {
         let corner = |i: usize, axis: usize| if i >> axis & 1 == 1 { 100 } else { 0 };
         let values: Vec<u8> =
             (0..400).flat_map(|i| (0..3).map(move |axis| corner(i, axis) + (i / 8 % 5) as u8)).collect();
-        let found = run(&values, 3, (32, 1));
+        let found = run(&values, 3, 32, 1);
         for pair in found.starts.windows(2) {
             let corners: Vec<u32> = found.members[pair[0]..pair[1]].iter().map(|&i| i % 8).collect();
             assert!(

@@ -39,7 +39,7 @@ type Known = (DistanceConvention, fn(f64) -> f64);
 
 impl DistanceConvention {
     /// The convention of `metric`, which results and this library's files follow.
-    pub const fn of(metric: Metric) -> Self {
+    pub const fn for_metric(metric: Metric) -> Self {
         match metric {
             Metric::L2 => Self::SquaredL2,
             Metric::InnerProduct => Self::NegatedInnerProduct,
@@ -116,7 +116,7 @@ impl Searcher {
             let ids = &truth.ids(query)[..k];
             space.list_distances(prepared.query(query), ids, &mut distances);
             let nearest = distances.iter().copied().fold(f32::INFINITY, f32::min);
-            let tolerance = Tolerance::new(self.engine(), (&prepared, query), ids, nearest);
+            let tolerance = Tolerance::new(self.engine(), &prepared, query, ids, nearest);
             let stored = truth.distances(query).unwrap_or_default();
             candidates.retain(|(_, ours)| {
                 let mut pairs = stored.iter().zip(&distances);

@@ -177,7 +177,7 @@ impl<'a> TruthCheck<'a> {
     }
 
     fn tolerance(&self, query: usize, nearest: &[f32]) -> Tolerance {
-        Tolerance::new(self.engine, (self.prepared, query), self.list(query), nearest[0])
+        Tolerance::new(self.engine, self.prepared, query, self.list(query), nearest[0])
     }
 
     /// The likely reason why the list of `query` differs from the exact ids, and the remedy, as far
@@ -235,7 +235,7 @@ impl<'a> TruthCheck<'a> {
         space.list_distances(queries.query(0), &all, &mut distances);
         let mut nearest = distances.clone();
         nearest.sort_unstable_by(f32::total_cmp);
-        let noise = noise(&space, (&queries, 0), &all[..self.k], nearest[0]);
+        let noise = noise(&space, &queries, 0, &all[..self.k], nearest[0]);
         let tolerance = Tolerance { relative: relative(base.element_type()), noise };
         tolerance.first_miss(&distances[..self.k], &nearest).is_none()
     }
@@ -258,9 +258,15 @@ pub(super) struct Tolerance {
 
 impl Tolerance {
     /// The tolerance of a query whose nearest row is at distance `nearest`, for the rows `ids`.
-    pub(super) fn new(engine: &Engine<'_>, query: (&Queries<'_>, usize), ids: &[u32], nearest: f32) -> Self {
+    pub(super) fn new(
+        engine: &Engine<'_>,
+        queries: &Queries<'_>,
+        query: usize,
+        ids: &[u32],
+        nearest: f32,
+    ) -> Self {
         let relative = relative(engine.base().element_type());
-        Self { relative, noise: noise(engine.space(), query, ids, nearest) }
+        Self { relative, noise: noise(engine.space(), queries, query, ids, nearest) }
     }
 
     /// Whether `found` and `expected` are equal within the tolerance.
@@ -291,7 +297,7 @@ fn relative(element: ElementType) -> f64 {
 
 /// Error of |q|² + |x|² − 2⟨q, x⟩ in f32, where large terms cancel: a few roundings of the norms,
 /// however near x is.
-fn noise(space: &Space<'_>, (queries, query): (&Queries<'_>, usize), ids: &[u32], nearest: f32) -> f64 {
+fn noise(space: &Space<'_>, queries: &Queries<'_>, query: usize, ids: &[u32], nearest: f32) -> f64 {
     let own = square(queries.vectors().rows(), query);
     let largest = ids.iter().map(|&id| square(space.rows(), id as usize)).fold(0.0, f64::max);
     let scale = match space.metric() {

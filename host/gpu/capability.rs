@@ -8,7 +8,8 @@ use crate::{Error, Result};
 /// A compute capability that kernels run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capability {
-    version: (u32, u32),
+    major: u32,
+    minor: u32,
     shared: u32,
 }
 
@@ -16,19 +17,19 @@ impl Capability {
     /// The capabilities with their limits, by the CUDA programming guide: A100; RTX 30, A10, A40;
     /// RTX 40, L4, L40S; H100, H200; B200; RTX 50.
     pub const ALL: [Self; 6] = [
-        Self::of((8, 0), 166_912),
+        Self::new(8, 0, 166_912),
         Self::MIN,
-        Self::of((8, 9), 101_376),
-        Self::of((9, 0), 232_448),
-        Self::of((10, 0), 232_448),
-        Self::of((12, 0), 101_376),
+        Self::new(8, 9, 101_376),
+        Self::new(9, 0, 232_448),
+        Self::new(10, 0, 232_448),
+        Self::new(12, 0, 101_376),
     ];
 
     /// A capability with the smallest limits.
-    pub const MIN: Self = Self::of((8, 6), 101_376);
+    pub const MIN: Self = Self::new(8, 6, 101_376);
 
-    const fn of(version: (u32, u32), shared: u32) -> Self {
-        Self { version, shared }
+    const fn new(major: u32, minor: u32, shared: u32) -> Self {
+        Self { major, minor, shared }
     }
 
     /// Maximum bytes of dynamic shared memory per block.
@@ -51,7 +52,7 @@ impl Capability {
 
 impl fmt::Display for Capability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{}.{}", self.version.0, self.version.1))
+        f.pad(&format!("{}.{}", self.major, self.minor))
     }
 }
 
@@ -77,14 +78,14 @@ pub struct DeviceKind {
 impl DeviceKind {
     /// All kinds, with the memory reported by the driver. `a100` is the model with 80 GB.
     pub const ALL: [Self; 5] = [
-        Self::of("rtx3090", Capability::MIN, 24_576),
-        Self::of("rtx4090", Capability::ALL[2], 24_564),
-        Self::of("l4", Capability::ALL[2], 23_034),
-        Self::of("a100", Capability::ALL[0], 81_920),
-        Self::of("h200", Capability::ALL[3], 143_771),
+        Self::new("rtx3090", Capability::MIN, 24_576),
+        Self::new("rtx4090", Capability::ALL[2], 24_564),
+        Self::new("l4", Capability::ALL[2], 23_034),
+        Self::new("a100", Capability::ALL[0], 81_920),
+        Self::new("h200", Capability::ALL[3], 143_771),
     ];
 
-    const fn of(name: &'static str, capability: Capability, mebibytes: u64) -> Self {
+    const fn new(name: &'static str, capability: Capability, mebibytes: u64) -> Self {
         Self { name, capability, memory: mebibytes << 20 }
     }
 

@@ -153,7 +153,7 @@ impl CudaMachine {
             let epoch = Event::new(&context, EventFlags::Default)?;
             let stream = Stream::new(&context, StreamFlags::NON_BLOCKING, None)?;
             epoch.record(&stream)?;
-            let pool = has_pool.then(|| MemoryPool::of(&context)).transpose()?;
+            let pool = has_pool.then(|| MemoryPool::default_of(&context)).transpose()?;
             // The pool keeps freed memory for reuse: the system takes longer to give it than some
             // kernels run.
             pool.as_ref().map_or(Ok(()), |pool| pool.keep(u64::MAX))?;
@@ -193,7 +193,7 @@ impl CudaMachine {
 
     /// Compiles all kernels of the program, on all threads.
     pub(crate) fn try_all_kernels(&self) -> Result<()> {
-        let kernels = self.device.programs.of(ptx::PTX);
+        let kernels = self.device.programs.kernels(ptx::PTX);
         let names = kernels.compiler().names();
         kernels.prepare(&names, rayon::current_num_threads());
         names.into_iter().try_for_each(|name| kernels.get(name).map(drop))
@@ -402,7 +402,7 @@ impl Machine for CudaMachine {
 
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<()> {
         let Launch { kernel, ptx, grid: [x, y, z], block, shared, arguments, .. } = launch;
-        let loaded = self.device.programs.of(ptx.unwrap_or(ptx::PTX)).get(kernel)?;
+        let loaded = self.device.programs.kernels(ptx.unwrap_or(ptx::PTX)).get(kernel)?;
         let function = self.check(loaded.with_shared(shared))?;
         if self.device.timing.load(Ordering::Relaxed) == 0 {
             // SAFETY: the caller's promise.
@@ -426,7 +426,7 @@ impl Machine for CudaMachine {
         let (ptx, most) = (ptx.unwrap_or(ptx::PTX), rayon::current_num_threads());
         // Taking the PTX apart and reading the cache take milliseconds: the base may be copied
         // meanwhile. Without a thread, launches make the kernels.
-        spawn("kernels", move || device.programs.of(ptx).prepare(&kernels, most));
+        spawn("kernels", move || device.programs.kernels(ptx).prepare(&kernels, most));
     }
 
     fn synchronize(&self) -> Result<()> {

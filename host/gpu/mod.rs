@@ -4,8 +4,6 @@ mod buffer;
 mod capability;
 #[cfg(test)]
 mod check;
-#[cfg(test)]
-mod contracts;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(feature = "emulator")]

@@ -21,7 +21,7 @@ pub(crate) struct Program {
 
 impl Program {
     /// Finds the kernels of `ptx`.
-    pub(crate) fn of(ptx: &'static str) -> Self {
+    pub(crate) fn parse(ptx: &'static str) -> Self {
         let (mut kernels, mut shared, mut rest) = (BTreeMap::new(), String::new(), ptx);
         while let Some(entry) = rest.find(ENTRY) {
             let begin = rest[..entry].rfind('\n').map_or(0, |end| end + 1);
@@ -77,7 +77,7 @@ mod tests {
     fn a_module_holds_one_kernel() {
         let ptx = ".version 7.0\n.extern .shared x[];\n.visible .entry a(\n\t.param .u32 p\n)\n{\n\tret;\n}\n\
                    .func f()\n{\n\tret;\n}\n.visible .entry ab()\n.maxntid 256, 1, 1\n{\n\tret;\n}\n";
-        let program = Program::of(ptx);
+        let program = Program::parse(ptx);
         let shared = ".version 7.0\n.extern .shared x[];\n.func f()\n{\n\tret;\n}\n";
         let expected = format!("{shared}.visible .entry ab()\n.maxntid 256, 1, 1\n{{\n\tret;\n}}\n");
         assert_eq!(program.module("ab"), Some(expected));
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn every_kernel_of_the_program_is_found() {
-        let program = Program::of(PTX);
+        let program = Program::parse(PTX);
         assert_eq!(program.names().len(), PTX.matches(ENTRY).count());
         for name in program.names() {
             let module = program.module(name).unwrap();

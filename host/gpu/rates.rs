@@ -24,7 +24,7 @@ const ON_TENSOR_CORES: [&str; 6] = [
 
 impl Rates {
     /// The rates of a device by its name, such as `NVIDIA H200`; none if unknown.
-    pub fn of(name: &str) -> Option<Self> {
+    pub fn for_device(name: &str) -> Option<Self> {
         let (bytes, f16, int8) = match name {
             "NVIDIA H200" => (4.8e12, 989e12, 1979e12),
             "NVIDIA H100 80GB HBM3" => (3.35e12, 989e12, 1979e12),
@@ -50,10 +50,10 @@ mod tests {
 
     #[test]
     fn peak_operations_depend_on_the_kernel() {
-        let rates = Rates::of("NVIDIA H200").unwrap();
+        let rates = Rates::for_device("NVIDIA H200").unwrap();
         assert_eq!(rates.operations("descent_join_f16"), Some(rates.f16));
         assert_eq!(rates.operations("cells_intra_join_i8"), Some(rates.int8));
         assert_eq!(rates.operations("descent_expand_f16"), None);
-        assert_eq!(Rates::of("NVIDIA H2000"), None);
+        assert_eq!(Rates::for_device("NVIDIA H2000"), None);
     }
 }

@@ -16,7 +16,7 @@ impl Index {
     /// # Errors
     /// [`Error::Mismatch`] with the difference.
     pub fn check_base(&self, base: &Vectors) -> Result<()> {
-        self.fingerprint.check(&Fingerprint::of(base)?, &self.describe(), &base.describe())
+        self.fingerprint.check(&Fingerprint::compute(base)?, &self.describe(), &base.describe())
     }
 
     /// Checks, once, that a search can follow every id.

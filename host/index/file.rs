@@ -342,7 +342,7 @@ impl IndexFile {
             self.sections[..CHECKSUMS].iter_mut().flat_map(|section| section.end().to_vec()).collect();
         self.write(CHECKSUMS, bytemuck::cast_slice(&checksums))?;
         let counts = Counts { max_degree: self.max_degree, entries: entries.len(), growth };
-        let header = header(self.fingerprint, counts, (&ranges, end));
+        let header = header(self.fingerprint, counts, &ranges, end);
         self.file.seek(0)?;
         self.file.write_all(&header)?;
         self.file.commit_replacing(stale)?;

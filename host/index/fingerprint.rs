@@ -24,7 +24,7 @@ impl Fingerprint {
     ///
     /// # Errors
     /// If they lie on a device that fails.
-    pub fn of(vectors: &Vectors) -> Result<Self> {
+    pub fn compute(vectors: &Vectors) -> Result<Self> {
         let (some, rows) = vectors.spread()?;
         // All before the first is needed: a busy disk takes long for each.
         rows.iter().for_each(|&row| some.prefetch(row..row + 1));
@@ -73,7 +73,7 @@ mod tests {
         let of = |last: u8| {
             let mut values = vec![1u8; 5000 * 3];
             values[14_999] = last;
-            Fingerprint::of(&Vectors::from_u8(values, 3).unwrap()).unwrap()
+            Fingerprint::compute(&Vectors::from_u8(values, 3).unwrap()).unwrap()
         };
         assert_eq!(of(7), of(7));
         assert_ne!(of(7).hash, of(8).hash);

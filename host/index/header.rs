@@ -69,7 +69,8 @@ pub(super) struct Counts {
 pub(super) fn header(
     fingerprint: Fingerprint,
     Counts { max_degree, entries, growth }: Counts,
-    (sections, file_bytes): (&Sections, usize),
+    sections: &Sections,
+    file_bytes: usize,
 ) -> [u8; PAGE] {
     let mut header = [0; PAGE];
     let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
@@ -110,7 +111,7 @@ impl Header {
     /// If the file is no index of a known version, or the header is damaged, contradicts itself or
     /// contradicts the size of the file.
     pub(super) fn read(path: &Path, map: &[u8]) -> Result<Self> {
-        let page = Page::of(path, map)?;
+        let page = Page::read(path, map)?;
         let element = page.u32_at(AT_BASE_ELEMENT);
         let element = ElementType::ALL
             .into_iter()
@@ -150,7 +151,7 @@ struct Page<'a> {
 }
 
 impl<'a> Page<'a> {
-    fn of(path: &Path, map: &'a [u8]) -> Result<Self> {
+    fn read(path: &Path, map: &'a [u8]) -> Result<Self> {
         let bytes = map.get(..PAGE).ok_or_else(|| {
             Error::file(path, format_args!("{} bytes", map.len()), format_args!("a header of {PAGE} bytes"))
         })?;

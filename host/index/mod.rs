@@ -169,7 +169,7 @@ impl Index {
         }
         let degrees = collected(rows.iter().map(|row| row.len() as u32))?;
         let rows = PaddedRows { max_degree, degrees, neighbors };
-        let index = Self::owned(description, Fingerprint::of(base)?, rows, entries);
+        let index = Self::owned(description, Fingerprint::compute(base)?, rows, entries);
         index.check_graph(&Progress::silent())?;
         Ok(index)
     }
@@ -326,7 +326,7 @@ impl Index {
 
     /// This index as one over `base`, which has as many rows.
     pub(crate) fn over(self, base: &Vectors, description: Description) -> Result<Self> {
-        Ok(Self { fingerprint: Fingerprint::of(base)?, description, ..self })
+        Ok(Self { fingerprint: Fingerprint::compute(base)?, description, ..self })
     }
 
     /// Describes an index of codes as one of the vectors, by their metric.
@@ -361,7 +361,7 @@ impl Index {
         });
         let entries = self.entries.iter().map(|&entry| rows[entry as usize]).collect();
         let layers = self.layers.iter().map(|layer| layer.clone().renamed(rows)).collect();
-        let fingerprint = Fingerprint::of(base)?;
+        let fingerprint = Fingerprint::compute(base)?;
         let padded = PaddedRows { max_degree: stride, degrees, neighbors };
         let spots = self.spots.map(|spots| spots.renamed(rows));
         let index = Self::new(self.description, fingerprint, padded, entries);

@@ -140,7 +140,7 @@ impl Near<'_> {
     fn reached(&mut self, rows: &GraphRows, nodes: &[u32]) -> Result<Vec<Vec<u32>>> {
         if let Some(search) = &mut self.on_device {
             let beam = NEAREST.beam;
-            let (keys, _) = search.nearest(self.space, nodes, (beam, beam), &self.progress.unwatched())?;
+            let (keys, _) = search.nearest(self.space, nodes, beam, &self.progress.unwatched())?;
             let found =
                 |keys: &[Key]| keys.iter().filter(|&&key| key != key::NONE).map(|&key| key as u32).collect();
             return Ok(keys.chunks_exact(beam).map(found).collect());

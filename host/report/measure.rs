@@ -153,8 +153,7 @@ impl Measure {
         });
         let OnHost { found, edges_to, far } = on_host;
         let search = searches.judge(&found, timed.as_deref(), &truth);
-        let sample = (&edges_to[..], &far[..]);
-        let self_recall = self_recall::measure(&engine, sample, self.seed, &unwatched)?;
+        let self_recall = self_recall::measure(&engine, &edges_to, &far, self.seed, &unwatched)?;
         Ok(Quality { knn, search: Some(search), self_recall: Some(self_recall), edges_to: Some(edges_to) })
     }
 
@@ -225,7 +224,7 @@ impl Searches<'_, '_> {
     fn without_rows(&self, progress: &Progress) -> Result<Vec<(SearchResult, f64)>> {
         let at = |(beam, progress): (usize, Progress)| {
             let (search, began) = (Search::new(self.k.max(1)).beam(beam), Instant::now());
-            let found = self.engine.run_without_rows((self.queries, self.nodes), search, &progress)?;
+            let found = self.engine.run_without_rows(self.queries, self.nodes, search, &progress)?;
             Ok((found, began.elapsed().as_secs_f64()))
         };
         let parts = progress.parts(BEAMS.map(|beam| beam as f64));
@@ -312,7 +311,7 @@ mod tests {
                 gpu_memory: Some(gpu_memory),
                 ..Measure::default()
             };
-            Report::of(&index, Some(&base), &KnnSample::default(), &measure).unwrap().search.unwrap()
+            Report::measure(&index, Some(&base), &KnnSample::default(), &measure).unwrap().search.unwrap()
         };
         let (on_gpu, on_cpu) = (recall(2 * bytes), recall(2 * bytes - 1));
         assert_eq!([on_gpu.device.as_str(), on_cpu.device.as_str()], ["emulated", "cpu"]);
@@ -320,13 +319,14 @@ mod tests {
     }
 
     /// The row of `at` without `node`, with bridges in its place.
-    fn cut(space: &Space<'_>, (graph, growth): (&impl Graph, Option<f32>), at: u32, node: u32) -> Vec<u32> {
+    fn cut(space: &Space<'_>, graph: &impl Graph, growth: Option<f32>, at: u32, node: u32) -> Vec<u32> {
         let row = graph.neighbors(at);
         if at == node {
             return Vec::new();
         }
         let mut bridges = Bridges::default();
-        let bridges = if row.contains(&node) { bridges.of(space, (graph, growth), (at, node)) } else { &[] };
+        let bridges =
+            if row.contains(&node) { bridges.replacements(space, graph, growth, at, node) } else { &[] };
         row.iter().copied().filter(|&id| id != node).chain(bridges.iter().copied()).collect()
     }
 
@@ -335,11 +335,11 @@ mod tests {
         let space = Space::new(base, index.metric(), &Progress::silent()).unwrap();
         let growth = index.start().growth;
         let rows: Vec<Vec<u32>> =
-            (0..index.len() as u32).map(|at| cut(&space, (index, growth), at, node)).collect();
+            (0..index.len() as u32).map(|at| cut(&space, index, growth, at, node)).collect();
         let layers = index.layers().iter().map(|layer| {
             let degree = layer.padded_rows().len() / layer.nodes().len();
             let padded = layer.nodes().iter().flat_map(|&at| {
-                let mut row = cut(&space, (layer, growth), at, node);
+                let mut row = cut(&space, layer, growth, at, node);
                 row.resize(degree, NO_ID);
                 row
             });
@@ -378,7 +378,7 @@ mod tests {
             let selected = base.select(&rows).unwrap();
             let queries = engine.space().queries(&selected, &silent).unwrap();
             let search = Search::new(10).beam(20);
-            let found = engine.run_without_rows((&queries, &rows), search, &silent).unwrap();
+            let found = engine.run_without_rows(&queries, &rows, search, &silent).unwrap();
             for (query, &row) in rows.iter().enumerate() {
                 let other = without(&index, &base, row);
                 let other = Engine::new(Held::Borrowed(&other), Held::Borrowed(&base), &silent).unwrap();

@@ -30,7 +30,7 @@ use crate::{ElementType, Error, Index, Result, Vectors, gpu};
 /// let base = Synth::new(2000, 16, 1)?.base();
 /// let builder = Builder::new(Strategy::nsg()).knn(32).sample(1000);
 /// let (index, stats) = builder.build_with_stats(&base, None)?;
-/// let mut report = Report::of(&index, Some(&base), &stats.sample, &Measure::default())?;
+/// let mut report = Report::measure(&index, Some(&base), &stats.sample, &Measure::default())?;
 /// report.build = Some(BuildCost::in_memory(&builder, &stats));
 /// assert!(report.search.is_some_and(|search| search.recall > 0.95));
 /// # Ok::<(), tagore::Error>(())
@@ -180,7 +180,12 @@ impl Report {
     /// # Errors
     /// If the index has no nodes or does not belong to `base`, a device is missing or has too
     /// little memory, or the work is cancelled.
-    pub fn of(index: &Index, base: Option<&Vectors>, knn: &KnnSample, measure: &Measure) -> Result<Self> {
+    pub fn measure(
+        index: &Index,
+        base: Option<&Vectors>,
+        knn: &KnnSample,
+        measure: &Measure,
+    ) -> Result<Self> {
         if index.is_empty() {
             return Err(Error::mismatch(index.describe(), "0 nodes", "at least 1"));
         }

@@ -127,7 +127,8 @@ fn with_fewest_edges(engine: &Engine<'_>, edges_to: &[u8]) -> Vec<u32> {
 /// Searches for the rows of a sample; `edges_to` counts the edges to each node.
 pub(super) fn measure(
     engine: &Engine<'_>,
-    (edges_to, far): (&[u8], &[u32]),
+    edges_to: &[u8],
+    far: &[u32],
     seed: u64,
     progress: &Progress,
 ) -> Result<SelfRecall> {
@@ -167,7 +168,7 @@ mod tests {
 
     fn found(base: &Vectors, index: &Index) -> SelfRecall {
         let measure = Measure { nodes: 50, ..Measure::default() }.on(Device::Cpu);
-        Report::of(index, Some(base), &KnnSample::default(), &measure).unwrap().self_recall.unwrap()
+        Report::measure(index, Some(base), &KnnSample::default(), &measure).unwrap().self_recall.unwrap()
     }
 
     fn built(base: &Vectors) -> Index {

@@ -156,7 +156,7 @@ mod tests {
         let base = Synth::new(200, 8, 1).unwrap().base();
         let index = Builder::new(Strategy::vamana()).knn(20).device(Device::Cpu).build(&base).unwrap();
         let measure = Measure::default().on(Device::Cpu);
-        let report = Report::of(&index, Some(&base), &KnnSample::default(), &measure).unwrap();
+        let report = Report::measure(&index, Some(&base), &KnnSample::default(), &measure).unwrap();
         assert_eq!(report.warnings(), Vec::<String>::new());
         Report { index: kind.to_owned(), ..report }
     }

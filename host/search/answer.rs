@@ -66,6 +66,11 @@ impl<'a> Answer<'a> {
         is_complete
     }
 
+    /// Calls `with` with every id below `n` that passes, ascending.
+    pub(super) fn each_passing(&self, n: usize, with: impl FnMut(u32)) {
+        self.filter.unwrap_or(Filter::Accept(&|_| true)).each(n, with);
+    }
+
     /// Whether a key is one of a row within the radius.
     pub(super) fn is_within(&self, key: Key) -> bool {
         key != key::NONE && key::distance(key) <= self.radius

@@ -93,7 +93,7 @@ impl BeamSearch {
         }
         self.walk(space, graph, query, limits, &mut on_visit);
         if let Some(spots) = start.spots {
-            self.walk_spots(space, graph, (spots, task), &mut on_visit);
+            self.walk_spots(space, graph, spots, task, &mut on_visit);
         }
     }
 
@@ -102,7 +102,8 @@ impl BeamSearch {
         &mut self,
         space: &Space<'_>,
         graph: &impl Graph,
-        (spots, BeamTask { query, limits, .. }): (&Spots, BeamTask<'_>),
+        spots: &Spots,
+        BeamTask { query, limits, .. }: BeamTask<'_>,
         on_visit: &mut impl FnMut(Key),
     ) {
         // A spot may have spots of its own.
@@ -185,7 +186,7 @@ impl BeamSearch {
             let mut lowest = self.visit(space, query, neighbors, limits.beam, on_visit);
             if let Some(gone) = self.without.filter(|gone| self.is_bridged && neighbors.contains(gone)) {
                 let mut bridges = std::mem::take(&mut self.bridges);
-                let ids = bridges.of(space, (graph, self.growth), (node, gone));
+                let ids = bridges.replacements(space, graph, self.growth, node, gone);
                 lowest = lowest.min(self.visit(space, query, ids, limits.beam, on_visit));
                 self.bridges = bridges;
             }

@@ -44,11 +44,13 @@ fn slack(growth: Option<f32>, metric: Metric) -> f32 {
 
 impl Bridges {
     /// The edges of `node` in place of that to `gone`, in a graph with this growth.
-    pub(crate) fn of(
+    pub(crate) fn replacements(
         &mut self,
         space: &Space<'_>,
-        (graph, growth): (&impl Graph, Option<f32>),
-        (node, gone): (u32, u32),
+        graph: &impl Graph,
+        growth: Option<f32>,
+        node: u32,
+        gone: u32,
     ) -> &[u32] {
         let slack = slack(growth, space.metric());
         let Self { ids, keys, distances, row } = self;
@@ -108,16 +110,16 @@ mod tests {
         let mut bridges = Bridges::default();
         for metric in [Metric::L2, Metric::InnerProduct] {
             let space = Space::new(&base, metric, &Progress::silent()).unwrap();
-            let mut of = |degree| {
+            let mut replace = |degree| {
                 let graph = Rows(edges.clone(), degree);
-                bridges.of(&space, (&graph, None), (0, 1)).to_vec()
+                bridges.replacements(&space, &graph, None, 0, 1).to_vec()
             };
             if metric == Metric::L2 {
-                assert_eq!(of(9), [4, 6]);
-                assert_eq!(of(2), [4]);
+                assert_eq!(replace(9), [4, 6]);
+                assert_eq!(replace(2), [4]);
             }
-            assert!(of(9).iter().all(|&id| id > 2), "a node or an edge that is there");
-            assert_eq!(of(1), Vec::<u32>::new(), "a full row");
+            assert!(replace(9).iter().all(|&id| id > 2), "a node or an edge that is there");
+            assert_eq!(replace(1), Vec::<u32>::new(), "a full row");
         }
     }
 

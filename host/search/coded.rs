@@ -68,7 +68,7 @@ impl Coded {
     ///
     /// # Errors
     /// As [`make`](Self::make).
-    pub(super) fn of(&self, space: &Space<'_>, progress: &Progress) -> Result<&Space<'static>> {
+    pub(super) fn get_or_make(&self, space: &Space<'_>, progress: &Progress) -> Result<&Space<'static>> {
         // Searches take no lock once the codes are there.
         if let Some(known) = self.space.get() {
             return Ok(known);

@@ -95,7 +95,8 @@ impl Prepared<'_> {
         queries: &Queries<'_>,
         answer: &Answer<'_>,
         walk: Walk<'_>,
-        (found, progress): (&mut Found, &Progress),
+        found: &mut Found,
+        progress: &Progress,
     ) -> Result<()> {
         let k = answer.k();
         let search = |&number: &u32| {

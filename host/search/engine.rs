@@ -10,7 +10,7 @@ use super::coded::Coded;
 use super::cpu::{OnCodes, Walk};
 use super::exact::{nearest_among, nearest_among_on};
 use super::gpu::{BatchLimits, KeysTo, MAX_BEAM, OnGpus};
-use super::options::{Filter, Search, Way};
+use super::options::{Search, Way};
 use super::pool::{Pool, Scratch};
 use super::resident::ResidentIndex;
 use super::result::{Neighbor, SearchResult};
@@ -110,7 +110,7 @@ impl<'a> Engine<'a> {
 
     /// [`Searcher::resident`](super::Searcher::resident).
     pub(crate) fn resident(mut self, there: &ResidentIndex) -> Result<Self> {
-        self.on_gpus = Some(Arc::clone(there.of(&self.prepared.index)?));
+        self.on_gpus = Some(Arc::clone(there.on_gpus_for(&self.prepared.index)?));
         (self.is_auto, self.coded) = (false, None);
         Ok(self)
     }
@@ -200,7 +200,7 @@ impl<'a> Engine<'a> {
         if beam >= self.base().len() {
             return Breadth::fixed(beam);
         }
-        Breadth::adaptive(search.k, (narrow, beam), (self.index().metric(), growth))
+        Breadth::adaptive(search.k, narrow, beam, self.index().metric(), growth)
     }
 
     /// The walk of a search on the CPU, with a beam of this width. Without codes nothing is
@@ -211,8 +211,8 @@ impl<'a> Engine<'a> {
             return Ok(Walk { breadth, without: &[], is_bridged: false, on_codes: None });
         };
         let codes = match progress {
-            Some(progress) => coded.of(&self.prepared.space, progress),
-            None => coded.of(&self.prepared.space, &Progress::silent()),
+            Some(progress) => coded.get_or_make(&self.prepared.space, progress),
+            None => coded.get_or_make(&self.prepared.space, &Progress::silent()),
         }?;
         Ok(Walk {
             breadth,
@@ -237,7 +237,8 @@ impl<'a> Engine<'a> {
     /// there. One more result than k may be the row itself, if equal rows are its node too.
     pub(crate) fn run_without_rows(
         &self,
-        (queries, rows): (&Queries<'_>, &[u32]),
+        queries: &Queries<'_>,
+        rows: &[u32],
         search: Search<'_>,
         progress: &Progress,
     ) -> Result<SearchResult> {
@@ -265,7 +266,8 @@ impl<'a> Engine<'a> {
         &self,
         queries: &Vectors,
         search: Search<'_>,
-        (results, progress): (&DeviceResults, &Progress),
+        results: &DeviceResults,
+        progress: &Progress,
     ) -> Result<()> {
         let Prepared { index, base, space, .. } = &*self.prepared;
         search.check(base)?;
@@ -321,7 +323,7 @@ impl<'a> Engine<'a> {
                 self.prepared.walk_all(queries, &answer, walk, progress)?
             }
             (Way::Walk(beam), Some((on_gpus, limits))) => {
-                let mut found = on_gpus.search(space, queries, (&answer, limits), progress)?;
+                let mut found = on_gpus.search(space, queries, &answer, limits, progress)?;
                 if !found.left.is_empty() {
                     space.vectors().on_host()?;
                     queries.vectors().on_host()?;
@@ -331,7 +333,7 @@ impl<'a> Engine<'a> {
                             Walk { breadth: limits.breadth, without: &[], is_bridged: false, on_codes: None }
                         }
                     };
-                    self.prepared.walk_left(queries, &answer, walk, (&mut found, progress))?;
+                    self.prepared.walk_left(queries, &answer, walk, &mut found, progress)?;
                 }
                 found
             }
@@ -347,10 +349,9 @@ impl<'a> Engine<'a> {
             found.short.extend(rows.filter(|(_, row)| is_short(row)).map(|(query, _)| query));
         }
         if !found.short.is_empty() {
-            let filter = search.filter.unwrap_or(Filter::Accept(&|_| true));
             // Too few queries remain of a walk to upload the passing rows for.
             let gpus = self.gpus().filter(|_| way == Way::Exact);
-            self.search_passing(queries, (filter, &answer), gpus, (&mut found, progress))?;
+            self.search_passing(queries, &answer, gpus, &mut found, progress)?;
         }
         Ok(found)
     }
@@ -367,25 +368,26 @@ impl<'a> Engine<'a> {
     fn search_passing(
         &self,
         queries: &Queries<'_>,
-        (filter, answer): (Filter<'_>, &Answer<'_>),
+        answer: &Answer<'_>,
         gpus: Option<&Gpus>,
-        (found, progress): (&mut Found, &Progress),
+        found: &mut Found,
+        progress: &Progress,
     ) -> Result<()> {
         let Prepared { index, base, space, .. } = &*self.prepared;
         let (mut ids, k) = (Vec::new(), answer.k());
-        filter.each(base.len(), |id| ids.extend((!index.is_left_out(id)).then_some(id)));
+        answer.each_passing(base.len(), |id| ids.extend((!index.is_left_out(id)).then_some(id)));
         let keys = match gpus {
             Some(gpus) if (1..=super::exact::gpu::MAX_K).contains(&k.min(ids.len())) => {
                 let measurements = gpus.measure()?;
                 let rows = Space::owned(base.select(&ids)?, space.metric(), progress)?;
-                let keys = nearest_among_on(gpus, (&rows, &ids), queries, k, progress)?;
+                let keys = nearest_among_on(gpus, &rows, &ids, queries, k, progress)?;
                 found.times = SharedTimes::end(measurements)?;
                 keys
             }
             _ => {
                 space.vectors().on_host()?;
                 queries.vectors().on_host()?;
-                nearest_among(space, (queries, &found.short), &ids, k, progress)?
+                nearest_among(space, queries, &found.short, &ids, k, progress)?
             }
         };
         found.computed += found.short.len() as u64 * ids.len() as u64;
@@ -415,7 +417,7 @@ impl<'a> Engine<'a> {
             if is_short || !work.not_held.is_empty() {
                 return Ok(self.run(&queries, search, &silent)?.neighbors(0).collect());
             }
-            return Ok(keys.into_iter().take_while(|&key| key != key::NONE).map(Neighbor::of).collect());
+            return Ok(keys.into_iter().take_while(|&key| key != key::NONE).map(Neighbor::new).collect());
         }
         space.vectors().on_host()?;
         advised.call_once(|| {
@@ -434,10 +436,9 @@ impl<'a> Engine<'a> {
             Way::Exact => false,
         };
         if !is_complete || self.wants_all(&search) && scratch.rows.len() < search.k {
-            let filter = search.filter.unwrap_or(Filter::Accept(&|_| true));
             let Scratch { search, rows, .. } = &mut *scratch;
             search.scan(space, query, answer.k(), |with| {
-                filter.each(base.len(), |id| {
+                answer.each_passing(base.len(), |id| {
                     if !index.is_left_out(id) {
                         with(id)
                     }
@@ -446,7 +447,7 @@ impl<'a> Engine<'a> {
             rows.clear();
             rows.extend(search.found().take_while(|&key| answer.is_within(key)));
         }
-        let found = scratch.rows.iter().map(|&key| Neighbor::of(key)).collect();
+        let found = scratch.rows.iter().map(|&key| Neighbor::new(key)).collect();
         scratch.query = buffer;
         Ok(found)
     }

@@ -51,7 +51,7 @@ impl ResidentIndex {
     ///
     /// # Errors
     /// If they are neither those of `index` nor of a clone.
-    pub(super) fn of(&self, index: &Index) -> Result<&Arc<OnGpus>> {
+    pub(super) fn on_gpus_for(&self, index: &Index) -> Result<&Arc<OnGpus>> {
         if self.identity == *index.identity() {
             return Ok(&self.on_gpus);
         }

@@ -18,7 +18,7 @@ pub struct Neighbor {
 }
 
 impl Neighbor {
-    pub(super) fn of(key: Key) -> Self {
+    pub(super) fn new(key: Key) -> Self {
         Self { id: key as u32, distance: key::distance(key) }
     }
 }

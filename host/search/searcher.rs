@@ -193,7 +193,7 @@ impl Searcher {
         results: &DeviceResults,
         progress: &Progress,
     ) -> Result<()> {
-        self.engine.run_into(queries, search, (results, progress))
+        self.engine.run_into(queries, search, results, progress)
     }
 
     /// Finds the nearest rows of the base for one `query`, nearest first, on the calling thread or

@@ -30,8 +30,8 @@ unsafe impl<T> Sync for Values<T> {}
 
 impl<T> AsRef<[T]> for Values<T> {
     fn as_ref(&self) -> &[T] {
-        // SAFETY: `strided` has checked that the array holds `len` aligned values from here on. The
-        // references below keep the array, and its memory where it is.
+        // SAFETY: `Rows::vectors` has checked that the array holds `len` aligned values from here
+        // on. The references below keep the array, and its memory where it is.
         unsafe { std::slice::from_raw_parts(self.first, self.len) }
     }
 }
@@ -118,46 +118,57 @@ fn vectors_or_copy(array: &Bound<'_, PyAny>, name: &'static str, copied: usize) 
         let found = format!("strides of {stride} and {step} bytes");
         return wrong(found, &format!("rows one after another: call numpy.ascontiguousarray({name})"));
     }
-    let (stride, pins) = (stride as usize / size, pins(array.as_any())?);
+    let given = Rows { array, pins: pins(array.as_any())?, name, rows, dim, stride: stride as usize / size };
     let made = match element {
-        ElementType::F32 => strided::<f32>((array, pins, name), (rows, dim), (stride, copied)),
-        ElementType::F16 => strided::<half::f16>((array, pins, name), (rows, dim), (stride, copied)),
-        ElementType::Bf16 => strided::<half::bf16>((array, pins, name), (rows, dim), (stride, copied)),
-        ElementType::U8 => strided::<u8>((array, pins, name), (rows, dim), (stride, copied)),
-        ElementType::I8 => strided::<i8>((array, pins, name), (rows, dim), (stride, copied)),
+        ElementType::F32 => given.vectors::<f32>(copied),
+        ElementType::F16 => given.vectors::<half::f16>(copied),
+        ElementType::Bf16 => given.vectors::<half::bf16>(copied),
+        ElementType::U8 => given.vectors::<u8>(copied),
+        ElementType::I8 => given.vectors::<i8>(copied),
         ElementType::B1 => unreachable!("no type of NumPy is one of bits"),
     };
-    made.map_err(|error| errors::of(py, error, &Names { vectors: name, renamed: &[] }))
+    made.map_err(|error| errors::exception(py, error, &Names { vectors: name, renamed: &[] }))
 }
 
 /// The character of this machine's byte order in NumPy.
 const NATIVE: u8 = if cfg!(target_endian = "little") { b'<' } else { b'>' };
 
-fn strided<T: Component>(
-    (array, pins, name): (&Bound<'_, PyUntypedArray>, Vec<Py<PyAny>>, &'static str),
-    (rows, dim): (usize, usize),
-    (stride, copied): (usize, usize),
-) -> tagore::Result<Vectors> {
-    // SAFETY: the pointer of a live array.
-    let first = unsafe { (*array.as_array_ptr()).fields.data }.cast::<T>().cast_const();
-    if !first.is_aligned() {
-        return Err(Error::Argument {
-            parameter: name,
-            found: format!("values at an address not aligned to {} bytes", size_of::<T>()),
-            expected: format!("an aligned copy: call numpy.require({name}, requirements=\"A\")"),
-        });
+/// Rows of an array, one every `stride` values.
+struct Rows<'a, 'py> {
+    array: &'a Bound<'py, PyUntypedArray>,
+    pins: Vec<Py<PyAny>>,
+    name: &'static str,
+    rows: usize,
+    dim: usize,
+    stride: usize,
+}
+
+impl Rows<'_, '_> {
+    /// The rows as vectors, copied if they have at most `copied` bytes.
+    fn vectors<T: Component>(self, copied: usize) -> tagore::Result<Vectors> {
+        let Self { array, pins, name, rows, dim, stride } = self;
+        // SAFETY: the pointer of a live array.
+        let first = unsafe { (*array.as_array_ptr()).fields.data }.cast::<T>().cast_const();
+        if !first.is_aligned() {
+            return Err(Error::Argument {
+                parameter: name,
+                found: format!("values at an address not aligned to {} bytes", size_of::<T>()),
+                expected: format!("an aligned copy: call numpy.require({name}, requirements=\"A\")"),
+            });
+        }
+        let values = if rows == 0 || dim == 0 { 0 } else { (rows - 1) * stride + dim };
+        // An empty array may lend no address.
+        let first =
+            if values == 0 { std::ptr::NonNull::<T>::dangling().as_ptr().cast_const() } else { first };
+        let values = Values { first, len: values, _array: array.clone().into_any().unbind(), _pins: pins };
+        let mut copy = Vec::new();
+        // Where memory is short, they are lent.
+        if size_of_val(values.as_ref()) <= copied && copy.try_reserve_exact(values.as_ref().len()).is_ok() {
+            copy.extend_from_slice(values.as_ref());
+            return Vectors::from_strided(copy, (rows, dim), stride.max(dim));
+        }
+        Vectors::from_strided(values, (rows, dim), stride.max(dim))
     }
-    let values = if rows == 0 || dim == 0 { 0 } else { (rows - 1) * stride + dim };
-    // An empty array may lend no address.
-    let first = if values == 0 { std::ptr::NonNull::<T>::dangling().as_ptr().cast_const() } else { first };
-    let values = Values { first, len: values, _array: array.clone().into_any().unbind(), _pins: pins };
-    let mut copy = Vec::new();
-    // Where memory is short, they are lent.
-    if size_of_val(values.as_ref()) <= copied && copy.try_reserve_exact(values.as_ref().len()).is_ok() {
-        copy.extend_from_slice(values.as_ref());
-        return Vectors::from_strided(copy, (rows, dim), stride.max(dim));
-    }
-    Vectors::from_strided(values, (rows, dim), stride.max(dim))
 }
 
 /// Ids and distances, n x k each.
@@ -184,7 +195,8 @@ pub(crate) fn matrix<T: Element>(
 /// `owner` must keep the values, unchanged, as long as it lives.
 pub(crate) unsafe fn view<'py, T: Element>(
     values: &[T],
-    (rows, cols): (usize, usize),
+    rows: usize,
+    cols: usize,
     stride: usize,
     owner: Bound<'py, PyAny>,
 ) -> Bound<'py, PyArray2<T>> {

@@ -27,7 +27,7 @@ pub(crate) fn build(x: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResu
     let call = options.call(Names::default())?;
     let ids = Index::ids_of(options, base.len())?;
     let among = options.value("among")?;
-    let among = among.map(|rows| filter::id_set(("among", &rows), base.len(), ids.as_ref())).transpose()?;
+    let among = among.map(|rows| filter::id_set("among", &rows, base.len(), ids.as_ref())).transpose()?;
     let builder = builder.among(among);
     let built = call.run(py, |progress| {
         let graph = graph.as_deref().map(|path| (path, metric));
@@ -78,7 +78,7 @@ pub(crate) fn build_file(
         let ids = ids.map(|ids| Index::ids_in(&ids, base.len())).transpose()?;
         let builder = builder.progress(progress.clone());
         let builder = if settings.continues(&path) { builder } else { builder.fit(&base, &limits)?.0 };
-        let Some(build) = settings.plan(&builder, &base, (&path, &limits))? else {
+        let Some(build) = settings.plan(&builder, &base, &path, &limits)? else {
             let (index, built) = in_memory(builder, &base, None, progress)?;
             index.save(&path)?;
             return Ok(((index, base, built), ids));
@@ -115,7 +115,8 @@ impl Clusters {
         &self,
         builder: &Builder,
         base: &Vectors,
-        (path, limits): (&Path, &Limits),
+        path: &Path,
+        limits: &Limits,
     ) -> tagore::Result<Option<OutOfCore>> {
         if let Some(build) = OutOfCore::within(builder, base, limits)? {
             return Ok(Some(build));
@@ -182,11 +183,11 @@ pub(crate) fn knn_graph_on_device(
     let call = options.call(Names { vectors: "x", renamed: &[("knn", "k")] })?;
     call.run(py, |progress| {
         process().ran_on(&device.to_string());
-        left(device, (base.len(), k), |to| descent.progress(progress.clone()).build_into(&base, to).map(drop))
+        left(device, base.len(), k, |to| descent.progress(progress.clone()).build_into(&base, to).map(drop))
     })
 }
 
 /// The format of a name, or else of the extension of `path`.
 pub(crate) fn index_format(options: Options<'_, '_>, path: &Path) -> PyResult<Option<IndexFormat>> {
-    Ok(options.named("format")?.or_else(|| IndexFormat::of(path).ok()))
+    Ok(options.named("format")?.or_else(|| IndexFormat::from_path(path).ok()))
 }

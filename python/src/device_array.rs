@@ -21,7 +21,7 @@ pub(crate) enum Values {
 
 impl Values {
     /// By the kind of NumPy and the bytes per value.
-    fn of(kind: u8, size: usize) -> Option<Self> {
+    fn from_numpy(kind: u8, size: usize) -> Option<Self> {
         match (kind, size) {
             (b'f', 4) => Some(Self::Vectors(ElementType::F32)),
             (b'f', 2) => Some(Self::Vectors(ElementType::F16)),
@@ -116,17 +116,17 @@ pub(crate) fn array_of_interface(
     let bytes = typestr.as_bytes();
     let size = typestr.get(2..).and_then(|size| size.parse().ok()).unwrap_or(0);
     let is_native = bytes.first().is_some_and(|order| b"<|=".contains(order));
-    let values = bytes.get(1).and_then(|&kind| Values::of(kind, size)).filter(|_| is_native);
+    let values = bytes.get(1).and_then(|&kind| Values::from_numpy(kind, size)).filter(|_| is_native);
     let values = values.ok_or_else(|| refused_type(py, name, &typestr))?;
     let device = if address == 0 && shape.contains(&0) {
         Ok(Device::Cuda(0))
     } else {
         py.detach(|| Device::holding(address))
     };
-    let device = device.map_err(|error| of(py, error, name))?;
+    let device = device.map_err(|error| exception(py, error, name))?;
     let strides = strides.map(|strides| strides.iter().map(|&stride| Some(stride)).collect());
     let lent = Lent { address, shape, strides, values: Some(values), device, stream };
-    DeviceArray::of(py, lent, Owner::Python { _array: owner }, name)
+    DeviceArray::new(py, lent, Owner::Python { _array: owner }, name)
 }
 
 /// The array `x` by the functions that its type has for C, if it has and lies on a CUDA device;
@@ -137,7 +137,7 @@ pub(crate) fn array_of_interface(
 #[pyfunction]
 pub(crate) fn array_of_type(x: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<DeviceArray>> {
     let Some((lent, kept)) = dlpack::exchange(x) else { return Ok(None) };
-    DeviceArray::of(x.py(), lent, Owner::DlPack { _array: kept }, name).map(Some)
+    DeviceArray::new(x.py(), lent, Owner::DlPack { _array: kept }, name).map(Some)
 }
 
 /// The array in a capsule of DLPack, on a CUDA device; `name` is its parameter.
@@ -151,7 +151,7 @@ pub(crate) fn array_of_capsule(capsule: &Bound<'_, PyCapsule>, name: &str) -> Py
         errors::argument(py, name, "a capsule", "one of DLPack, with an array on a CUDA device")
     })?;
     let owner = Owner::Python { _array: capsule.clone().into_any().unbind() };
-    DeviceArray::of(py, lent, owner, name)
+    DeviceArray::new(py, lent, owner, name)
 }
 
 fn refused_type(py: Python<'_>, name: &str, found: &str) -> PyErr {
@@ -160,17 +160,17 @@ fn refused_type(py: Python<'_>, name: &str, found: &str) -> PyErr {
 }
 
 /// The exception for an array that the library refuses.
-fn of(py: Python<'_>, error: Error, name: &str) -> PyErr {
+fn exception(py: Python<'_>, error: Error, name: &str) -> PyErr {
     match error {
         Error::Argument { parameter, found, expected } => {
             errors::argument(py, name, format!("{parameter} {found}"), &expected)
         }
-        error => errors::of(py, error, &Names::default()),
+        error => errors::exception(py, error, &Names::default()),
     }
 }
 
 impl DeviceArray {
-    fn of(py: Python<'_>, lent: Lent, owner: Owner, name: &str) -> PyResult<Self> {
+    fn new(py: Python<'_>, lent: Lent, owner: Owner, name: &str) -> PyResult<Self> {
         let Lent { address, shape, strides, values, device, stream } = lent;
         let wrong = |found: String, expected: &str| Err(errors::argument(py, name, found, expected));
         let Some(values) = values else { return Err(refused_type(py, name, "another type")) };
@@ -229,7 +229,7 @@ impl DeviceArray {
             py.detach(|| unsafe { Vectors::from_device(rows, owner) })
         });
         process().ran_on(&array.device.to_string());
-        made.map_err(|error| of(py, error, name))
+        made.map_err(|error| exception(py, error, name))
     }
 
     fn is_cuda(&self) -> bool {
@@ -300,10 +300,7 @@ impl DeviceArray {
     }
 
     fn __dlpack_device__(&self) -> (i32, u32) {
-        match self.device {
-            Device::Cuda(ordinal) => (dlpack::CUDA, ordinal),
-            _ => (dlpack::CPU, 0),
-        }
+        dlpack::device(self.device)
     }
 
     #[pyo3(signature = (**_options))]
@@ -311,14 +308,12 @@ impl DeviceArray {
         slf: &Bound<'py, Self>,
         _options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        let array = slf.get();
-        let (kind, size) = array.values.kind();
-        if !array.stride.is_multiple_of(size) {
+        let &Self { address, shape: (rows, dim), stride, values, device, .. } = slf.get();
+        let size = values.kind().1;
+        if !stride.is_multiple_of(size) {
             return Err(PyBufferError::new_err("the stride is no multiple of the size of a value"));
         }
-        let device = Self::__dlpack_device__(array);
-        let strides = (array.stride / size, 1);
-        dlpack::make(slf.clone().into_any(), (array.address, device), (array.shape, strides), (kind, size))
+        dlpack::make(slf.clone().into_any(), address, device, [rows, dim], stride / size, values)
     }
 
     /// The results as an array of NumPy, by a copy.
@@ -326,7 +321,8 @@ impl DeviceArray {
         let Owner::Library(memory) = &self.owner else {
             return Err(errors::argument(py, "array", "one of another library", "results: copy it there"));
         };
-        let values = py.detach(|| memory.read()).map_err(|error| errors::of(py, error, &Names::default()))?;
+        let values =
+            py.detach(|| memory.read()).map_err(|error| errors::exception(py, error, &Names::default()))?;
         let shape = [self.shape.0, self.shape.1];
         let bits = PyArray1::from_vec(py, values).reshape(shape)?;
         bits.call_method1("view", PyTuple::new(py, [self.values.typestr()])?)

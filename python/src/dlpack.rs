@@ -10,10 +10,10 @@ use tagore::{Device, ElementType};
 use crate::device_array::{CAPSULE, Values, pointer};
 
 /// `kDLCPU`
-pub(crate) const CPU: i32 = 1;
+const CPU: i32 = 1;
 
 /// `kDLCUDA`
-pub(crate) const CUDA: i32 = 2;
+const CUDA: i32 = 2;
 
 /// `kDLUInt` and `kDLFloat`; `kDLInt` is 0.
 const UINT: u8 = 1;
@@ -221,15 +221,25 @@ unsafe extern "C" fn destroy(capsule: *mut pyo3::ffi::PyObject) {
     }
 }
 
-/// A capsule with the array at `address` of `array`, which it keeps.
+/// A device by kind and number.
+pub(crate) fn device(device: Device) -> (i32, u32) {
+    match device {
+        Device::Cuda(number) => (CUDA, number),
+        _ => (CPU, 0),
+    }
+}
+
+/// A capsule with the values at `address` of `array`, which it keeps: a row every `stride` values.
 pub(crate) fn make<'py>(
     array: Bound<'py, PyAny>,
-    (address, (kind, number)): (u64, (i32, u32)),
-    (shape, strides): ((usize, usize), (usize, usize)),
-    (type_kind, size): (char, usize),
+    address: u64,
+    on: Device,
+    shape: [usize; 2],
+    stride: usize,
+    values: Values,
 ) -> PyResult<Bound<'py, PyCapsule>> {
-    let py = array.py();
-    let code = match type_kind {
+    let (py, (kind, number), (letter, size)) = (array.py(), device(on), values.kind());
+    let code = match letter {
         'f' => FLOAT,
         'u' => UINT,
         _ => 0,
@@ -246,7 +256,7 @@ pub(crate) fn make<'py>(
         byte_offset: 0,
     };
     let managed = Managed { tensor, context: std::ptr::null_mut(), deleter: Some(delete) };
-    let (shape, strides) = ([shape.0 as i64, shape.1 as i64], [strides.0 as i64, strides.1 as i64]);
+    let (shape, strides) = (shape.map(|count| count as i64), [stride as i64, 1]);
     let own = Box::into_raw(Box::new(Own { managed, shape, strides, _array: array.unbind() }));
     // SAFETY: `own` came from a box; the capsule's destructor or the taker frees it.
     unsafe {

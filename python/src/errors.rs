@@ -21,7 +21,7 @@ impl Default for Names {
 }
 
 /// The exception of an error of the library.
-pub(crate) fn of(py: Python<'_>, error: Error, names: &Names) -> PyErr {
+pub(crate) fn exception(py: Python<'_>, error: Error, names: &Names) -> PyErr {
     let kind = match &error {
         Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => "MissingFileError",
         Error::Io { .. } | Error::File { .. } | Error::Unfinished { .. } => "FileError",

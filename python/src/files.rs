@@ -28,7 +28,7 @@ pub(crate) fn read<'py>(
         // The header of a damaged file may promise rows of other lengths.
         vectors.spot_check().map(|()| vectors)
     });
-    let vectors = opened.map_err(|error| errors::of(py, error, &Names::default()))?;
+    let vectors = opened.map_err(|error| errors::exception(py, error, &Names::default()))?;
     let element = vectors.element_type();
     let owner = Bound::new(py, Mapped(vectors))?;
     match element {
@@ -50,10 +50,11 @@ fn viewed<'py, T: Component, A: Element>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let vectors = &owner.get().0;
     let (values, stride) =
-        vectors.strided_as::<T>().map_err(|error| errors::of(owner.py(), error, &Names::default()))?;
-    let shape = (vectors.len(), T::TYPE.row_bytes(vectors.dim()) / size_of::<T>());
+        vectors.strided_as::<T>().map_err(|error| errors::exception(owner.py(), error, &Names::default()))?;
+    let columns = T::TYPE.row_bytes(vectors.dim()) / size_of::<T>();
     // SAFETY: the owner is frozen and holds the map, which is read only.
-    Ok(unsafe { array::view(shown(values), shape, stride, owner.clone().into_any()) }.into_any())
+    Ok(unsafe { array::view(shown(values), vectors.len(), columns, stride, owner.clone().into_any()) }
+        .into_any())
 }
 
 /// Writes the rows of `x`.
@@ -103,5 +104,5 @@ pub(crate) fn write_truth(
             _ => truth.save(&path),
         }
     });
-    written.map_err(|error| errors::of(py, error, &Names::default()))
+    written.map_err(|error| errors::exception(py, error, &Names::default()))
 }

@@ -11,7 +11,8 @@ const SETS: &str = "a 1-D array of bools or of ids";
 
 /// The rows of a set, the argument `name`: an array of bools, one per row, or of ids as u64.
 pub(crate) fn id_set(
-    (name, filter): (&str, &Bound<'_, PyAny>),
+    name: &str,
+    filter: &Bound<'_, PyAny>,
     rows: usize,
     ids: Option<&Ids>,
 ) -> PyResult<IdSet> {
@@ -29,7 +30,7 @@ pub(crate) fn id_set(
             return wrong(format!("{} bools", mask.len()), &format!("{rows}, one per row"));
         }
         let set = rows_of(mask).collect::<Vec<_>>();
-        return IdSet::from_ids(rows, set).map_err(|error| errors::of(py, error, &Names::default()));
+        return IdSet::from_ids(rows, set).map_err(|error| errors::exception(py, error, &Names::default()));
     }
     let Ok(given) = filter.cast::<PyArray1<u64>>() else {
         return wrong(format!("{}", filter.get_type()), SETS);
@@ -59,7 +60,7 @@ pub(crate) fn id_set(
             ids.get(row).and_then(|id| ids.row_of(id)).is_some_and(|first| set.contains(first))
         });
         for row in repeated.collect::<Vec<_>>() {
-            set.insert(row).map_err(|error| errors::of(py, error, &Names::default()))?;
+            set.insert(row).map_err(|error| errors::exception(py, error, &Names::default()))?;
         }
     }
     Ok(set)

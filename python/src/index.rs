@@ -69,11 +69,11 @@ impl Index {
         let Ok(array) = given.cast::<PyArray1<u64>>() else {
             let path = options.path("ids")?.unwrap_or_default();
             let ids = Self::ids_in(&path, rows).map(Some);
-            return ids.map_err(|error| errors::of(py, error, &Names::default()));
+            return ids.map_err(|error| errors::exception(py, error, &Names::default()));
         };
         let values = array.readonly().as_array().to_vec();
         let ids = Ids::new(values).and_then(|ids| ids.check_len(rows).map(|()| ids));
-        ids.map(Some).map_err(|error| errors::of(py, error, &Names::default()))
+        ids.map(Some).map_err(|error| errors::exception(py, error, &Names::default()))
     }
 
     /// The ids in a file.
@@ -188,10 +188,11 @@ impl Index {
     /// The graph: n x R ids in place.
     fn graph<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyArray2<u32>>> {
         let index = &slf.get().index;
-        let rows = index.padded_rows().map_err(|error| errors::of(slf.py(), error, &Names::default()))?;
+        let rows =
+            index.padded_rows().map_err(|error| errors::exception(slf.py(), error, &Names::default()))?;
         let degree = index.max_degree();
         // SAFETY: this object is frozen and holds the index, whose rows never change.
-        Ok(unsafe { array::view(rows, (index.len(), degree), degree, slf.clone().into_any()) })
+        Ok(unsafe { array::view(rows, index.len(), degree, degree, slf.clone().into_any()) })
     }
 
     /// A copy of the neighbours of a node.
@@ -247,7 +248,7 @@ impl Index {
                 Measure { nodes, seed, progress: progress.clone(), ..Measure::default() }.on(device);
             let none = KnnSample::default();
             let sample = self.built.as_ref().map_or(&none, |built| &built.sample);
-            let mut report = Report::of(&self.index, self.base.as_deref(), sample, &measure)?;
+            let mut report = Report::measure(&self.index, self.base.as_deref(), sample, &measure)?;
             report.build = self.built.as_ref().map(|built| built.cost.clone());
             Ok((json!(report).to_string(), tagore_cli::report_page(&report)?))
         })

@@ -86,7 +86,7 @@ impl<'py> Options<'_, 'py> {
             | tagore::Error::Mismatch { found, expected, .. } => {
                 errors::argument(self.0.py(), name, found, &expected)
             }
-            other => errors::of(self.0.py(), other, &Names::default()),
+            other => errors::exception(self.0.py(), other, &Names::default()),
         }
     }
 
@@ -103,7 +103,7 @@ impl<'py> Options<'_, 'py> {
     /// The device of work that runs on one.
     pub(crate) fn device(self) -> PyResult<Device> {
         let device = self.named("device")?.unwrap_or_default();
-        process().device(device).map_err(|error| errors::of(self.0.py(), error, &Names::default()))
+        process().device(device).map_err(|error| errors::exception(self.0.py(), error, &Names::default()))
     }
 
     /// The devices of work that several may share: names separated by commas, or a list of names.
@@ -114,7 +114,7 @@ impl<'py> Options<'_, 'py> {
         let names: String = names.map_err(|_: PyErr| self.refused("device", &value, expected))?;
         let devices = Device::list(&names).map_err(|error| self.unknown("device", error))?;
         let known = devices.into_iter().map(|device| process().device(device)).collect::<tagore::Result<_>>();
-        known.map_err(|error| errors::of(self.0.py(), error, &Names::default()))
+        known.map_err(|error| errors::exception(self.0.py(), error, &Names::default()))
     }
 
     /// How the call runs: `threads` and `progress`.
@@ -169,7 +169,7 @@ impl<'py> Options<'_, 'py> {
         let descent = self.descent("knn")?.device(devices[0]);
         let builder = Builder::new(strategy).descent(descent).devices(devices);
         let builder = builder.set_all(parameters.into_iter().flatten());
-        builder.map_err(|error| errors::of(self.0.py(), error, &Names::default()))
+        builder.map_err(|error| errors::exception(self.0.py(), error, &Names::default()))
     }
 
     /// The codes of the option `vectors`; none for the vectors themselves.

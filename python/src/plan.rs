@@ -61,5 +61,5 @@ pub(crate) fn plan(
         });
         Ok(planned.to_string())
     };
-    planned().map_err(|error| errors::of(py, error, &names))
+    planned().map_err(|error| errors::exception(py, error, &names))
 }

@@ -31,7 +31,7 @@ struct Settings {
 }
 
 impl Settings {
-    fn of(index: &Index, k: usize, options: Options<'_, '_>) -> PyResult<Self> {
+    fn read(index: &Index, k: usize, options: Options<'_, '_>) -> PyResult<Self> {
         let filter = options.0.get_item("filter")?.filter(|filter| !filter.is_none());
         let rows = index.index.len();
         Ok(Self {
@@ -42,7 +42,7 @@ impl Settings {
             rerank: options.count("rerank")?,
             place: place(options)?,
             filter: filter
-                .map(|filter| filter::id_set(("filter", &filter), rows, index.ids.as_ref()))
+                .map(|filter| filter::id_set("filter", &filter, rows, index.ids.as_ref()))
                 .transpose()?,
         })
     }
@@ -112,7 +112,8 @@ pub(crate) type ResidentResults = (DeviceArray, DeviceArray);
 /// Memory of `device` for `rows` x `k` results, filled by `write`.
 pub(crate) fn left(
     device: Device,
-    (rows, k): (usize, usize),
+    rows: usize,
+    k: usize,
     write: impl FnOnce(&DeviceResults) -> tagore::Result<()>,
 ) -> tagore::Result<ResidentResults> {
     let count = rows.saturating_mul(k);
@@ -140,7 +141,7 @@ pub(crate) fn search_on_device(
 ) -> PyResult<ResidentResults> {
     let (py, options, index) = (q.py(), Options(options), index.get());
     let queries = array::queries(q, "q")?;
-    let settings = Settings::of(index, k, options)?;
+    let settings = Settings::read(index, k, options)?;
     let (call, is_watched) = (options.call(QUERIES)?, options.is_given("progress")?);
     let searcher = searcher(py, index, &settings, options)?;
     let device = searcher.runs_on().parse::<Device>().unwrap_or_default();
@@ -148,23 +149,24 @@ pub(crate) fn search_on_device(
         let expected = "a GPU: pass device=\"cuda\", or output=\"numpy\"";
         return Err(errors::argument(py, "device", "a search on the CPU", expected));
     }
-    let work = |progress: &Progress| search_there(&settings, &searcher, (&queries, device), progress);
+    let work = |progress: &Progress| search_there(&settings, &searcher, &queries, device, progress);
     if settings.is_short(queries.len()) && !is_watched { at_once(py, work) } else { call.run(py, work) }
 }
 
 /// Runs a search of few queries on the calling thread.
 fn at_once<T: Send>(py: Python<'_>, work: impl FnOnce(&Progress) -> tagore::Result<T> + Send) -> PyResult<T> {
-    py.detach(|| work(&Progress::silent())).map_err(|error| errors::of(py, error, &QUERIES))
+    py.detach(|| work(&Progress::silent())).map_err(|error| errors::exception(py, error, &QUERIES))
 }
 
 fn search_there(
     settings: &Settings,
     searcher: &Searcher,
-    (queries, device): (&Vectors, Device),
+    queries: &Vectors,
+    device: Device,
     progress: &Progress,
 ) -> tagore::Result<ResidentResults> {
     let searcher = settings.set(searcher.clone())?;
-    left(device, (queries.len(), settings.k), |to| {
+    left(device, queries.len(), settings.k, |to| {
         searcher.search_into(queries, settings.search(), to, progress)
     })
 }
@@ -180,7 +182,7 @@ pub(crate) fn search<'py>(
 ) -> PyResult<(Pair<'py>, Own<'py>, u64, usize)> {
     let (py, options, index) = (q.py(), Options(options), index.get());
     let queries = array::queries(q, "q")?;
-    let settings = Settings::of(index, k, options)?;
+    let settings = Settings::read(index, k, options)?;
     let (call, is_watched) = (options.call(QUERIES)?, options.is_given("progress")?);
     let searcher = searcher(py, index, &settings, options)?;
     let on_gpu = searcher.runs_on() != "cpu";
@@ -206,7 +208,7 @@ pub(crate) fn search_one<'py>(
 ) -> PyResult<One<'py>> {
     let (py, options, index) = (q.py(), Options(options), index.get());
     let query = q.readonly().as_array().to_vec();
-    let settings = Settings::of(index, k, options)?;
+    let settings = Settings::read(index, k, options)?;
     let searcher = searcher(py, index, &settings, options)?;
     let search = || settings.set(searcher)?.search_one(&query, settings.search());
     let found = if settings.filter.is_some() {
@@ -235,7 +237,7 @@ pub(crate) fn evaluate(
     let columns = truth.shape()[1];
     let values = truth.readonly().as_array().iter().copied().collect();
     let truth = GroundTruth::new(columns, values, None)
-        .map_err(|error| errors::of(py, error, &Names { vectors: "q", renamed: &[("k", "truth")] }))?;
+        .map_err(|error| errors::exception(py, error, &Names { vectors: "q", renamed: &[("k", "truth")] }))?;
     let k = options.count("k")?.unwrap_or_else(|| truth.k().min(10));
     let (place, rerank) = (place(options)?, options.count("rerank")?);
     let names = Names { vectors: "q", renamed: &[("beam", "beams")] };
@@ -283,7 +285,7 @@ pub(crate) fn exact_on_device(
     let call = options.call(Names { vectors: "base or q", renamed: &[] })?;
     call.run(py, |progress| {
         process().ran_on(&device.to_string());
-        left(device, (queries.len(), k), |to| {
+        left(device, queries.len(), k, |to| {
             search.progress(progress.clone()).run_into(&base, &queries, to).map(drop)
         })
     })

@@ -54,7 +54,7 @@ struct Named {
 }
 
 impl Named {
-    fn of(options: Options<'_, '_>, path: PathBuf) -> PyResult<Self> {
+    fn read(options: Options<'_, '_>, path: PathBuf) -> PyResult<Self> {
         let file = |name| Ok::<_, PyErr>(options.path(name)?.unwrap_or_default());
         let format = options.named("format")?.unwrap_or(Format::Fbin);
         Ok(Self { path, format, base: file("base")?, output: file("output")? })
@@ -71,7 +71,7 @@ pub(crate) fn plan_tasks(
 ) -> PyResult<Tasks> {
     let options = Options(options);
     let call = options.call(NAMES)?;
-    let named = Named::of(options, path)?;
+    let named = Named::read(options, path)?;
     let (builder, limits) = (options.builder(&[options.device()?])?, options.limits()?);
     let order = options.named("order")?.unwrap_or_default();
     let range_rows = options.count("range_rows")?;
@@ -93,7 +93,7 @@ pub(crate) fn plan_tasks(
 /// Opens the plan in `folder`.
 #[pyfunction]
 pub(crate) fn open_tasks(py: Python<'_>, folder: PathBuf) -> PyResult<Tasks> {
-    TaskFolder::open(&folder).map(Tasks).map_err(|error| errors::of(py, error, &NAMES))
+    TaskFolder::open(&folder).map(Tasks).map_err(|error| errors::exception(py, error, &NAMES))
 }
 
 /// The format of a file of vectors, its rows, values per row, bytes of a value, and their type.
@@ -108,13 +108,13 @@ pub(crate) fn shape(
         let vectors = crate::build::open(&path, Some(format))?;
         Ok((format, vectors))
     });
-    let (format, vectors) = opened.map_err(|error| errors::of(py, error, &NAMES))?;
+    let (format, vectors) = opened.map_err(|error| errors::exception(py, error, &NAMES))?;
     let element = vectors.element_type();
     Ok((format.to_string(), vectors.len(), vectors.dim(), element.size(), element.to_string()))
 }
 
 fn task(py: Python<'_>, name: &str) -> PyResult<TaskId> {
-    name.parse().map_err(|error| errors::of(py, error, &NAMES))
+    name.parse().map_err(|error| errors::exception(py, error, &NAMES))
 }
 
 #[pymethods]
@@ -160,14 +160,14 @@ impl Tasks {
 
     /// The objects that a task reads.
     fn inputs(&self, py: Python<'_>, name: &str) -> PyResult<Vec<TaskObject>> {
-        let inputs = self.0.inputs(task(py, name)?).map_err(|error| errors::of(py, error, &NAMES))?;
+        let inputs = self.0.inputs(task(py, name)?).map_err(|error| errors::exception(py, error, &NAMES))?;
         Ok(inputs.into_iter().map(TaskObject).collect())
     }
 
     /// The length of an object and the byte ranges that its task reads, by its first bytes `begin`;
     /// `None` if these are too few.
     fn bytes_of(&self, py: Python<'_>, input: &TaskObject, begin: &[u8]) -> PyResult<Option<(u64, Ranges)>> {
-        let bytes = self.0.bytes_of(&input.0, begin).map_err(|error| errors::of(py, error, &NAMES))?;
+        let bytes = self.0.bytes_of(&input.0, begin).map_err(|error| errors::exception(py, error, &NAMES))?;
         Ok(bytes.map(|ObjectBytes { length, ranges }| {
             (length, ranges.into_iter().map(|range| (range.start, range.end)).collect())
         }))
@@ -181,7 +181,7 @@ impl Tasks {
     /// Ranges of further rows of the data set that a task reads; `None` if it cannot run, since an
     /// object is damaged.
     fn base_rows(&self, py: Python<'_>, name: &str) -> PyResult<Option<Ranges>> {
-        let rows = self.0.base_rows(task(py, name)?).map_err(|error| errors::of(py, error, &NAMES))?;
+        let rows = self.0.base_rows(task(py, name)?).map_err(|error| errors::exception(py, error, &NAMES))?;
         Ok(rows.map(|rows| rows.into_iter().map(|rows| (rows.start, rows.end)).collect()))
     }
 
@@ -214,7 +214,7 @@ impl Tasks {
     /// bytes, nodes that searches cannot reach, repeated rows, and kinds of devices; `None` if the
     /// index is not finished or not there.
     fn finished(&self, py: Python<'_>, output: PathBuf) -> PyResult<Option<Finished>> {
-        let index = self.0.finished_at(&output).map_err(|error| errors::of(py, error, &NAMES))?;
+        let index = self.0.finished_at(&output).map_err(|error| errors::exception(py, error, &NAMES))?;
         Ok(index.map(|index| (index.bytes, index.unreachable, index.repeated, index.devices)))
     }
 }

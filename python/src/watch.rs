@@ -65,7 +65,7 @@ impl Call {
         work: impl FnOnce(&Progress) -> tagore::Result<T> + Send,
     ) -> PyResult<T> {
         events::collect(py)?;
-        check_room(THREAD_STACK as u64).map_err(|error| errors::of(py, error, &self.names))?;
+        check_room(THREAD_STACK as u64).map_err(|error| errors::exception(py, error, &self.names))?;
         let updates = Updates::default();
         let progress = match &self.callback {
             Some(_) => {
@@ -118,7 +118,7 @@ impl Call {
             }
         };
         self.hand_on(py, &updates)?;
-        result.map_err(|error| errors::of(py, error, &self.names))
+        result.map_err(|error| errors::exception(py, error, &self.names))
     }
 
     /// Hands on updates and events.

@@ -32,13 +32,13 @@ fn check(case: &str, base: &Vectors, builder: &Builder) -> u64 {
             search_on: device,
             ..Measure::default()
         };
-        let found = Report::of(&index, Some(base), &stats.sample, &measure).unwrap();
+        let found = Report::measure(&index, Some(base), &stats.sample, &measure).unwrap();
         // Exact search of another report reads the copy that index searches have made.
         let copied = Measure { resident: None, ..measure };
-        let copied = Report::of(&index, Some(base), &stats.sample, &copied).unwrap();
+        let copied = Report::measure(&index, Some(base), &stats.sample, &copied).unwrap();
         assert_eq!(copied.knn, found.knn, "{case}");
         assert_eq!(copied.search.unwrap().recall, found.search.as_ref().unwrap().recall, "{case}");
-        let expected = Report::of(
+        let expected = Report::measure(
             &index,
             Some(base),
             &stats.sample,
@@ -161,7 +161,7 @@ fn another_index_is_refused() {
     let error = searcher.resident(&there).unwrap_err().to_string();
     assert!(error.starts_with(refused), "{error}");
     let measure = Measure { resident: Some(there), search_on: Device::Emulated, ..Measure::default() };
-    let error = Report::of(&other, Some(&base), &stats.sample, &measure).unwrap_err().to_string();
+    let error = Report::measure(&other, Some(&base), &stats.sample, &measure).unwrap_err().to_string();
     assert!(error.starts_with(refused), "{error}");
 }
 

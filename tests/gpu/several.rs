@@ -105,7 +105,7 @@ fn evaluations_on_several_devices() {
 }
 
 /// Checks exact search on several devices: ids and bits of distances of the CPU.
-fn check_exact(case: &str, base: &Vectors, queries: &Vectors, (search, count): (&ExactSearch, usize)) {
+fn check_exact(case: &str, base: &Vectors, queries: &Vectors, search: &ExactSearch, count: usize) {
     let run = |devices: &[Device]| {
         let (truth, stats) = search.clone().devices(devices).run(base, queries).unwrap();
         let (_, ids, distances) = truth.into_parts();
@@ -124,13 +124,13 @@ fn exact_search_on_several_devices() {
     let shapes = [(1, 1, 1, 2), (2, 5, 2, 3), (703, 130, 7, 3), (400, 3, 333, 3), (300, 0, 4, 2)];
     for ((rows, queries, k, count), metric) in shapes.into_iter().zip(METRICS.into_iter().cycle()) {
         let search = ExactSearch::new(k).metric(metric);
-        check_exact("few queries", &uniform(rows, 5, 1), &uniform(queries, 5, 2), (&search, count));
+        check_exact("few queries", &uniform(rows, 5, 1), &uniform(queries, 5, 2), &search, count);
     }
     // Parts of the queries; then of a base that does not fit.
     let (base, queries) = (uniform(300, 6, 3), uniform(257, 6, 4));
     for (bytes, metric) in [(1 << 20, Metric::InnerProduct), (555_000, Metric::L2)] {
         let search = ExactSearch::new(9).metric(metric).device_memory(bytes);
-        check_exact("many queries", &base, &queries, (&search, 2));
+        check_exact("many queries", &base, &queries, &search, 2);
     }
 }
 
@@ -138,13 +138,13 @@ fn exact_search_on_several_devices() {
 fn exact_search_of_ties_and_zeros_on_several_devices() {
     for ((name, base), metric) in hard_cases(200, 4, 5).into_iter().zip(METRICS.into_iter().cycle()) {
         let search = ExactSearch::new(90).metric(metric);
-        check_exact(name, &base, &uniform(6, 4, 6), (&search, 3));
+        check_exact(name, &base, &uniform(6, 4, 6), &search, 3);
     }
     let zeros = |rows: usize| Vectors::from_f32(vec![0.0; 4 * rows], 4).unwrap();
     for metric in METRICS {
         let search = ExactSearch::new(3).metric(metric);
-        check_exact("zeros", &zeros(100), &zeros(3), (&search, 2));
-        check_exact("zero queries", &uniform(100, 4, 7), &zeros(257), (&search, 2));
+        check_exact("zeros", &zeros(100), &zeros(3), &search, 2);
+        check_exact("zero queries", &uniform(100, 4, 7), &zeros(257), &search, 2);
     }
 }
 

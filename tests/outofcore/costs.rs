@@ -30,7 +30,7 @@ fn bytes_of(path: &Path) -> u64 {
 }
 
 /// What two numbers are, if they differ by more than this share and by more than `least`.
-fn differ(what: &str, (planned, found): (u64, u64), share: f64, least: u64) -> Option<String> {
+fn differ(what: &str, planned: u64, found: u64, share: f64, least: u64) -> Option<String> {
     let difference = planned.abs_diff(found);
     let wrong = difference > least && difference as f64 > share * found as f64;
     wrong.then(|| format!("{what}: planned {planned}, found {found}"))
@@ -75,20 +75,21 @@ fn planned_bytes_are_those_of_objects() {
             let objects: u64 = names.map(|name| bytes_of(&name)).sum();
             let index = if stage == TaskStage::Finish { bytes_of(&output) } else { 0 };
             // Descriptions, and pairs of clusters, are some hundred bytes more or less.
-            let bytes = |what: &str, both| differ(&format!("{stage}, {what}"), both, 0.03, 1024);
-            wrong.extend(bytes("written", (written, objects + index)));
+            let bytes =
+                |what: &str, planned, found| differ(&format!("{stage}, {what}"), planned, found, 0.03, 1024);
+            wrong.extend(bytes("written", written, objects + index));
             let inputs = tasks.tasks_of(stage).flat_map(|task| tasks.inputs(task).unwrap());
             let (mut found, mut asked) = (0, 0);
             for (input_bytes, input_requests) in inputs.map(|input| moved(&tasks, &input)) {
                 found += input_bytes;
                 asked += input_requests;
             }
-            wrong.extend(bytes("read", (read, found)));
+            wrong.extend(bytes("read", read, found));
             let of_base = [TaskStage::Assign, TaskStage::Write].contains(&stage);
             // An object that is written is a request, and so is a range of rows. Reads of other
             // lists follow the pairs of clusters that share rows, whose number depends on the data.
             let made = count as u64 * (1 + u64::from(of_base)) + u64::from(stage == TaskStage::Finish);
-            wrong.extend(differ(&format!("{stage}, requests"), (requests, asked + made), 0.15, 0));
+            wrong.extend(differ(&format!("{stage}, requests"), requests, asked + made, 0.15, 0));
             let is_right = if of_base {
                 rows == (base.len() * dim * 4) as u64
             } else {

@@ -167,7 +167,7 @@ fn a_changed_base_is_not_resumed() {
     // A row outside the fingerprint of 1,024 rows.
     values[12] += 1.0;
     let changed = Vectors::from_f32(values, 12).unwrap();
-    assert_eq!(Fingerprint::of(&changed).unwrap(), Fingerprint::of(&stopped.base).unwrap());
+    assert_eq!(Fingerprint::compute(&changed).unwrap(), Fingerprint::compute(&stopped.base).unwrap());
     let check = || {
         let error = stopped.run(&changed, true).unwrap_err().to_string();
         assert!(error.starts_with("vectors: found other values"), "{error}");

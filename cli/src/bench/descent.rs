@@ -59,7 +59,8 @@ impl Args {
                 say_header(&recalls, on_gpu, output);
             }
             say(start, iterations, graph.stats(), &recalls, output);
-            let mut event = self.event(&base, (start, iterations), (&graph, truth), &recalls);
+            let mut event = self.event(&base, start, iterations, &graph, &recalls);
+            event["recall_nodes"] = truth.len().into();
             event["repeat"] = self.runs.repeat(base.len())?.into();
             output.event(&event);
             events.push(event);
@@ -109,8 +110,9 @@ impl Args {
     fn event(
         &self,
         base: &Vectors,
-        (start, iterations): (Start, Iterations),
-        (graph, truth): (&KnnGraph, &KnnTruth),
+        start: Start,
+        iterations: Iterations,
+        graph: &KnnGraph,
         recalls: &[(usize, f64)],
     ) -> Value {
         let stats = graph.stats();
@@ -123,7 +125,7 @@ impl Args {
             "start": start.to_string(), "iterations_asked": iterations.to_string(),
             "iterations": [stats.iterations.0, stats.iterations.1],
             "seconds": { "copy": stats.copy, "jit": stats.jit, "descent": stats.seconds },
-            "recall": recall, "recall_nodes": truth.len(),
+            "recall": recall,
             "distances": stats.distances, "join_distances": stats.join_distances,
             "refine_distances": stats.refine_distances, "completed": stats.completed, "added": stats.added,
             "peak_gpu_bytes": stats.peak_gpu_bytes, "kernels": kernels(&stats.kernels, stats.device_name.as_deref()),

@@ -7,7 +7,7 @@ use crate::output::Output;
 
 /// Times of kernels on a device of this name, as JSON.
 pub(super) fn kernels(times: &[KernelTime], device_name: Option<&str>) -> Value {
-    let rates = device_name.and_then(Rates::of);
+    let rates = device_name.and_then(Rates::for_device);
     let kernels: serde_json::Map<String, Value> =
         times.iter().map(|time| (time.kernel.to_owned(), kernel(time, rates))).collect();
     kernels.into()
@@ -40,7 +40,7 @@ fn kernel(time: &KernelTime, rates: Option<Rates>) -> Value {
 
 /// Prints time, rates and shares of the device's peaks of each kernel.
 pub(super) fn say_kernels(times: &[KernelTime], device_name: Option<&str>, output: &Output) {
-    let rates = device_name.and_then(Rates::of);
+    let rates = device_name.and_then(Rates::for_device);
     for time in times {
         let (bandwidth, operations) = shares(time, rates);
         let column = |count: u64, unit: &str, share: Option<f64>| {
@@ -74,7 +74,7 @@ mod tests {
             bytes: 4_800_000_000_000,
             operations: 0,
         };
-        assert_eq!(shares(&time, Rates::of("NVIDIA H200")), (Some(0.5), None));
+        assert_eq!(shares(&time, Rates::for_device("NVIDIA H200")), (Some(0.5), None));
         assert_eq!(shares(&time, None), (None, None));
         assert_eq!(rate(10, 0.0), None);
     }

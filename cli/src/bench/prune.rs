@@ -68,7 +68,7 @@ impl Args {
         let (mut events, mut lines) = (Vec::new(), Vec::new());
         say_header(self.runs.is_on_gpu(base.len())?, output);
         for strategy in &self.indexes {
-            let (event, line) = self.index(&base, strategy, (graph.as_ref(), judge.as_ref()), output)?;
+            let (event, line) = self.index(&base, strategy, graph.as_ref(), judge.as_ref(), output)?;
             lines.extend(line);
             output.event(&event);
             events.push(event);
@@ -90,7 +90,8 @@ impl Args {
         &self,
         base: &Arc<Vectors>,
         strategy: &Strategy,
-        (graph, judge): (Option<&KnnGraph>, Option<&Judge<'_>>),
+        graph: Option<&KnnGraph>,
+        judge: Option<&Judge<'_>>,
         output: &Output,
     ) -> Result<(Value, Option<Series>)> {
         let builder = Builder::new(strategy.clone()).descent(self.descent(base, output)?);
@@ -100,7 +101,7 @@ impl Args {
         let mut event = self.event(base, &built);
         event["repeat"] = self.runs.repeat(base.len())?.into();
         if let Some(graph) = graph {
-            for (key, seconds) in self.compare(&built, &builder, (base, graph), output)? {
+            for (key, seconds) in self.compare(&built, &builder, base, graph, output)? {
                 event[key] = seconds.into();
             }
         }
@@ -129,7 +130,8 @@ impl Args {
         &self,
         built: &Built,
         builder: &Builder,
-        (base, graph): (&Vectors, &KnnGraph),
+        base: &Vectors,
+        graph: &KnnGraph,
         output: &Output,
     ) -> Result<Vec<(&'static str, f64)>> {
         let mut times = Vec::new();

@@ -99,7 +99,7 @@ impl Args {
 
 /// The share of the device's peak bandwidth at which the kernel reads the base.
 fn bandwidth(evaluation: &Evaluation, device_name: Option<&str>) -> Option<f64> {
-    let rates = device_name.and_then(Rates::of);
+    let rates = device_name.and_then(Rates::for_device);
     evaluation.device_bytes.zip(rates).map(|(bytes, rates)| bytes / rates.bytes)
 }
 

@@ -34,7 +34,8 @@ impl Args {
     pub(super) fn in_clusters(
         &self,
         started: Started,
-        (plan, in_memory): (ClusterPlan, bool),
+        plan: ClusterPlan,
+        in_memory: bool,
         output: &Output,
     ) -> Result<()> {
         if self.graph.is_some() {
@@ -67,11 +68,10 @@ impl Args {
         laps.end_parts("prepare", &parts(&stats));
         let done = Done { index, plan, in_memory, stats, read, total: laps.total() };
         done.say(&base, output);
-        let size = (base.len(), base.dim());
-        self.say_index(&done.index, size, done.total, output);
+        self.say_index(&done.index, done.total, output);
         done.stats.tasks.iter().for_each(|task| output.event(&task_event(task)));
         if let Some(path) = &self.timeline {
-            timeline_plot(path, &self.title(size), &since_start(&done.stats.tasks, before))?;
+            timeline_plot(path, &self.title(&done.index), &since_start(&done.stats.tasks, before))?;
         }
         let mut event = done.event(&base);
         if self.no_report {
@@ -89,7 +89,7 @@ impl Args {
             ..measure
         };
         let searched = is_searched.then_some(&base);
-        let mut report = Report::of(&done.index, searched, &KnnSample::default(), &measure)?;
+        let mut report = Report::measure(&done.index, searched, &KnnSample::default(), &measure)?;
         let mut cost = BuildCost::out_of_core(&done.stats);
         cost.stages.insert(0, StageCost::ended("read", done.read));
         report.build = Some(cost);

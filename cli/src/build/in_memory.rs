@@ -7,8 +7,8 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tagore::outofcore::TaskKind;
 use tagore::{
-    BuildCost, BuildStats, Builder, DataShape, Index, IndexRoom, KnnGraph, KnnSample, Measure, Progress,
-    PruneStats, Report, StageCost, Target, Vectors,
+    BuildCost, BuildStats, Builder, DataShape, Fingerprint, Index, IndexRoom, KnnGraph, KnnSample, Measure,
+    Progress, PruneStats, Report, StageCost, Target, Vectors,
 };
 
 use super::{Args, Started, say_repeated};
@@ -47,7 +47,7 @@ impl Args {
         if graph.is_none() {
             let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
             let default = builder.default_knn(stats.descent.device != "cpu", &data);
-            self.descent.say(&base, (stats.knn, default), &stats.descent, output);
+            self.descent.say(&base, stats.knn, default, &stats.descent, output);
         }
         say_prune(&index, &stats.prune, output);
         say_repeated(stats.repeated, output);
@@ -56,10 +56,9 @@ impl Args {
         let resident = stats.resident.take();
         let mut done = Done { index, stats, seconds };
         let measure = Measure { progress: measuring, resident, ..self.measure(output) };
-        let size = (base.len(), base.dim());
-        let report = self.write_and_measure(&mut done, (base, room), &mut laps, measure)?;
-        self.say_index(&done.index, size, done.seconds.total, output);
-        let mut event = done.event(size);
+        let report = self.write_and_measure(&mut done, base, room, &mut laps, measure)?;
+        self.say_index(&done.index, done.seconds.total, output);
+        let mut event = done.event();
         if let Some(mut report) = report.transpose()? {
             let mut cost = BuildCost::in_memory(&builder, &done.stats);
             cost.stages.insert(0, StageCost::ended("read", done.seconds.read));
@@ -76,7 +75,7 @@ impl Args {
             output.event(&event);
             laps.say(output);
         }
-        self.timeline.as_deref().map_or(Ok(()), |path| timeline::save(path, &self.title(size)))
+        self.timeline.as_deref().map_or(Ok(()), |path| timeline::save(path, &self.title(&done.index)))
     }
 
     /// The parts of the progress by their estimated times: the check of values, the build and the
@@ -102,7 +101,8 @@ impl Args {
     fn write_and_measure(
         &self,
         done: &mut Done,
-        (base, room): (Vectors, Option<IndexRoom>),
+        base: Vectors,
+        room: Option<IndexRoom>,
         laps: &mut Laps,
         measure: Measure,
     ) -> Result<Option<tagore::Result<Report>>> {
@@ -121,7 +121,7 @@ impl Args {
         let (report, written) = thread::scope(|scope| {
             let writer = thread::Builder::new().name("writer".to_owned()).spawn_scoped(scope, write).ok();
             let report = (!self.no_report).then(|| {
-                let report = Report::of(index, Some(&base), sample, &measure);
+                let report = Report::measure(index, Some(&base), sample, &measure);
                 laps.end("measure");
                 report
             });
@@ -165,10 +165,12 @@ fn parts(stats: &BuildStats) -> [(&'static str, f64); 7] {
 
 impl Done {
     /// The build as a JSON line.
-    fn event(&self, size: (usize, usize)) -> Value {
+    fn event(&self) -> Value {
         let Self { index, stats, seconds } = self;
+        let Fingerprint { rows, dim, .. } = index.fingerprint();
         let built = Built {
-            size,
+            rows: rows as usize,
+            dim: dim as usize,
             descent: &stats.descent,
             prune: &stats.prune,
             seconds,

@@ -10,7 +10,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 use tagore::outofcore::{ClusterPlan, Order, default_work_folder, read_ahead, unfinished};
-use tagore::{Builder, DataShape, Index, IndexRoom, Measure, Report, Strategy, Vectors};
+use tagore::{Builder, DataShape, Fingerprint, Index, IndexRoom, Measure, Report, Strategy, Vectors};
 
 use crate::error::Result;
 use crate::files::{Files, Kind};
@@ -130,7 +130,7 @@ impl Args {
             (None, Some(plan)) => (plan, true),
         };
         drop(room);
-        self.in_clusters(started, (plan, in_memory), output)
+        self.in_clusters(started, plan, in_memory, output)
     }
 
     /// Reads the base, if it is probably built in memory, and reserves the room of the index
@@ -213,8 +213,9 @@ impl Args {
     }
 
     /// The title of a timeline.
-    fn title(&self, (rows, dim): (usize, usize)) -> String {
-        let rows = grouped(rows as u64);
+    fn title(&self, index: &Index) -> String {
+        let Fingerprint { rows, dim, .. } = index.fingerprint();
+        let rows = grouped(rows);
         format!("{} of {rows} x {dim} on {}", self.strategy.kind(), self.descent.device.first())
     }
 
@@ -226,7 +227,8 @@ impl Args {
         self.report.judge(report, &self.output)
     }
 
-    fn say_index(&self, index: &Index, (rows, dim): (usize, usize), total: f64, output: &Output) {
+    fn say_index(&self, index: &Index, total: f64, output: &Output) {
+        let Fingerprint { rows, dim, .. } = index.fingerprint();
         output.say(format_args!(
             "{}: {} of {} x {dim} in {total:.2} s",
             self.output.display(),

@@ -81,8 +81,18 @@ pub(crate) struct Head {
     pub title: String,
     /// The content in words.
     pub description: String,
-    /// Width of the chart, and height of the plot area, in pixels.
-    pub size: (f64, f64),
+    pub size: Size,
+}
+
+/// A point: right of the left edge, and below the top.
+#[derive(Clone, Copy)]
+pub(crate) struct Pixel(pub f64, pub f64);
+
+/// Width of a chart, and height of its plot area, in pixels.
+#[derive(Clone, Copy)]
+pub(crate) struct Size {
+    pub width: f64,
+    pub plot: f64,
 }
 
 /// A rectangle: left, top, width, height in pixels.
@@ -116,7 +126,7 @@ pub(crate) struct Chart {
 impl Chart {
     /// Draws the axes, and the legend above the plot area.
     pub(crate) fn new(head: Head, legend: &[Key<'_>], x: &Axis, y: &Axis) -> Self {
-        let (width, plot) = head.size;
+        let Size { width, plot } = head.size;
         let widest = y.ticks.iter().map(|tick| text_width(&tick.label, FONT)).fold(0.0, f64::max);
         let left = widest + SPACE + 8.0;
         let area_width = (width - left - 2.0 * SPACE).max(1.0);
@@ -125,12 +135,12 @@ impl Chart {
         let mut top = 8.0;
         for (key, (row, at)) in legend.iter().zip(flow(keys, width - 2.0 * SPACE)) {
             let y = SPACE + LINE * (row as f64 + 0.5);
-            body += &mark(key.colour, key.shape, (SPACE + at + 8.0, y), "");
-            body += &text((SPACE + at + 20.0, y + 5.0), "", key.name);
+            body += &mark(key.colour, key.shape, Pixel(SPACE + at + 8.0, y), "");
+            body += &text(Pixel(SPACE + at + 20.0, y + 5.0), "", key.name);
             top = SPACE + 6.0 + LINE * (row + 1) as f64;
         }
         if !y.name.is_empty() {
-            body += &text((SPACE, top + 16.0), "", &y.name);
+            body += &text(Pixel(SPACE, top + 16.0), "", &y.name);
             top += LINE + 4.0;
         }
         let area = Area(left, top + 4.0, area_width, plot);
@@ -138,16 +148,16 @@ impl Chart {
         for Tick { place, label } in &y.ticks {
             let at = bottom - place * plot;
             body += &format!("<path class=\"grid\" d=\"M{left:.1} {at:.1}H{right:.1}\"/>\n");
-            body += &text((left - 8.0, at + 5.0), " text-anchor=\"end\"", label);
+            body += &text(Pixel(left - 8.0, at + 5.0), " text-anchor=\"end\"", label);
         }
         for Tick { place, label } in &x.ticks {
             let at = left + place * area_width;
             body += &format!("<path class=\"grid\" d=\"M{at:.1} {:.1}V{bottom:.1}\"/>\n", area.1);
-            body += &text((at, bottom + 20.0), " text-anchor=\"middle\"", label);
+            body += &text(Pixel(at, bottom + 20.0), " text-anchor=\"middle\"", label);
         }
         body += &format!("<path class=\"axis\" d=\"M{left:.1} {bottom:.1}H{right:.1}\"/>\n");
         let middle = left + area_width / 2.0;
-        body += &text((middle, bottom + 2.0 * LINE), " text-anchor=\"middle\"", &x.name);
+        body += &text(Pixel(middle, bottom + 2.0 * LINE), " text-anchor=\"middle\"", &x.name);
         let Head { title, description, .. } = head;
         let caption = lines(&title, width - 2.0 * SPACE);
         let head = format!("<title>{}</title>\n<desc>{}</desc>\n", escaped(&title), escaped(&description));
@@ -155,14 +165,14 @@ impl Chart {
     }
 
     /// Pixels of a place: 0 is left or at the bottom, 1 is right or at the top.
-    pub(crate) fn at(&self, (x, y): (f64, f64)) -> (f64, f64) {
+    pub(crate) fn at(&self, x: f64, y: f64) -> Pixel {
         let Area(left, top, width, height) = self.area;
-        (left + x * width, top + (1.0 - y) * height)
+        Pixel(left + x * width, top + (1.0 - y) * height)
     }
 
     /// Marks a break of the horizontal axis.
     pub(crate) fn add_break(&mut self, place: f64) {
-        let (x, y) = self.at((place, 0.0));
+        let Pixel(x, y) = self.at(place, 0.0);
         self.body += &format!("<path class=\"axis\" d=\"M{:.1} {:.1}l6-12m5 0l-6 12\"/>\n", x - 5.5, y + 6.0);
     }
 
@@ -186,7 +196,7 @@ impl Chart {
         let height = self.height + above;
         let rows = (1..).zip(caption);
         let caption: String = rows
-            .map(|(row, line)| text((SPACE, LINE * f64::from(row)), " class=\"caption\"", line))
+            .map(|(row, line)| text(Pixel(SPACE, LINE * f64::from(row)), " class=\"caption\"", line))
             .collect();
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" role=\"img\" viewBox=\"0 0 {width:.0} {height:.0}\" \
@@ -215,13 +225,13 @@ pub(crate) fn check_finite(name: &str, points: &[(f64, f64)]) -> Result<()> {
 }
 
 /// A line through `points` in pixels.
-pub(crate) fn line(colour: usize, points: &[(f64, f64)]) -> String {
-    let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+pub(crate) fn line(colour: usize, points: &[Pixel]) -> String {
+    let points: Vec<String> = points.iter().map(|Pixel(x, y)| format!("{x:.1},{y:.1}")).collect();
     format!("<polyline class=\"line c{colour}\" points=\"{}\"/>\n", points.join(" "))
 }
 
 /// A mark; a pointer over it shows `tip`.
-pub(crate) fn mark(colour: usize, shape: &str, (x, y): (f64, f64), tip: &str) -> String {
+pub(crate) fn mark(colour: usize, shape: &str, Pixel(x, y): Pixel, tip: &str) -> String {
     format!(
         "<path class=\"mark c{colour}\" transform=\"translate({x:.1} {y:.1})\" d=\"{shape}\">{}</path>\n",
         title(tip)
@@ -241,7 +251,7 @@ fn title(tip: &str) -> String {
 }
 
 /// A line of text that begins at a point, or with other `attributes`.
-pub(crate) fn text((x, y): (f64, f64), attributes: &str, text: &str) -> String {
+pub(crate) fn text(Pixel(x, y): Pixel, attributes: &str, text: &str) -> String {
     format!("<text x=\"{x:.1}\" y=\"{y:.1}\"{attributes}>{}</text>\n", escaped(text))
 }
 

@@ -1,11 +1,11 @@
 //! The plot of degrees.
 
-use super::chart::{Area, Axis, Chart, Head, bar};
+use super::chart::{Area, Axis, Chart, Head, Pixel, Size, bar};
 use super::scale::Scale;
 use crate::output::grouped;
 
 /// Draws the number of nodes of each degree, 0 and on.
-pub(crate) fn draw(degrees: &[u64], size: (f64, f64)) -> Chart {
+pub(crate) fn draw(degrees: &[u64], size: Size) -> Chart {
     let last = degrees.iter().rposition(|&nodes| nodes > 0).unwrap_or(0);
     let first = degrees.iter().position(|&nodes| nodes > 0).unwrap_or(0);
     let most = degrees.iter().copied().max().unwrap_or(0).max(1);
@@ -19,8 +19,8 @@ pub(crate) fn draw(degrees: &[u64], size: (f64, f64)) -> Chart {
     let head = Head { title: "Nodes by degree".to_owned(), description, size };
     let mut chart = Chart::new(head, &[], &Axis::across("degree", &x), &Axis::up("nodes", &y));
     for degree in used() {
-        let place = |half: f64, nodes: u64| chart.at((x.place(degree as f64 + half), y.place(nodes as f64)));
-        let ((left, top), (right, bottom)) = (place(-0.4, degrees[degree]), place(0.4, 0));
+        let place = |half: f64, nodes: u64| chart.at(x.place(degree as f64 + half), y.place(nodes as f64));
+        let (Pixel(left, top), Pixel(right, bottom)) = (place(-0.4, degrees[degree]), place(0.4, 0));
         chart.add(&bar(0, Area(left, top, right - left, bottom - top), &at(degree)));
     }
     chart

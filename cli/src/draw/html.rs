@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tagore::{BeamQuality, BuildCost, Report, Result, SearchQuality, SelfRecall, StageCost};
 
-use super::chart::{STYLE, escaped};
+use super::chart::{STYLE, Size, escaped};
 use super::recall_qps::{self, Point, Series};
 use super::{degrees, timeline};
 use crate::output::grouped;
@@ -32,7 +32,7 @@ footer { margin: 2em 0 }
 ";
 
 /// Width of a plot and height of its plot area, in pixels.
-const PLOT: (f64, f64) = (500.0, 260.0);
+const PLOT: Size = Size { width: 500.0, plot: 260.0 };
 
 /// Renders a report as a self-contained page of HTML.
 ///
@@ -190,7 +190,7 @@ mod tests {
         let builder = Builder::new(Strategy::vamana()).device(Device::Cpu).knn(20).sample(100);
         let (index, stats) = builder.build_with_stats(&base, None).unwrap();
         let measure = Measure::default().on(Device::Cpu);
-        let mut report = Report::of(&index, Some(&base), &stats.sample, &measure).unwrap();
+        let mut report = Report::measure(&index, Some(&base), &stats.sample, &measure).unwrap();
         report.parameters.insert("filter".to_owned(), "<dist> & \"more\"".to_owned());
         let page = |report: &Report| report_page(report).unwrap();
         let text = page(&report);

@@ -5,10 +5,13 @@ use std::path::Path;
 use tagore::{Evaluation, Result};
 
 use super::chart::{
-    Area, Axis, COLOURS, Chart, Head, Key, SHAPES, check_finite, line, mark, text, text_width,
+    Area, Axis, COLOURS, Chart, Head, Key, Pixel, SHAPES, Size, check_finite, line, mark, text, text_width,
 };
 use super::scale::Scale;
 use crate::output::grouped;
+
+/// The size of a plot of its own.
+const SIZE: Size = Size { width: 640.0, plot: 400.0 };
 
 /// A line in a plot.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,11 +54,11 @@ pub(crate) fn recall_qps_plot(
     k: usize,
     series: &[Series],
 ) -> Result<()> {
-    draw(title, k, series, (640.0, 400.0))?.save(path.as_ref())
+    draw(title, k, series, SIZE)?.save(path.as_ref())
 }
 
 /// Draws the plot of [`recall_qps_plot`], this wide and with a plot area this high.
-pub(crate) fn draw<'a>(title: &str, k: usize, series: &'a [Series], size: (f64, f64)) -> Result<Chart> {
+pub(crate) fn draw<'a>(title: &str, k: usize, series: &'a [Series], size: Size) -> Result<Chart> {
     for Series { name, points } in series {
         let points: Vec<_> = points.iter().map(|point| (point.recall, point.qps)).collect();
         check_finite(name, &points)?;
@@ -75,8 +78,8 @@ pub(crate) fn draw<'a>(title: &str, k: usize, series: &'a [Series], size: (f64, 
         (Axis::across(format!("recall@{k}, logit scale"), &x), Axis::up("queries per second", &y));
     let mut chart = Chart::new(head, legend, &across, &up);
     x.gaps().for_each(|place| chart.add_break(place));
-    let place = |point: &Point| chart.at((x.place(point.recall), y.place(point.qps)));
-    let lines: Vec<Vec<(f64, f64)>> =
+    let place = |point: &Point| chart.at(x.place(point.recall), y.place(point.qps));
+    let lines: Vec<Vec<Pixel>> =
         series.iter().map(|series| series.points.iter().map(place).collect()).collect();
     let mut labels = Labels::new(chart.area, &lines);
     for (key, places) in keys.iter().zip(&lines) {
@@ -124,24 +127,25 @@ impl Labels {
     const HEIGHT: f64 = 13.0;
 
     /// Takes the places of `lines` and of the marks on them.
-    fn new(area: Area, lines: &[Vec<(f64, f64)>]) -> Self {
+    fn new(area: Area, lines: &[Vec<Pixel>]) -> Self {
         /// Half the side of a mark, and the distance of the samples of a line.
         const MARK: f64 = 5.0;
         const SAMPLE: f64 = 4.0;
-        let square = |(x, y): (f64, f64), half: f64| Area(x - half, y - half, 2.0 * half, 2.0 * half);
-        let mut taken: Vec<Area> = lines.iter().flatten().map(|&at| square(at, MARK)).collect();
+        let square = |x: f64, y: f64, half: f64| Area(x - half, y - half, 2.0 * half, 2.0 * half);
+        let mut taken: Vec<Area> = lines.iter().flatten().map(|&Pixel(x, y)| square(x, y, MARK)).collect();
         for pair in lines.iter().flat_map(|line| line.windows(2)) {
-            let ((x, y), (dx, dy)) = (pair[0], (pair[1].0 - pair[0].0, pair[1].1 - pair[0].1));
+            let Pixel(x, y) = pair[0];
+            let (dx, dy) = (pair[1].0 - x, pair[1].1 - y);
             let samples = (dx.hypot(dy) / SAMPLE) as usize;
             let at = |sample: usize| sample as f64 / samples.max(1) as f64;
-            taken.extend((0..samples).map(|sample| square((x + dx * at(sample), y + dy * at(sample)), 1.0)));
+            taken.extend((0..samples).map(|sample| square(x + dx * at(sample), y + dy * at(sample), 1.0)));
         }
         let Area(left, top, width, height) = area;
         Self { area: Area(left, top, width + 24.0, height), taken }
     }
 
     /// A label beside a point, or nothing where no place is free.
-    fn beside(&mut self, (x, y): (f64, f64), label: &str, colour: usize) -> String {
+    fn beside(&mut self, Pixel(x, y): Pixel, label: &str, colour: usize) -> String {
         let (width, height) = (text_width(label, Self::FONT), Self::HEIGHT);
         let (left, centre, right) = (x - width - 6.0, x - width / 2.0, x + 6.0);
         let (above, middle, below) = (y - height - 6.0, y - height / 2.0, y + 6.0);
@@ -164,7 +168,7 @@ impl Labels {
         let Some(free) = areas.find(is_free) else { return String::new() };
         self.taken.push(free);
         let attributes = format!(" class=\"beside c{colour}\" text-anchor=\"middle\"");
-        text((free.0 + width / 2.0, free.1 + height - 2.0), &attributes, label)
+        text(Pixel(free.0 + width / 2.0, free.1 + height - 2.0), &attributes, label)
     }
 }
 
@@ -190,7 +194,7 @@ mod tests {
             vec![line(&[(0.5, 10.0); 3])],
             vec![line(&[(-1e300, -1e300), (1e300, f64::MAX), (0.5, f64::MIN_POSITIVE)])],
         ] {
-            let svg = draw("title", 10, &series, (640.0, 400.0)).unwrap().inline();
+            let svg = draw("title", 10, &series, SIZE).unwrap().inline();
             assert!(
                 svg.contains("</svg>") && svg.contains("recall@10") && !svg.contains("NaN"),
                 "{series:?}"
@@ -204,7 +208,7 @@ mod tests {
         let points =
             beams.map(|beam| Point { beam, recall: 1.0 - 1.0 / beam as f64, qps: 1e5 / beam as f64 });
         let series = Series { name: "nsg".to_owned(), points: points.to_vec() };
-        let svg = draw("title", 10, &[series], (640.0, 400.0)).unwrap().inline();
+        let svg = draw("title", 10, &[series], SIZE).unwrap().inline();
         for beam in beams {
             assert_eq!(svg.matches(&format!(">{beam}</text>")).count(), 1, "{beam}: {svg}");
         }

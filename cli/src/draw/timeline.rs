@@ -5,7 +5,7 @@ use std::path::Path;
 use tagore::Result;
 use tagore::outofcore::{Task, TaskKind};
 
-use super::chart::{Area, Axis, COLOURS, Chart, Head, Key, SHAPES, bar, check_finite};
+use super::chart::{Area, Axis, COLOURS, Chart, Head, Key, Pixel, SHAPES, Size, bar, check_finite};
 use super::scale::{Scale, Tick};
 use crate::output::grouped;
 
@@ -38,7 +38,11 @@ pub(crate) fn draw(title: &str, tasks: &[Task]) -> Result<Chart> {
     let centre = |lane: usize| 1.0 - (lane as f64 + 0.5) / lanes;
     let names = threads.iter().enumerate();
     let ticks = names.map(|(lane, name)| Tick { place: centre(lane), label: (*name).to_owned() }).collect();
-    let head = Head { title: title.to_owned(), description: description(tasks), size: (WIDTH, LANE * lanes) };
+    let head = Head {
+        title: title.to_owned(),
+        description: description(tasks),
+        size: Size { width: WIDTH, plot: LANE * lanes },
+    };
     let shape = SHAPES[1];
     let kinds =
         || TaskKind::ALL.into_iter().enumerate().filter(|(_, kind)| tasks.iter().any(|t| t.kind == *kind));
@@ -49,8 +53,8 @@ pub(crate) fn draw(title: &str, tasks: &[Task]) -> Result<Chart> {
     for (colour, kind) in kinds() {
         for task in tasks.iter().filter(|task| task.kind == kind) {
             let lane = threads.iter().position(|&thread| thread == task.thread).unwrap_or(0);
-            let (left, y) = chart.at((seconds.place(task.begin), centre(lane)));
-            let (right, _) = chart.at((seconds.place(task.end), 0.0));
+            let Pixel(left, y) = chart.at(seconds.place(task.begin), centre(lane));
+            let Pixel(right, _) = chart.at(seconds.place(task.end), 0.0);
             let area = Area(left, y - LANE * 0.38, (right - left).max(0.0), LANE * 0.76);
             chart.add(&bar(colour % COLOURS, area, &tip(task)));
         }

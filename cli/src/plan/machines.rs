@@ -84,7 +84,8 @@ impl MachineOptions {
     /// Plans the tasks, if numbers of workers are given, and prints them. Returns them as JSON.
     pub(super) fn plan(
         &self,
-        (builder, data): (&Builder, &DataShape),
+        builder: &Builder,
+        data: &DataShape,
         clusters: Option<&ClusterPlan>,
         target: Target,
         output: &Output,
@@ -109,7 +110,7 @@ impl MachineOptions {
             latency: self.latency.0,
         };
         let runs: Vec<Run> =
-            self.workers.iter().map(|&workers| Run::of(&costs, &machines, workers)).collect();
+            self.workers.iter().map(|&workers| Run::simulate(&costs, &machines, workers)).collect();
         let (most, times) = costs.most_workers(&machines);
         let limit = Run { workers: most, times };
         let stages = costs.stages();
@@ -130,7 +131,7 @@ struct Run {
 }
 
 impl Run {
-    fn of(costs: &TaskCosts, machines: &TaskMachines, workers: u32) -> Self {
+    fn simulate(costs: &TaskCosts, machines: &TaskMachines, workers: u32) -> Self {
         let workers = workers as usize;
         Self { workers, times: costs.simulate(&TaskMachines { workers, ..*machines }) }
     }

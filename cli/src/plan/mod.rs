@@ -88,9 +88,9 @@ impl Args {
             Some(strategy) => {
                 let builder = self.prune.builder(strategy)?.descent(descent);
                 let builder = builder.compressed(self.vectors.compression());
-                self.index(builder, (&data, &limits), output)?
+                self.index(builder, &data, &limits, output)?
             }
-            None => self.graph(&descent, (&data, &limits), output)?,
+            None => self.graph(&descent, &data, &limits, output)?,
         };
         event["event"] = "plan".into();
         event["n"] = data.rows.into();
@@ -125,12 +125,7 @@ impl Args {
     }
 
     /// Plans an index.
-    fn index(
-        &self,
-        builder: Builder,
-        (data, limits): (&DataShape, &Limits),
-        output: &Output,
-    ) -> Result<Value> {
+    fn index(&self, builder: Builder, data: &DataShape, limits: &Limits, output: &Output) -> Result<Value> {
         let targets = self.targets(data.rows)?;
         let Targets { gpu, build, .. } = targets;
         let (builder, clusters) = match self.vectors {
@@ -151,7 +146,7 @@ impl Args {
         let summary = match &clusters {
             Some(clusters) => {
                 let seconds = clusters.seconds(builder, data, build);
-                Summary::of_clusters(builder, data, clusters, (plan.k, &seconds))
+                Summary::of_clusters(builder, data, clusters, plan.k, &seconds)
             }
             None => Summary::of_index(builder, data, plan),
         };
@@ -168,27 +163,22 @@ impl Args {
             }
             clusters.iter().for_each(|plan| say_parts(plan, output));
         }
-        let tasks = self.machines.plan((builder, data), clusters.as_ref(), build, output)?;
+        let tasks = self.machines.plan(builder, data, clusters.as_ref(), build, output)?;
         let changes: Vec<String> = remedies.iter().map(remedy).collect();
-        let mut event = index_event(builder, (&on_gpu, &on_cpu), clusters.as_ref(), &changes, data.rows);
+        let mut event = index_event(builder, &on_gpu, &on_cpu, clusters.as_ref(), &changes, data.rows);
         event["tasks"] = tasks;
         Ok(event)
     }
 
     /// Plans a k-NN graph.
-    fn graph(
-        &self,
-        descent: &Descent,
-        (data, limits): (&DataShape, &Limits),
-        output: &Output,
-    ) -> Result<Value> {
+    fn graph(&self, descent: &Descent, data: &DataShape, limits: &Limits, output: &Output) -> Result<Value> {
         let targets = self.targets(data.rows)?;
         let plan = descent.plan_for(data)?;
         // Any kind of index has the graph's stages first; that of nsg takes lists of any length.
         let builder = Builder::new(Strategy::nsg()).descent(descent.clone());
-        let on_cpu = GraphPlan::of(builder.plan(data, Target::cpu())?);
+        let on_cpu = GraphPlan::new(builder.plan(data, Target::cpu())?);
         let summary = if targets.build.gpu.is_some() {
-            let GraphPlan { seconds, .. } = GraphPlan::of(builder.plan(data, targets.gpu)?);
+            let GraphPlan { seconds, .. } = GraphPlan::new(builder.plan(data, targets.gpu)?);
             Summary::of_graph_on_gpu(data, &plan, seconds)
         } else {
             Summary::of_graph_on_cpu(data, &on_cpu)
@@ -248,7 +238,8 @@ struct Targets {
 /// The plan of an index as JSON.
 fn index_event(
     builder: &Builder,
-    (on_gpu, on_cpu): (&BuildPlan, &BuildPlan),
+    on_gpu: &BuildPlan,
+    on_cpu: &BuildPlan,
     clusters: Option<&ClusterPlan>,
     changes: &[String],
     rows: usize,

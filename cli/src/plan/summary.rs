@@ -29,7 +29,7 @@ pub(super) struct GraphPlan {
 }
 
 impl GraphPlan {
-    pub(super) fn of(plan: BuildPlan) -> Self {
+    pub(super) fn new(plan: BuildPlan) -> Self {
         // Pruning begins with its filter.
         let host: Vec<_> = plan.host.into_iter().take_while(|stage| stage.name != "filter").collect();
         let most = host.iter().map(|stage| stage.buffers.bytes()).max().unwrap_or(0);
@@ -60,7 +60,8 @@ impl Summary {
         builder: &Builder,
         data: &DataShape,
         plan: &ClusterPlan,
-        (k, seconds): (usize, &[(&'static str, f64)]),
+        k: usize,
+        seconds: &[(&'static str, f64)],
     ) -> Self {
         let size = grouped(plan.cluster_size as u64);
         Self {

@@ -34,7 +34,7 @@ macro_rules! table {
         }
 
         impl Table {
-            fn of(library: Library) -> CudaResult<Self> {
+            fn load(library: Library) -> CudaResult<Self> {
                 $(
                     // SAFETY: the symbol is the driver's function of that name, and this line of
                     // the table has its documented signature.
@@ -117,7 +117,7 @@ fn open() -> CudaResult<Table> {
     let name = env::var_os(LIBRARY_VARIABLE).unwrap_or_else(|| OsString::from(LIBRARY));
     // SAFETY: the initialisers of NVIDIA's driver library have no preconditions.
     let library = unsafe { Library::new(&name) }.map_err(|error| Failure::NoDriver(one_line(&error)))?;
-    let table = Table::of(library)?;
+    let table = Table::load(library)?;
     // SAFETY: `cuInit` takes flags and has none.
     check(unsafe { (table.init)(0) }, "initialising the CUDA driver")?;
     Ok(table)

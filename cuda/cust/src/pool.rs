@@ -35,7 +35,7 @@ impl MemoryPool {
     ///
     /// # Errors
     /// If the device has none.
-    pub fn of(context: &Context) -> CudaResult<Self> {
+    pub fn default_of(context: &Context) -> CudaResult<Self> {
         let table = context.bind()?;
         let mut raw = ptr::null_mut();
         // SAFETY: the pointer is to a local variable.

@@ -114,7 +114,7 @@ fn devices_memory_and_launches_work() {
         unsafe { copy.async_copy_from_device(&buffer, &stream) }.unwrap();
         assert_eq!(copy.as_host_vec(&stream).unwrap(), found);
 
-        let pool = MemoryPool::of(&context).unwrap();
+        let pool = MemoryPool::default_of(&context).unwrap();
         pool.keep(u64::MAX).unwrap();
         // SAFETY: the values are written before they are read.
         let mut in_order = unsafe { DeviceBuffer::<f32>::uninitialized_async(1000, &stream) }.unwrap();

@@ -45,7 +45,7 @@ pub(in crate::gpu) struct CacheFile {
 impl CacheFile {
     /// The file of the kernels named by `key`, in the folder of the environment. None if the cache
     /// is off, or the folder cannot be used.
-    pub(in crate::gpu) fn of(key: String) -> Option<Self> {
+    pub(in crate::gpu) fn in_user_folder(key: String) -> Option<Self> {
         let folder = folder(|name| env::var_os(name).map(PathBuf::from))?;
         let unusable = |error: &io::Error| {
             tracing::debug!(folder = %folder.display(), %error, "kernels are not cached");
@@ -53,7 +53,7 @@ impl CacheFile {
         Self::within(&folder, key).inspect_err(unusable).ok()
     }
 
-    /// As [`of`](Self::of), in `folder`, which is created if it is missing.
+    /// As [`in_user_folder`](Self::in_user_folder), in `folder`, which is created if it is missing.
     pub(super) fn within(folder: &Path, key: String) -> io::Result<Self> {
         create(folder)?;
         check_folder(folder)?;

@@ -110,12 +110,15 @@ impl Programs {
     }
 
     /// The kernels of `ptx`.
-    pub(in crate::gpu) fn of(&self, ptx: &'static str) -> Arc<Kernels<Driver>> {
+    pub(in crate::gpu) fn kernels(&self, ptx: &'static str) -> Arc<Kernels<Driver>> {
         let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
         let kernels = programs.entry(ptx.as_ptr() as usize).or_insert_with(|| {
-            let driver =
-                Driver { context: self.context.clone(), name: self.name.clone(), program: Program::of(ptx) };
-            let file = self.key(ptx).ok().and_then(CacheFile::of);
+            let driver = Driver {
+                context: self.context.clone(),
+                name: self.name.clone(),
+                program: Program::parse(ptx),
+            };
+            let file = self.key(ptx).ok().and_then(CacheFile::in_user_folder);
             Arc::new(Kernels::new(driver, file))
         });
         Arc::clone(kernels)

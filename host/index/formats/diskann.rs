@@ -27,7 +27,7 @@ pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
         let found = format!("an index without edges for {}", export.format);
         return Err(Error::file(path, found, "at least one edge: DiskANN cannot load a graph without edges"));
     }
-    let stored = Stored::of(export, Lift::No)?;
+    let stored = Stored::for_export(export, Lift::No)?;
     let mut data = AtomicFile::create(&with_suffix(path, ".data"))?;
     data.write_all(bytemuck::cast_slice(&[index.len() as u32, stored.dim() as u32]))?;
     let mut row = Vec::new();
@@ -103,7 +103,7 @@ pub(super) struct Stored<'a> {
 
 impl<'a> Stored<'a> {
     /// Prepares the base of an export.
-    pub(super) fn of(export: &Export<'a>, lift: Lift) -> Result<Self> {
+    pub(super) fn for_export(export: &Export<'a>, lift: Lift) -> Result<Self> {
         let Some(base) = export.base else {
             let expected = format!("the data set of the index: {} holds vectors", export.format);
             return Err(Error::argument("base", "none", expected));

@@ -120,7 +120,7 @@ pub(super) fn write(export: &Export<'_>, prefix: &Path) -> Result<()> {
         let expected = format!("none beside {}: delete it, or DiskANN loads it too", prefix.display());
         return Err(Error::file(other, "a file of another DiskANN build", expected));
     }
-    let stored = Stored::of(export, Lift::Yes)?;
+    let stored = Stored::for_export(export, Lift::Yes)?;
     let chunks = chunks(export, stored.dim())?;
     let mut files = vec![entries(export, prefix)?, centroids(export, &stored, prefix)?];
     let mut stale = Vec::new();

@@ -20,7 +20,7 @@ pub(super) struct Embedded<'a> {
 
 impl<'a> Embedded<'a> {
     /// The base of an export.
-    pub(super) fn of(export: &Export<'a>) -> Result<Self> {
+    pub(super) fn for_export(export: &Export<'a>) -> Result<Self> {
         let Some(base) = export.base else {
             let expected = format!("the data set of the index: {} holds vectors", export.format);
             return Err(Error::argument("base", "none", expected));

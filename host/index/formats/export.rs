@@ -129,7 +129,7 @@ impl<'a> Export<'a> {
     /// Finds the groups of equal rows and the dense spots, whose rows [`row`](Self::row) links.
     pub(super) fn find_groups(&self) -> Result<()> {
         if self.groups.get().is_none() {
-            let _ = self.groups.set(Groups::of(self.index, &self.progress)?);
+            let _ = self.groups.set(Groups::find(self.index, &self.progress)?);
         }
         Ok(())
     }

@@ -60,7 +60,7 @@ struct Writer<'a> {
 impl<'a> Writer<'a> {
     /// Starts the file with the index header.
     fn create(export: &'a Export<'a>, path: &Path, kind: &[u8; 4]) -> Result<Self> {
-        let vectors = Embedded::of(export)?;
+        let vectors = Embedded::for_export(export)?;
         let mut writer = Self { export, vectors, file: AtomicFile::create(path)? };
         writer.header(kind)?;
         Ok(writer)
@@ -126,7 +126,7 @@ pub(super) fn write_nsg(export: &Export<'_>, path: &Path) -> Result<()> {
 pub(super) fn write_hnsw(export: &Export<'_>, path: &Path) -> Result<()> {
     let index = export.index;
     let mut writer = Writer::create(export, path, HNSW)?;
-    let layers = Layers::of(export)?;
+    let layers = Layers::for_export(export)?;
     let (base, upper) = (index.max_degree(), layers.degree);
     let highest = layers.highest();
     let begins = |layer: usize| if layer == 0 { 0 } else { base + (layer - 1) * upper };

@@ -33,7 +33,7 @@ impl Groups {
     ///
     /// # Errors
     /// If memory is short or the work is cancelled.
-    pub(super) fn of(index: &Index, progress: &Progress) -> Result<Self> {
+    pub(super) fn find(index: &Index, progress: &Progress) -> Result<Self> {
         let repeated = index.repeated();
         let mut groups = Self::default();
         groups.firsts.extend(repeated.pairs().map(|(_, first)| first));

@@ -34,8 +34,8 @@ const fn links_bytes(most: usize) -> usize {
 pub(super) fn write(export: &Export<'_>, path: &Path) -> Result<()> {
     let index = export.index;
     let most = index.max_degree();
-    let vectors = Embedded::of(export)?;
-    let layers = Layers::of(export)?;
+    let vectors = Embedded::for_export(export)?;
+    let layers = Layers::for_export(export)?;
     let upper = layers.degree;
     let data = links_bytes(most);
     let label = data + size_of::<f32>() * vectors.dim();

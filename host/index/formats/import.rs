@@ -228,7 +228,7 @@ impl Source<'_> {
         }
         let description =
             Description { kind: format.name().to_owned(), metric: self.metric, seed: 0, parameters };
-        let fingerprint = Fingerprint::of(self.base)?;
+        let fingerprint = Fingerprint::compute(self.base)?;
         let rows = PaddedRows { max_degree, degrees, neighbors };
         let mut index = Index::owned(description, fingerprint, rows, entries);
         // Errors of the checks name the file.

@@ -26,7 +26,7 @@ impl Layers {
     /// Takes the index's own layers, or builds layers if it has none and the export requests them.
     ///
     /// The readers search layers with a beam of one, so own layers get more edges.
-    pub(super) fn of(export: &Export<'_>) -> Result<Self> {
+    pub(super) fn for_export(export: &Export<'_>) -> Result<Self> {
         let index = export.index;
         let own = index.layers();
         let widened = |layer: &Layer| {

@@ -194,7 +194,7 @@ impl IndexFormat {
     ///
     /// # Errors
     /// If the extension is missing or names no format.
-    pub fn of(path: impl AsRef<Path>) -> Result<Self> {
+    pub fn from_path(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let Some(extension) = path.extension().map(|extension| extension.to_string_lossy()) else {
             return Err(Error::file(path, "no extension", names()));

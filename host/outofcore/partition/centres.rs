@@ -50,7 +50,7 @@ pub(crate) fn find_centres(input: &PartitionInput<'_>, chunk_rows: usize) -> Res
     let stage = unwatched.stage("partition", 0);
     // A round of splits at most doubles the number of centres.
     let room = AssignerRoom { piece: chunk_rows, centres: clusters << SPLITS };
-    let rounding = RowRounding::of(&sample)?;
+    let rounding = RowRounding::fit(&sample)?;
     let mut assigner = Assigner::new(device.gpu()?, &rounding, room)?;
     let copy = |row: usize, out: &mut [f32]| out.copy_from_slice(&sample.host_row(row));
     let mut nearest = |centres: &Centres| assigner.with(centres)?.two(count, copy, &stage);

@@ -232,7 +232,7 @@ impl Ending<'_> {
             description.parameters.insert(name.to_owned(), value.to_string());
         }
         let degree = builder.strategy.max_degree();
-        IndexFile::begin(file, &description, Fingerprint::of(base)?, degree, ENTRIES)
+        IndexFile::begin(file, &description, Fingerprint::compute(base)?, degree, ENTRIES)
     }
 
     /// Builds the layers that the written rows `graph` need above their `entries`.

@@ -88,7 +88,7 @@ pub(crate) const INPUT: &str = "input";
 
 /// The value of that parameter for `base`.
 pub(crate) fn input(base: &Vectors) -> Result<String> {
-    let Fingerprint { rows, dim, element, hash } = Fingerprint::of(base)?;
+    let Fingerprint { rows, dim, element, hash } = Fingerprint::compute(base)?;
     Ok(format!("{rows} x {dim} {element}, hash {hash:016x}"))
 }
 

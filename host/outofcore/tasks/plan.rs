@@ -139,7 +139,7 @@ impl Plan {
             parameters,
             base: path,
             format,
-            fingerprint: Fingerprint::of(base)?,
+            fingerprint: Fingerprint::compute(base)?,
             output,
             device: device_kind(device)?,
             // The plan is that of any machine, whatever memory is free here.
@@ -309,7 +309,7 @@ impl Plan {
 
     /// Checks that `base` is the data set of the plan, by its fingerprint.
     pub(super) fn check_base(&self, base: &Vectors) -> Result<()> {
-        if Fingerprint::of(base)? == self.fingerprint {
+        if Fingerprint::compute(base)? == self.fingerprint {
             return Ok(());
         }
         let Fingerprint { rows, dim, element, .. } = self.fingerprint;

@@ -175,7 +175,7 @@ impl ExactSearch {
                 space.vectors().on_host()?;
                 queries.vectors().on_host()?;
                 let query = |query| (queries.query(query), None);
-                nearest((space, None), queries.len(), query, self.k, &self.progress)
+                nearest(space, None, queries.len(), query, self.k, &self.progress)
             }
         }
     }
@@ -232,26 +232,28 @@ pub fn ground_truth(
 /// The exact k-NN lists of some nodes, `k` keys per node; no node is its own neighbour.
 fn neighbors_of(space: &Space<'_>, nodes: &[u32], k: usize, progress: &Progress) -> Result<Vec<Key>> {
     let query = |index: usize| (space.query(nodes[index]), Some(nodes[index]));
-    nearest((space, None), nodes.len(), query, k, progress)
+    nearest(space, None, nodes.len(), query, k, progress)
 }
 
 /// The exact `k` nearest of the rows `ids`, ascending, for some of `queries`: `k` keys per query,
 /// [`key::NONE`] in empty slots.
 pub(super) fn nearest_among(
     space: &Space<'_>,
-    (queries, some): (&Queries<'_>, &[u32]),
+    queries: &Queries<'_>,
+    some: &[u32],
     ids: &[u32],
     k: usize,
     progress: &Progress,
 ) -> Result<Vec<Key>> {
     let query = |index: usize| (queries.query(some[index] as usize), None);
-    nearest((space, Some(ids)), some.len(), query, k, progress)
+    nearest(space, Some(ids), some.len(), query, k, progress)
 }
 
 /// [`nearest_among`] on GPUs, for all queries; `rows` are the rows `ids` of the base.
 pub(super) fn nearest_among_on(
     gpus: &Gpus,
-    (rows, ids): (&Space<'_>, &[u32]),
+    rows: &Space<'_>,
+    ids: &[u32],
     queries: &Queries<'_>,
     k: usize,
     progress: &Progress,
@@ -272,7 +274,8 @@ pub(super) fn nearest_among_on(
 /// the row to exclude, if any. The rows are `among` these ids, or all. Fewer than `k` rows leave
 /// [`key::NONE`] in the last slots.
 fn nearest<'p>(
-    (space, among): (&Space<'_>, Option<&[u32]>),
+    space: &Space<'_>,
+    among: Option<&[u32]>,
     count: usize,
     query: impl Fn(usize) -> (Query<'p>, Option<u32>) + Sync,
     k: usize,

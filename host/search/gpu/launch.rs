@@ -15,7 +15,7 @@ use tagore_device::search::beam::search::{
 };
 use tagore_device::search::beam::walk::{BeamWalk, Graph};
 
-use super::rerank::Reranking;
+use super::rerank::{FoundBatch, Reranking};
 use super::{BatchLimits, BeamShape, KeysTo, LayerOnGpu, OnGpu, Resident};
 use crate::gpu::{Buffer, Gpu, KernelTime, Measurement, MemoryPlan};
 use crate::progress::StageProgress;
@@ -43,7 +43,7 @@ stage_kernels! {
 
 /// The kernel of searches that keep `kept` nodes.
 pub(crate) fn kernel<T: BeamKernels>(kept: usize) -> &'static str {
-    match BeamCapacity::of(kept) {
+    match BeamCapacity::for_nodes(kept) {
         BeamCapacity::Nodes64 => T::Beam64::NAME,
         BeamCapacity::Nodes128 => T::Beam128::NAME,
         BeamCapacity::Nodes256 => T::Beam256::NAME,
@@ -214,10 +214,9 @@ impl Task<'_> {
             }
             batch.load(self, rows, range.clone())?;
             self.walk(&resident.base, batch, range.len())?;
-            let reranked = self
-                .reranking
-                .map(|reranking| reranking.run(&self.on_gpu.gpu, &batch.found, range.clone(), self.limits));
-            let reranked = reranked.transpose()?;
+            let found = FoundBatch { keys: &batch.found, range: range.clone(), limits: self.limits };
+            let rerank = |reranking: &Reranking<'_>| reranking.run(&self.on_gpu.gpu, &found);
+            let reranked = self.reranking.map(rerank).transpose()?;
             let exact = if reranked.is_some() { range.len() * self.limits.walked } else { 0 };
             self.hand_over(reranked.as_ref().unwrap_or(&batch.found), range, to)?;
             if !is_measured {
@@ -319,7 +318,7 @@ impl Task<'_> {
         queries: &QueryBuffers<'_, T>,
         output: Output<'_>,
     ) -> Result<()> {
-        match BeamCapacity::of(self.limits.breadth.kept) {
+        match BeamCapacity::for_nodes(self.limits.breadth.kept) {
             BeamCapacity::Nodes64 => self.launch_stage::<T, T::Beam64>(base, stage, queries, output),
             BeamCapacity::Nodes128 => self.launch_stage::<T, T::Beam128>(base, stage, queries, output),
             BeamCapacity::Nodes256 => self.launch_stage::<T, T::Beam256>(base, stage, queries, output),
@@ -331,7 +330,7 @@ impl Task<'_> {
     /// is not known.
     fn count_rows<T: BeamKernels>(&self, rows: u64) {
         let (gpu, bytes) = (&self.on_gpu.gpu, rows * (stride::<T>(self.dim) * size_of::<T>()) as u64);
-        match BeamCapacity::of(self.limits.breadth.kept) {
+        match BeamCapacity::for_nodes(self.limits.breadth.kept) {
             BeamCapacity::Nodes64 => gpu.count_work(T::Beam64::NAME, bytes, 0),
             BeamCapacity::Nodes128 => gpu.count_work(T::Beam128::NAME, bytes, 0),
             BeamCapacity::Nodes256 => gpu.count_work(T::Beam256::NAME, bytes, 0),

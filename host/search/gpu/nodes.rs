@@ -25,7 +25,7 @@ impl NodeSearch {
     ///
     /// # Errors
     /// If the device lacks memory or fails.
-    pub(crate) fn new(gpu: Gpu, base: DeviceBase, (edges, degree): (Buffer<u32>, usize)) -> Result<Self> {
+    pub(crate) fn new(gpu: Gpu, base: DeviceBase, edges: Buffer<u32>, degree: usize) -> Result<Self> {
         let base = match base {
             DeviceBase::F32(base) => AnyBase::F32(Resident { base, batch: Mutex::default() }),
             DeviceBase::F16(base) => AnyBase::F16(Resident { base, batch: Mutex::default() }),
@@ -82,8 +82,8 @@ impl NodeSearch {
         }
     }
 
-    /// The nearest `k` keys for each of `nodes`, from a beam of `beam`: those of the CPU. And the
-    /// number of distances computed.
+    /// The keys of a beam of `beam` nodes for each of `nodes`: those of the CPU. And the number of
+    /// distances computed.
     ///
     /// # Errors
     /// If the device lacks memory or fails, or the work is cancelled.
@@ -91,17 +91,18 @@ impl NodeSearch {
         &mut self,
         space: &Space<'_>,
         nodes: &[u32],
-        (k, beam): (usize, usize),
+        beam: usize,
         progress: &Progress,
     ) -> Result<(Vec<Key>, u64)> {
         let on_gpu = &self.0;
-        let limits = BatchLimits { k, walked: k, breadth: Breadth::fixed(beam), width: 1, batch: BATCH };
+        let limits =
+            BatchLimits { k: beam, walked: beam, breadth: Breadth::fixed(beam), width: 1, batch: BATCH };
         on_gpu.check(space, limits)?;
         let asked = Asked { count: nodes.len(), nodes: Some(nodes), zero: space.zero() };
         let (dim, metric) = (space.dim(), space.metric());
         let stage = progress.stage("search", nodes.len() as u64);
         let task = Task { on_gpu, dim, metric, asked, limits, stage: &stage, reranking: None };
-        let mut keys = vec![key::NONE; nodes.len() * k];
+        let mut keys = vec![key::NONE; nodes.len() * beam];
         let to = KeysTo::Host(&mut keys);
         let work = match &on_gpu.base {
             AnyBase::F32(base) => task.run(base, &base.base.origin(), to),

@@ -35,6 +35,15 @@ pub(super) struct Reranking<'a> {
     pub queries: &'a Queries<'a>,
 }
 
+/// The keys of one batch of queries.
+pub(super) struct FoundBatch<'a> {
+    /// `limits.walked` per query.
+    pub keys: &'a Buffer<Key>,
+    /// The numbers of the queries.
+    pub range: Range<usize>,
+    pub limits: BatchLimits,
+}
+
 /// An element type with a kernel.
 trait RerankKernel: OnDevice {
     type Kernel: Kernel<Arguments = (Rerank<Self>,)>;
@@ -80,25 +89,19 @@ impl FullRows {
 }
 
 impl Reranking<'_> {
-    /// The nearest `limits.k` of the `limits.walked` keys per query in `found`, those of the
-    /// queries of `range`.
-    pub(super) fn run(
-        &self,
-        gpu: &Gpu,
-        found: &Buffer<Key>,
-        range: Range<usize>,
-        limits: BatchLimits,
-    ) -> Result<Buffer<Key>> {
-        let memory = MemoryPlan::new().with::<Key>("reranked", range.len() * limits.k).reserve(gpu)?;
+    /// The nearest `limits.k` keys per query.
+    pub(super) fn run(&self, gpu: &Gpu, found: &FoundBatch<'_>) -> Result<Buffer<Key>> {
+        let count = found.range.len() * found.limits.k;
+        let memory = MemoryPlan::new().with::<Key>("reranked", count).reserve(gpu)?;
         let mut reranked: Buffer<Key> = memory.buffer("reranked")?;
         match (self.rows, AnyOrigin::own(gpu, self.queries.vectors())?) {
             (FullRows::F32(base), AnyOrigin::F32(queries)) => {
-                self.launch(gpu, (base, &queries, found), range, limits, &mut reranked)?;
+                self.launch(gpu, base, &queries, found, &mut reranked)?;
             }
             (FullRows::F16(base), AnyOrigin::F16(queries)) => {
-                self.launch(gpu, (base, &queries, found), range, limits, &mut reranked)?;
+                self.launch(gpu, base, &queries, found, &mut reranked)?;
             }
-            _ => self.on_host(found, range, limits, &mut reranked)?,
+            _ => self.on_host(found, &mut reranked)?,
         }
         Ok(reranked)
     }
@@ -106,9 +109,9 @@ impl Reranking<'_> {
     fn launch<T: RerankKernel>(
         &self,
         gpu: &Gpu,
-        (base, queries, found): (&Base<T>, &Origin<'_, T>, &Buffer<Key>),
-        range: Range<usize>,
-        limits: BatchLimits,
+        base: &Base<T>,
+        queries: &Origin<'_, T>,
+        FoundBatch { keys, range, limits }: &FoundBatch<'_>,
         reranked: &mut Buffer<Key>,
     ) -> Result<()> {
         let (count, dim, metric) = (range.len(), self.space.dim(), self.space.metric());
@@ -120,7 +123,7 @@ impl Reranking<'_> {
         let (mut values, mut lifts): (Buffer<T>, Buffer<f32>) =
             (memory.buffer("full queries")?, memory.buffer("lifts of queries")?);
         let zero = self.queries.zero().get(range.clone()).unwrap_or_default();
-        queries.copy(gpu, Pick::Range(range), &mut values, stride)?;
+        queries.copy(gpu, Pick::Range(range.clone()), &mut values, stride)?;
         let is_lifted = metric == Metric::Cosine && !zero.is_empty();
         if is_lifted {
             let of_queries: Vec<f32> = zero.iter().map(|&zero| if zero { -1.0 } else { 0.0 }).collect();
@@ -136,7 +139,7 @@ impl Reranking<'_> {
                 lifted: u32::from(is_lifted),
                 square: -1.0,
             },
-            found: found.view(),
+            found: keys.view(),
             reranked: reranked.view_mut(),
             walked: limits.walked as u32,
             k: limits.k as u32,
@@ -151,21 +154,16 @@ impl Reranking<'_> {
         Ok(())
     }
 
-    fn on_host(
-        &self,
-        found: &Buffer<Key>,
-        range: Range<usize>,
-        BatchLimits { k, walked, .. }: BatchLimits,
-        reranked: &mut Buffer<Key>,
-    ) -> Result<()> {
+    fn on_host(&self, found: &FoundBatch<'_>, reranked: &mut Buffer<Key>) -> Result<()> {
+        let FoundBatch { keys: found, range, limits: BatchLimits { k, walked, .. } } = found;
         self.queries.vectors().on_host()?;
         let mut keys = vec![key::NONE; range.len() * walked];
         found.download(&mut keys)?;
         let mut nearest = vec![key::NONE; range.len() * k];
-        let rows = nearest.par_chunks_exact_mut(k).zip(keys.par_chunks_exact(walked)).zip(range);
+        let rows = nearest.par_chunks_exact_mut(*k).zip(keys.par_chunks_exact(*walked)).zip(range.clone());
         rows.for_each_init(Reranked::default, |room, ((nearest, keys), query)| {
             let exact = room.rerank(self.space, self.queries.query(query), keys.iter().copied());
-            let exact = &exact[..exact.len().min(k)];
+            let exact = &exact[..exact.len().min(*k)];
             nearest[..exact.len()].copy_from_slice(exact);
         });
         reranked.upload(&nearest)

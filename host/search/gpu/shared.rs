@@ -12,7 +12,6 @@ use super::{BatchLimits, KeysTo, OnGpu};
 use crate::gpu::{Gpu, Gpus};
 use crate::index::Index;
 use crate::parallel::shares;
-use crate::progress::StageProgress;
 use crate::search::answer::Answer;
 use crate::search::coded::Coded;
 use crate::search::engine::{Found, fill};
@@ -91,7 +90,8 @@ impl OnGpus {
         &self,
         space: &Space<'_>,
         queries: &Queries<'_>,
-        (answer, limits): (&Answer<'_>, BatchLimits),
+        answer: &Answer<'_>,
+        limits: BatchLimits,
         progress: &Progress,
     ) -> Result<Found> {
         let k = answer.k();
@@ -105,7 +105,8 @@ impl OnGpus {
         }
         let search = |(copy, range, keys): (&OnGpu, Range<usize>, &mut [Key])| {
             let part = queries.part(range.clone())?;
-            let (unanswered, work) = copy.search_part(space, &part, (answer, limits), keys, &stage)?;
+            let search = |to: KeysTo<'_>| copy.search(space, &part, limits, to, &stage);
+            let (unanswered, work) = search_part(answer, limits.k, keys, search)?;
             Ok((range.start as u32, unanswered, work))
         };
         let found = self.gpus.run_stage(&stage, parts, search)?;
@@ -123,46 +124,42 @@ impl OnGpus {
     }
 }
 
-impl OnGpu {
-    /// Writes the answers of `queries` to `keys`. Returns the queries whose answers are still to be
-    /// found, ascending.
-    fn search_part(
-        &self,
-        space: &Space<'_>,
-        queries: &Queries<'_>,
-        (answer, limits): (&Answer<'_>, BatchLimits),
-        keys: &mut [Key],
-        stage: &StageProgress<'_>,
-    ) -> Result<(Unanswered, Work)> {
-        let (k, width) = (answer.k(), limits.k);
-        if !answer.takes_beam() {
-            let work = self.search(space, queries, limits, KeysTo::Host(keys), stage)?;
-            if !answer.is_plain() {
-                keys.par_chunks_exact_mut(k).for_each_init(Vec::new, |rows, slots| {
-                    answer.take(slots.iter().copied(), k, rows);
-                    fill(slots, rows);
-                });
-            }
-            return Ok((Unanswered::default(), work));
-        }
-        let mut unanswered = Unanswered::default();
-        let mut take = |first: usize, beams: &[Key]| {
-            let slots = keys[first * k..].par_chunks_exact_mut(k).zip(beams.par_chunks_exact(width));
-            let take = |rows: &mut Vec<Key>, (slots, beam): (&mut [Key], &[Key])| {
-                if answer.meets_spot(beam) {
-                    return (false, true);
-                }
-                let is_complete = answer.take(beam.iter().copied(), width, rows);
+/// Writes the answers of some queries to `keys`, from the beams of `width` nodes that `search`
+/// finds. Returns the queries whose answers are still to be found, ascending.
+fn search_part(
+    answer: &Answer<'_>,
+    width: usize,
+    keys: &mut [Key],
+    search: impl FnOnce(KeysTo<'_>) -> Result<Work>,
+) -> Result<(Unanswered, Work)> {
+    let k = answer.k();
+    if !answer.takes_beam() {
+        let work = search(KeysTo::Host(keys))?;
+        if !answer.is_plain() {
+            keys.par_chunks_exact_mut(k).for_each_init(Vec::new, |rows, slots| {
+                answer.take(slots.iter().copied(), k, rows);
                 fill(slots, rows);
-                (!is_complete, false)
-            };
-            let outcomes: Vec<(bool, bool)> = slots.map_init(Vec::new, take).collect();
-            for (query, (is_short, is_at_spot)) in (first as u32..).zip(outcomes) {
-                unanswered.short.extend(is_short.then_some(query));
-                unanswered.at_spots.extend(is_at_spot.then_some(query));
-            }
-        };
-        let work = self.search(space, queries, limits, KeysTo::Batches(&mut take), stage)?;
-        Ok((unanswered, work))
+            });
+        }
+        return Ok((Unanswered::default(), work));
     }
+    let mut unanswered = Unanswered::default();
+    let mut take = |first: usize, beams: &[Key]| {
+        let slots = keys[first * k..].par_chunks_exact_mut(k).zip(beams.par_chunks_exact(width));
+        let take = |rows: &mut Vec<Key>, (slots, beam): (&mut [Key], &[Key])| {
+            if answer.meets_spot(beam) {
+                return (false, true);
+            }
+            let is_complete = answer.take(beam.iter().copied(), width, rows);
+            fill(slots, rows);
+            (!is_complete, false)
+        };
+        let outcomes: Vec<(bool, bool)> = slots.map_init(Vec::new, take).collect();
+        for (query, (is_short, is_at_spot)) in (first as u32..).zip(outcomes) {
+            unanswered.short.extend(is_short.then_some(query));
+            unanswered.at_spots.extend(is_at_spot.then_some(query));
+        }
+    };
+    let work = search(KeysTo::Batches(&mut take))?;
+    Ok((unanswered, work))
 }

@@ -37,7 +37,7 @@ fn a_read_of_unwritten_device_memory() {
     assert_eq!((fault.kind, fault.block), (FaultKind::Uninitialised, Some([14, 0, 0])));
     assert_eq!(fault.threads, [4]);
     assert!(
-        fault.to_string().contains(&line_of(("device.rs", include_str!("device.rs")), "unwritten")),
+        fault.to_string().contains(&line_of("device.rs", include_str!("device.rs"), "unwritten")),
         "{fault}"
     );
     assert!(fault.what.contains("byte 3600 was never written"), "{fault}");

@@ -9,14 +9,14 @@ use emulator::{Emulator, Fault, FaultKind};
 mod device;
 
 /// `FILE:LINE:` of a marked line of a file of this folder, with its source.
-fn line_of((file, source): (&str, &str), name: &str) -> String {
+fn line_of(file: &str, source: &str, name: &str) -> String {
     let marked = source.lines().position(|line| line.ends_with(&format!("// line: {name}")));
     format!("{file}:{}:", marked.expect("a marked line") + 1)
 }
 
 /// The place of a marked line of this file.
 fn line(name: &str) -> String {
-    line_of(("main.rs", include_str!("main.rs")), name)
+    line_of("main.rs", include_str!("main.rs"), name)
 }
 
 /// Runs one block of a kernel that writes 64 values, with the fault and without, under eight seeds;

@@ -172,10 +172,10 @@ impl GpuSearch<'_> {
             None => AnyOrigin::of_search(self.gpu, self.queries.vectors, self.space)?,
         };
         match origins {
-            [AnyOrigin::F32(queries), AnyOrigin::F32(rows)] => self.run_as((&queries, &rows), among, stage),
-            [AnyOrigin::F16(queries), AnyOrigin::F16(rows)] => self.run_as((&queries, &rows), among, stage),
-            [AnyOrigin::U8(queries), AnyOrigin::U8(rows)] => self.run_as((&queries, &rows), among, stage),
-            [AnyOrigin::I8(queries), AnyOrigin::I8(rows)] => self.run_as((&queries, &rows), among, stage),
+            [AnyOrigin::F32(queries), AnyOrigin::F32(rows)] => self.run_as(&queries, &rows, among, stage),
+            [AnyOrigin::F16(queries), AnyOrigin::F16(rows)] => self.run_as(&queries, &rows, among, stage),
+            [AnyOrigin::U8(queries), AnyOrigin::U8(rows)] => self.run_as(&queries, &rows, among, stage),
+            [AnyOrigin::I8(queries), AnyOrigin::I8(rows)] => self.run_as(&queries, &rows, among, stage),
             _ => unreachable!("queries are cast to the element type of the base"),
         }
     }
@@ -215,7 +215,8 @@ impl GpuSearch<'_> {
 
     fn run_as<T: ExactKernels>(
         &self,
-        (queries, rows): (&Origin<'_, T>, &Origin<'_, T>),
+        queries: &Origin<'_, T>,
+        rows: &Origin<'_, T>,
         among: Range<usize>,
         stage: &StageProgress<'_>,
     ) -> Result<Vec<Key>> {

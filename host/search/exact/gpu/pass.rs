@@ -70,7 +70,7 @@ impl<T: ExactKernels> Pass<'_, T> {
     ) -> Result<Vec<usize>> {
         let side = tile::SIDE as usize;
         let (capacity, k) = (self.search.capacity(), self.search.k);
-        let order = Order::of(rows);
+        let order = Order::new(rows);
         // Tiles that cannot overflow for any data.
         let safe = capacity / side;
         // k of `seen` rows are below the bound, so about k r / seen of the next r rows are. A small
@@ -198,7 +198,7 @@ struct Order {
 }
 
 impl Order {
-    fn of(rows: usize) -> Self {
+    fn new(rows: usize) -> Self {
         let tiles = rows.div_ceil(tile::SIDE as usize);
         let divisor = |mut a: usize, mut b: usize| {
             while b > 0 {
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn every_tile_is_visited_once() {
         for tiles in (1..200).chain([1024, 7813, 65_536]) {
-            let step = Order::of(128 * tiles - 5).step;
+            let step = Order::new(128 * tiles - 5).step;
             let mut visited: Vec<usize> = (0..tiles).map(|position| position * step % tiles).collect();
             visited.sort_unstable();
             assert!(visited.iter().enumerate().all(|(index, &tile)| index == tile), "{tiles} by {step}");

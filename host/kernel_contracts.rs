@@ -48,11 +48,11 @@ use tagore_device::vectors::hash::{vectors_hash_bytes, vectors_hash_words};
 use tagore_device::vectors::settle::{Settle, vectors_settle};
 use tagore_device::vectors::split::vectors_split;
 
-use super::Capability;
 use crate::descent::MAX_KNN;
 use crate::descent::gpu::DescentKernels;
 use crate::descent::gpu::cells::ROUND;
 use crate::descent::gpu::phases::MAX_EXPANDED;
+use crate::gpu::Capability;
 use crate::index::MAX_LAYER_BEAM;
 use crate::outofcore::ListKernels;
 use crate::prune::collect::{HOP, PATH};
@@ -237,7 +237,7 @@ fn of_search<T: BeamKernels>(launched: &mut Launched, capability: Capability) {
     }
 }
 
-fn of_rule<R: RuleKernels>(launched: &mut Launched, rule: R, (stride, dim): (u32, u32)) {
+fn of_rule<R: RuleKernels>(launched: &mut Launched, rule: R, stride: u32, dim: u32) {
     fn arguments<T: Copy>(stride: u32, dim: u32) -> filter::PruneFilter<T>
     where
         filter::PruneFilter<T>: Copy,
@@ -255,7 +255,8 @@ fn of_rule<R: RuleKernels>(launched: &mut Launched, rule: R, (stride, dim): (u32
 fn of_pruning<T: PruneKernels>(
     launched: &mut Launched,
     shape: &PruneShape,
-    (dim, k): (u32, u32),
+    dim: u32,
+    k: u32,
     strategy: &Strategy,
 ) {
     let rows = Rows { dim, ..zeroed() };
@@ -286,17 +287,17 @@ fn of_pruning<T: PruneKernels>(
                 launched.kernel::<prune_detours>((detours,));
                 launched.kernel::<prune_detours_unbalanced>((detours,));
             }
-            crate::Filter::Distance { .. } => of_rule(launched, Distance, (candidates, dim)),
-            crate::Filter::Angle { .. } => of_rule(launched, Angle, (candidates, dim)),
+            crate::Filter::Distance { .. } => of_rule(launched, Distance, candidates, dim),
+            crate::Filter::Angle { .. } => of_rule(launched, Angle, candidates, dim),
             crate::Filter::Spread => {
-                of_rule(launched, Spread, (candidates, dim));
+                of_rule(launched, Spread, candidates, dim);
                 let rows = Rows { dim, ..zeroed() };
                 let filter = filter::PruneFilter { rows, stride: candidates, ..zeroed() };
                 launched.kernel::<prune_gram_spread>((filter, Spread));
             }
-            crate::Filter::TauMonotonic { .. } => of_rule(launched, TauMonotonic, (candidates, dim)),
+            crate::Filter::TauMonotonic { .. } => of_rule(launched, TauMonotonic, candidates, dim),
             crate::Filter::AlphaConvergent { rule, .. } => {
-                of_rule::<AlphaConvergent>(launched, rule, (candidates, dim))
+                of_rule::<AlphaConvergent>(launched, rule, candidates, dim)
             }
             crate::Filter::Custom(_) => {}
         }
@@ -322,11 +323,11 @@ fn of_strategies(launched: &mut Launched, capability: Capability) {
                             );
                             continue;
                         }
-                        let sizes = (dim as u32, k as u32);
-                        of_pruning::<f32>(launched, &shape, sizes, &strategy);
-                        of_pruning::<f16>(launched, &shape, sizes, &strategy);
-                        of_pruning::<u8>(launched, &shape, sizes, &strategy);
-                        of_pruning::<i8>(launched, &shape, sizes, &strategy);
+                        let (dim, k) = (dim as u32, k as u32);
+                        of_pruning::<f32>(launched, &shape, dim, k, &strategy);
+                        of_pruning::<f16>(launched, &shape, dim, k, &strategy);
+                        of_pruning::<u8>(launched, &shape, dim, k, &strategy);
+                        of_pruning::<i8>(launched, &shape, dim, k, &strategy);
                     }
                 }
             }
