@@ -93,8 +93,8 @@ impl<'a> PruneShape<'a> {
             });
         }
         match (&strategy.filter, baseline) {
-            (Filter::Rank, true) => kernels.extend([prune_ids::NAME, prune_detours_unbalanced::NAME]),
-            (Filter::Rank, false) => kernels.extend([prune_ids::NAME, prune_detours::NAME]),
+            (Filter::Rank { .. }, true) => kernels.extend([prune_ids::NAME, prune_detours_unbalanced::NAME]),
+            (Filter::Rank { .. }, false) => kernels.extend([prune_ids::NAME, prune_detours::NAME]),
             (Filter::Distance { .. }, true) => kernels.push(T::Serial::NAME),
             (Filter::Custom(custom), _) if custom.ptx.is_some() => (),
             _ if takes_products::<T>(self) => kernels.push(prune_gram_spread::NAME),
