@@ -10,7 +10,7 @@ use crate::gpu::{Buffer, Gpu};
 use crate::memory::{peak_host_bytes, touched_zeros};
 use crate::prune::gpu::Pruning;
 use crate::prune::{GraphRows, Pruned, cpu, gpu};
-use crate::vectors::gpu::{DeviceBase, with_base};
+use crate::vectors::gpu::{DeviceBase, with_typed};
 use crate::vectors::space::Space;
 use crate::{DeviceResults, Result, Vectors};
 
@@ -149,7 +149,7 @@ impl Builder {
                 let pruning = Pruning { gpu: &gpu, space, strategy, baseline_kernels, seed, progress };
                 let DeviceGraph { base, lists, .. } = *graph;
                 let Pruned { rows: edges, entries, mut stats } =
-                    with_base!(&base, base => pruning.run(base, lists))?;
+                    with_typed!(&base, base => pruning.run(base, lists))?;
                 stats.copy += copy;
                 let there = Box::new(OnDevice { gpu, base, edges });
                 Ok(Pruned { rows: PrunedRows::Device(there), entries, stats })

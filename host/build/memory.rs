@@ -73,7 +73,7 @@ impl Builder {
         let [checking, building] = self.descent.progress.parts([CHECK, 1.0 - CHECK]);
         let space = Space::new(base, self.descent.metric, &checking)?;
         let began = Instant::now();
-        let repeated = self.dedupe.then(|| Repeated::of(base, &space, &checking)).transpose()?;
+        let repeated = self.dedupe.then(|| Repeated::find(base, &space, &checking)).transpose()?;
         let repeated = repeated.filter(|repeated| repeated.is_worth_grouping(base.len()));
         if let Some(repeated) = &repeated {
             let (rows, repeated) = (base.len() - repeated.len(), repeated.len());
@@ -138,7 +138,7 @@ impl Builder {
         if gpu.is_none() {
             let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
             let planned = self.plan_of(&data, k, Target::cpu()).peak_host_bytes();
-            let made = Space::plan((base.len(), base.dim()), data.element, self.descent.metric).bytes();
+            let made = Space::plan(base.len(), base.dim(), data.element, self.descent.metric).bytes();
             check_room(planned.saturating_sub(made))?;
         }
         let weights = self.weights(base, k, gpu.is_some(), graph.is_some())?;

@@ -43,7 +43,7 @@ impl Builder {
         // Else the build looks at rows of its own: unit vectors, or some of all.
         let reads_base = self.descent.metric != Metric::Cosine && self.among.is_none();
         if self.dedupe && reads_base && base.lent().is_none() {
-            Repeated::find(base, progress)?;
+            Repeated::remember(base, progress)?;
         }
         Ok(())
     }
@@ -97,7 +97,7 @@ mod tests {
         let (_, stats) = builder.build_with_stats(base, None).unwrap();
         let launched = stats.descent.kernels.iter().chain(&stats.prune.kernels);
         let data = DataShape::guess(base);
-        assert_eq!(data, DataShape::of(base, &Progress::silent()).unwrap());
+        assert_eq!(data, DataShape::inspect(base, &Progress::silent()).unwrap());
         [launched.map(|time| time.kernel).collect(), builder.kernels(&data).into_iter().collect()]
     }
 
