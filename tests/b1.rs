@@ -92,7 +92,7 @@ fn rows_come_back_and_the_largest_dimension_is_that_of_32768_bits() {
     let bits = vec![Bits(1), Bits(2), Bits(3)];
     let text = Vectors::from_owner(bits.clone(), 10).unwrap_err().to_string();
     assert_eq!(text, "values: found 3, expected a multiple of 2, the bytes of 10 bits");
-    let strided = Vectors::from_strided(bits, (2, 5), 2).unwrap();
+    let strided = Vectors::from_strided(bits, 2, 5, 2).unwrap();
     assert_eq!(strided.to_f32().unwrap(), [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0]);
     assert_eq!(strided.into_vec::<Bits>().unwrap(), [Bits(1), Bits(3)]);
     let whole = Vectors::from_rows([[Bits(1), Bits(2)], [Bits(3), Bits(4)]]).unwrap();

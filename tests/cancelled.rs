@@ -44,7 +44,7 @@ fn every_pass_over_data_can_be_cancelled() {
         ("validate", open().validate(p)),
         ("validate fvecs", Vectors::open(path("base.fvecs")).unwrap().validate(p)),
         ("convert", open().save_as(path("y.fvecs"), Format::Fvecs, p)),
-        ("shape", DataShape::of(&open(), p).map(drop)),
+        ("shape", DataShape::inspect(&open(), p).map(drop)),
         ("exact search", ExactSearch::new(3).progress(progress.clone()).run(&open(), &queries).map(drop)),
         ("descent", Descent::new().progress(progress.clone()).build(&open()).map(drop)),
         ("build", cosine.build(&open()).map(drop)),

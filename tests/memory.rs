@@ -68,7 +68,7 @@ fn with_repeated(n: usize) -> Vectors {
 fn check(base: &Vectors, builder: &Builder, case: &str) {
     let threads = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build().unwrap();
     threads.broadcast(|_| ());
-    let data = DataShape::of(base, &Progress::silent()).unwrap();
+    let data = DataShape::inspect(base, &Progress::silent()).unwrap();
     let plan = builder.plan(&data, Target { threads: THREADS, ..Target::cpu() }).unwrap();
     // The counts exclude freed memory that the allocator keeps.
     let planned = plan.host.iter().map(|stage| {

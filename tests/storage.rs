@@ -69,7 +69,7 @@ fn compare<T: Component>(values: &[T], dim: usize, metric: Metric) {
         wide.extend_from_slice(&row[..3]);
     }
     let owner: Arc<[T]> = Arc::from(wide);
-    let strided = Vectors::from_strided(owner, (whole.len(), dim), dim + 3).unwrap();
+    let strided = Vectors::from_strided(owner, whole.len(), dim, dim + 3).unwrap();
     assert!(built(&strided, metric, folder.path()) == expected, "{what}, strided memory");
     drop((read, spooled, strided));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "the base and the index");

@@ -258,7 +258,7 @@ unsafe fn lent_as<T: Component>(matrix: &tagore_matrix, release: Release) -> Res
     let values = data.cast::<T>();
     check(values, len, "data")?;
     let is_taken = Arc::clone(&release.is_taken);
-    let vectors = Vectors::from_strided(Lent { values, len, _release: release }, (rows, dim), stride)?;
+    let vectors = Vectors::from_strided(Lent { values, len, _release: release }, rows, dim, stride)?;
     is_taken.store(true, Ordering::Release);
     Ok(vectors)
 }
@@ -270,7 +270,7 @@ unsafe fn lent_as<T: Component>(matrix: &tagore_matrix, release: Release) -> Res
 unsafe fn lent_there(matrix: &tagore_matrix, device: Device, release: Release) -> Result<Vectors> {
     let &tagore_matrix { data, rows, dim, stride, element, stream, .. } = matrix;
     let element = element_of(element)?;
-    let lent = DeviceRows::new(data.addr() as u64, (rows, dim), element, device).stream(stream.addr() as u64);
+    let lent = DeviceRows::new(data.addr() as u64, rows, dim, element, device).stream(stream.addr() as u64);
     let stride = if stride == 0 { dim } else { stride };
     let lent = lent.stride(stride.saturating_mul(element.size()));
     let is_taken = Arc::clone(&release.is_taken);

@@ -10,7 +10,7 @@ use crate::gpu::{Buffer, Gpu};
 use crate::memory::{peak_host_bytes, touched_zeros};
 use crate::prune::gpu::{PruneShape, Pruning};
 use crate::prune::{GraphRows, Pruned, cpu, gpu};
-use crate::vectors::gpu::{DeviceBase, with_base};
+use crate::vectors::gpu::{DeviceBase, with_typed};
 use crate::vectors::space::Space;
 use crate::{DeviceResults, Result, Vectors};
 
@@ -150,7 +150,7 @@ impl Builder {
                 let shape = PruneShape::new(strategy, space.len(), space.dim(), lists.k, space.metric());
                 let pruning = Pruning { gpu: &gpu, space, shape, baseline_kernels, seed, progress };
                 let Pruned { rows: edges, entries, mut stats } =
-                    with_base!(&base, base => pruning.run(base, lists))?;
+                    with_typed!(&base, base => pruning.run(base, lists))?;
                 stats.copy += copy;
                 let there = Box::new(OnDevice { gpu, base, edges });
                 Ok(Pruned { rows: PrunedRows::Device(there), entries, stats })

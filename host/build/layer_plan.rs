@@ -62,7 +62,7 @@ impl Builder {
     fn layer_bytes(&self, data: &DataShape, nodes: usize, (plan, target): (&BuildPlan, Target)) -> u64 {
         let searches = Visited::plan(data.rows, target.threads).bytes();
         // Exact lists as keys, and as ids and distances beside them.
-        let lists = Space::plan((nodes, data.dim), data.element, self.descent.metric)
+        let lists = Space::plan(nodes, data.dim, data.element, self.descent.metric)
             .with::<[u64; 2]>("lists", nodes * KNN);
         // The selection has a bit for each row of the base. It finds up to four times the nodes it
         // keeps, and holds them twice while collecting.

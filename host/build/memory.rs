@@ -86,7 +86,7 @@ impl Builder {
         let space = Space::new(&vectors, metric, &checking)?;
 
         let began = Instant::now();
-        let repeated = self.dedupe.then(|| Repeated::of(&vectors, &space, &checking)).transpose()?;
+        let repeated = self.dedupe.then(|| Repeated::find(&vectors, &space, &checking)).transpose()?;
         let repeated = repeated.filter(|repeated| repeated.is_worth_grouping(vectors.len()));
         let grouping = began.elapsed().as_secs_f64();
         let unique = repeated.as_ref().map(|repeated| repeated.others(0..vectors.len()));
@@ -171,7 +171,7 @@ impl Builder {
         if gpu.is_none() {
             let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
             let planned = self.plan_of(&data, k, Target::cpu()).peak_host_bytes();
-            let made = Space::plan((base.len(), base.dim()), data.element, self.descent.metric).bytes();
+            let made = Space::plan(base.len(), base.dim(), data.element, self.descent.metric).bytes();
             check_room(planned.saturating_sub(made))?;
         }
         let weights = self.weights(base, k, gpu.is_some(), graph.is_some())?;

@@ -155,7 +155,7 @@ impl Builder {
         if let Some(compression) = self.compression {
             let codes = Self::codes_of(compression, data);
             let mut plan = self.on_codes(k).plan_of(&codes, k, target);
-            let space = Space::plan((data.rows, data.dim), data.element, self.descent.metric);
+            let space = Space::plan(data.rows, data.dim, data.element, self.descent.metric);
             let code_bytes = data.rows.saturating_mul(codes.row_bytes());
             let settles = self.settles(k);
             let rest_bytes = if settles { code_bytes } else { 0 };
@@ -165,7 +165,7 @@ impl Builder {
             }
             if let Some(gpu) = target.gpu.filter(|_| !plan.device.is_empty()) {
                 let from = own_type(data, self.descent.metric);
-                let buffers = quantize::gpu::plan(from, compression, settles, (data.rows, data.dim));
+                let buffers = quantize::gpu::plan(from, compression, settles, data.rows, data.dim);
                 plan.device.insert(0, PlannedStage { name: "codes", buffers });
                 plan.pool = gpu.pool(plan.peak_device_bytes());
             }
@@ -189,7 +189,7 @@ impl Builder {
             device.clone_from(&descent.stages);
         }
         // Stays in memory throughout the build.
-        let space = Space::plan((data.rows, data.dim), data.element, self.descent.metric);
+        let space = Space::plan(data.rows, data.dim, data.element, self.descent.metric);
         let has_residuals = self.descent.has_residuals();
         let memory = HostStages { shape: &shape, has_residuals, threads };
         let prunes_there = gpu.is_some() && shape.fits_gpu(target.takes_ptx, target.shared);
@@ -259,7 +259,7 @@ impl Builder {
         if fits(&DataShape::new(base.len(), base.dim(), base.element_type())?) {
             return Ok(());
         }
-        let data = DataShape::of(base, &self.descent.progress)?;
+        let data = DataShape::inspect(base, &self.descent.progress)?;
         let plan = self.plan_of(&data, k, target);
         match plan.largest_on_device().filter(|stage| stage.buffers.bytes() > free) {
             None => Ok(()),

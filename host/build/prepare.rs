@@ -43,7 +43,7 @@ impl Builder {
         // Else the build looks at rows of its own: unit vectors, or some of all.
         let reads_base = self.descent.metric != Metric::Cosine && self.among.is_none();
         if self.dedupe && reads_base && base.lent().is_none() {
-            Repeated::find(base, progress)?;
+            Repeated::remember(base, progress)?;
         }
         Ok(())
     }
@@ -164,7 +164,7 @@ mod tests {
                 let gpu = Gpu::emulated(1);
                 let descent = Descent::new().knn(9).metric(metric).start(start).on(&gpu);
                 let descent = descent.iterations(Iterations::Fixed(2, 1));
-                let data = DataShape::of(&base, &Progress::silent()).unwrap();
+                let data = DataShape::inspect(&base, &Progress::silent()).unwrap();
                 let graph = descent.build(&base).unwrap();
                 let planned = planned(&descent.plan_for(&data).unwrap().stages);
                 all.insert(
@@ -182,7 +182,7 @@ mod tests {
         let mut all = BTreeMap::new();
         for (base, metric) in all_data(90) {
             let graph = Descent::new().knn(20).metric(metric).device(Device::Cpu).build(&base).unwrap();
-            let data = DataShape::of(&base, &Progress::silent()).unwrap();
+            let data = DataShape::inspect(&base, &Progress::silent()).unwrap();
             for strategy in Strategy::all() {
                 let case = format!("{} {metric} {}", strategy.kind(), base.element_type());
                 let gpu = Gpu::emulated(1);

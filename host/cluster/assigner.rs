@@ -46,7 +46,7 @@ impl RowRounding {
     pub(crate) fn fit(sample: &Vectors) -> Result<Self> {
         let rows = floats(sample)?;
         let all: Vec<&[f32]> = Rounding::places::<f32>(sample.len()).map(|row| rows.row(row)).collect();
-        let Rounding { mean, row_scale: scale, .. } = Rounding::of(Metric::L2, sample.dim(), &all, &all);
+        let Rounding { mean, row_scale: scale, .. } = Rounding::choose(Metric::L2, sample.dim(), &all, &all);
         Ok(Self { mean, scale })
     }
 }
@@ -131,8 +131,8 @@ impl DeviceAssigner {
     fn new(gpu: Gpu, rounding: &RowRounding, room: AssignerRoom) -> Result<Self> {
         let AssignerRoom { piece, centres } = room;
         let dim = rounding.mean.len();
-        let plan = Side::<f32>::plan(MemoryPlan::new(), QUERIES, (piece, dim), f32::ROUNDED);
-        let memory = Side::<f32>::plan(plan, ROWS, (centres, dim), f32::ROUNDED)
+        let plan = Side::<f32>::plan(MemoryPlan::new(), QUERIES, piece, dim, f32::ROUNDED);
+        let memory = Side::<f32>::plan(plan, ROWS, centres, dim, f32::ROUNDED)
             .with::<f32>("mean", dim)
             .with::<u32>("largest norm", 1)
             .with::<u32>("nearest centres", CLUSTERS_PER_VECTOR * piece)

@@ -160,7 +160,7 @@ mod tests {
     /// Vectors on the device, prepared.
     fn side<T: OnDevice>(gpu: &Gpu, values: &[T], dim: usize) -> Side<T> {
         let n = values.len() / dim;
-        let memory = Side::<T>::plan(MemoryPlan::new(), ROWS, (n, dim), T::ROUNDED)
+        let memory = Side::<T>::plan(MemoryPlan::new(), ROWS, n, dim, T::ROUNDED)
             .with::<f32>("mean", dim)
             .with::<u32>("largest", 1)
             .reserve(gpu)

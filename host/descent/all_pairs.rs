@@ -145,7 +145,7 @@ impl AllPairs<'_> {
             for (second, near) in near.iter_mut().enumerate().take(panels(blocks[last])) {
                 let b = side(blocks[last], second);
                 if a.0 <= b.0 {
-                    *near = self.panels.near((a.0, &a.1), (b.0, &b.1));
+                    *near = self.panels.near(a.0, &a.1, b.0, &b.1);
                 }
                 if a.0 == b.0 {
                     // Each pair once, and no row with itself.

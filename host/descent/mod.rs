@@ -176,7 +176,7 @@ impl Descent {
         let space = Space::new(base, self.metric, &self.progress)?;
         if let Some(gpu) = self.gpu(base.len(), base.dim())?.filter(|gpu| k > 0 && results.is_on(gpu)) {
             let DeviceGraph { lists, stats, .. } = self.build_on_device(&gpu, &space, k, |_| Ok(true))?;
-            results.write(&gpu, &lists.keys, (0, base.len() * k))?;
+            results.write(&gpu, &lists.keys, 0, base.len() * k)?;
             gpu.synchronize()?;
             return Ok(stats);
         }
@@ -186,13 +186,13 @@ impl Descent {
     }
 
     /// Plans the memory of a build of the graph of `base` on a GPU. Needs no GPU. Reads f32 values
-    /// ([`DataShape::of`]), since whole numbers from 0 to 255 go to the device as bytes.
+    /// ([`DataShape::inspect`]), since whole numbers from 0 to 255 go to the device as bytes.
     ///
     /// # Errors
     /// As [`build`](Self::build), except for values that are not finite.
     pub fn plan(&self, base: &Vectors) -> Result<DevicePlan> {
         self.k_for(base)?;
-        self.plan_for(&DataShape::of(base, &self.progress)?)
+        self.plan_for(&DataShape::inspect(base, &self.progress)?)
     }
 
     /// As [`plan`](Self::plan), for data of this shape.

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 use tagore_text::grouped;
 
-use crate::vectors::with_matrix;
 use crate::{ElementType, Error, Result, Vectors};
 
 /// Identifies a data set by its shape and a hash of rows spread over it.
@@ -28,8 +27,7 @@ impl Fingerprint {
         let (some, rows) = vectors.spread()?;
         // All before the first is needed: a busy disk takes long for each.
         rows.iter().for_each(|&row| some.prefetch(row..row + 1));
-        let hash_row =
-            |hash, row| with_matrix!(some.rows(), m => fnv1a(hash, bytemuck::cast_slice(m.row(row))));
+        let hash_row = |hash, row| fnv1a(hash, some.bytes_of_row(row));
         let hash = vectors.far_apart(|| rows.into_iter().fold(0xcbf2_9ce4_8422_2325, hash_row));
         let (rows, dim) = (vectors.len() as u64, vectors.dim() as u32);
         Ok(Self { rows, dim, element: vectors.element_type(), hash })

@@ -93,7 +93,7 @@ pub(super) struct Fitted {
 /// # Errors
 /// If the vectors lie on a device that fails.
 pub(super) fn best(of: Use, base: &Vectors, metric: Metric, compression: Compression) -> Result<Fitted> {
-    let sample = Sample::of(base, metric)?;
+    let sample = Sample::draw(base, metric)?;
     let centered = sample.centered(of, compression)?;
     let whole = (metric == Metric::InnerProduct).then_some((1.0, 1.0));
     let others = whole.into_iter().chain(SHARES[1..].iter().map(|&share| (share, HELD)));
@@ -135,7 +135,7 @@ impl Sample {
         self.space.vectors()
     }
 
-    fn of(base: &Vectors, metric: Metric) -> Result<Self> {
+    fn draw(base: &Vectors, metric: Metric) -> Result<Self> {
         let (n, count) = (base.len(), base.len().min(SAMPLED));
         let id = |i| drawn(Draws::new(0, Stage::Verify, 1, i as u64), i as u32, count as u32, n as u32);
         let (mut ids, mut largest): (Vec<u32>, Vec<u32>) = ((0..count).map(id).collect(), Vec::new());

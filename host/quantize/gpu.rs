@@ -12,7 +12,7 @@ use super::rotation::Rotation;
 use super::scalar::{Codes, Role};
 use super::{Compression, ScalarQuantizer};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
-use crate::vectors::gpu::{AnyOrigin, OnDevice, Origin, Pick, stride};
+use crate::vectors::gpu::{OnDevice, Origin, Pick, stride};
 use crate::{ElementType, Progress, Result, Vectors};
 
 /// Maximum bytes of vectors that are on the device at a time.
@@ -49,7 +49,7 @@ fn at_once<T>(count: usize, dim: usize) -> usize {
     (PIECE / (dim * size_of::<T>())).clamp(1, count.max(1))
 }
 
-fn memory<T: OnDevice, C: OnDevice>(has_rests: bool, (count, dim): (usize, usize)) -> MemoryPlan {
+fn memory<T: OnDevice, C: OnDevice>(has_rests: bool, count: usize, dim: usize) -> MemoryPlan {
     let codes = count * stride::<C>(dim);
     MemoryPlan::new()
         .with::<C>("codes", codes)
@@ -64,12 +64,13 @@ pub(crate) fn plan(
     from: ElementType,
     compression: Compression,
     has_rests: bool,
-    (n, dim): (usize, usize),
+    n: usize,
+    dim: usize,
 ) -> MemoryPlan {
     match (from, compression) {
-        (_, Compression::F16) => memory::<f32, f16>(has_rests, (n, dim)),
-        (ElementType::F16, Compression::Int8) => memory::<f16, i8>(has_rests, (n, dim)),
-        (_, Compression::Int8) => memory::<f32, i8>(has_rests, (n, dim)),
+        (_, Compression::F16) => memory::<f32, f16>(has_rests, n, dim),
+        (ElementType::F16, Compression::Int8) => memory::<f16, i8>(has_rests, n, dim),
+        (_, Compression::Int8) => memory::<f32, i8>(has_rests, n, dim),
     }
 }
 
@@ -79,16 +80,16 @@ impl ScalarQuantizer {
     pub(super) fn all_on(
         &self,
         gpu: &Gpu,
-        (vectors, pick): (&Vectors, &Pick<'_>),
+        vectors: &Vectors,
+        pick: &Pick<'_>,
         role: Role,
         progress: &Progress,
     ) -> Result<Codes> {
-        let task = Task { quantizer: self, gpu, pick, role, progress };
-        match (self.compression(), AnyOrigin::own(gpu, vectors)?) {
-            (Compression::F16, AnyOrigin::F32(rows)) => task.run::<f32, f16>(&rows),
-            (Compression::Int8, AnyOrigin::F32(rows)) => task.run::<f32, i8>(&rows),
-            (Compression::Int8, AnyOrigin::F16(rows)) => task.run::<f16, i8>(&rows),
-            _ => unreachable!("codes are smaller than the vectors"),
+        let task = Task { quantizer: self, gpu, vectors, pick, role, progress };
+        match (self.compression(), vectors.element_type()) {
+            (Compression::F16, _) => task.run::<f32, f16>(),
+            (Compression::Int8, ElementType::F16) => task.run::<f16, i8>(),
+            (Compression::Int8, _) => task.run::<f32, i8>(),
         }
     }
 }
@@ -97,20 +98,22 @@ impl ScalarQuantizer {
 struct Task<'a> {
     quantizer: &'a ScalarQuantizer,
     gpu: &'a Gpu,
+    vectors: &'a Vectors,
     pick: &'a Pick<'a>,
     role: Role,
     progress: &'a Progress,
 }
 
 impl Task<'_> {
-    fn run<T: Coded<C>, C: Code + OnDevice + Pod>(&self, rows: &Origin<'_, T>) -> Result<Codes> {
-        let &Self { quantizer, gpu, pick, role, progress } = self;
+    fn run<T: Coded<C>, C: Code + OnDevice + Pod>(&self) -> Result<Codes> {
+        let &Self { quantizer, gpu, vectors, pick, role, progress } = self;
+        let rows = Origin::<T>::new(gpu, vectors)?;
         let (count, dim) = (pick.len(), quantizer.mean(role).len());
         let (at_once, to_stride) = (at_once::<T>(count, dim), stride::<C>(dim));
         let (factors, width) = quantizer.transforms();
         let has_rests = quantizer.compression().has_rests(role);
         let codes_of_each = if has_rests { 2 } else { 1 };
-        let memory = memory::<T, C>(has_rests, (count, dim)).reserve(gpu)?;
+        let memory = memory::<T, C>(has_rests, count, dim).reserve(gpu)?;
         let mut codes: Buffer<C> = memory.buffer("codes")?;
         let mut rests: Buffer<C> = memory.buffer("rests")?;
         let mut piece: Buffer<T> = memory.buffer("vectors")?;
@@ -122,14 +125,9 @@ impl Task<'_> {
         for first in (0..count).step_by(at_once) {
             let here = first..count.min(first + at_once);
             rows.copy(gpu, pick.part(here.clone()), &mut piece, dim)?;
-            let vectors = Strided {
-                values: piece.view(),
-                stride: dim as u64,
-                count: here.len() as u32,
-                dim: dim as u32,
-            };
+            let (stride, count) = (dim as u64, here.len() as u32);
             let coding = Coding {
-                rows: vectors,
+                rows: Strided { values: piece.view(), stride, count, dim: dim as u32 },
                 factors: of_transforms.view(),
                 mean: mean.view(),
                 codes: codes.view_mut().offset(first * to_stride),
@@ -150,8 +148,8 @@ impl Task<'_> {
             );
             stage.advance(here.len() as u64)?;
         }
-        let rests = has_rests.then(|| Vectors::in_buffer(gpu, rests, (count, dim))).transpose()?;
-        Ok(Codes { codes: Vectors::in_buffer(gpu, codes, (count, dim))?, rests })
+        let rests = has_rests.then(|| Vectors::in_buffer(gpu, rests, count, dim)).transpose()?;
+        Ok(Codes { codes: Vectors::in_buffer(gpu, codes, count, dim)?, rests })
     }
 }
 
@@ -174,8 +172,8 @@ mod tests {
                 let backwards: Vec<u32> = (0..vectors.len() as u32).rev().collect();
                 let is_base = role == Role::Base;
                 let pick = if is_base { Pick::of(vectors.len(), None) } else { Pick::Ids(&backwards) };
-                let on_host = quantizer.all((vectors, &pick), role, None, &silent).unwrap();
-                let there = quantizer.all((vectors, &pick), role, Some(&gpu), &silent).unwrap();
+                let on_host = quantizer.all(vectors, &pick, role, None, &silent).unwrap();
+                let there = quantizer.all(vectors, &pick, role, Some(&gpu), &silent).unwrap();
                 let not_held = quantizer.not_held(&there.codes).unwrap();
                 assert_eq!(not_held, quantizer.not_held(&on_host.codes).unwrap());
                 let device = there.codes.device().map(|device| device.to_string());

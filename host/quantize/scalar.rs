@@ -244,7 +244,7 @@ impl ScalarQuantizer {
     /// # Errors
     /// If a device lacks memory or fails, or the work is cancelled.
     pub(crate) fn base(&self, base: &Vectors, gpu: Option<&Gpu>, progress: &Progress) -> Result<Vectors> {
-        Ok(self.all((base, &Pick::of(base.len(), None)), Role::Base, gpu, progress)?.codes)
+        Ok(self.all(base, &Pick::of(base.len(), None), Role::Base, gpu, progress)?.codes)
     }
 
     /// As [`base`](Self::base), with the rests of codes in bytes.
@@ -252,7 +252,7 @@ impl ScalarQuantizer {
     /// # Errors
     /// As [`base`](Self::base).
     pub(crate) fn with_rests(&self, base: &Vectors, gpu: Option<&Gpu>, progress: &Progress) -> Result<Codes> {
-        self.all((base, &Pick::of(base.len(), None)), Role::Settled, gpu, progress)
+        self.all(base, &Pick::of(base.len(), None), Role::Settled, gpu, progress)
     }
 
     /// The codes of queries, where [`base`](Self::base) says.
@@ -265,12 +265,13 @@ impl ScalarQuantizer {
         gpu: Option<&Gpu>,
         progress: &Progress,
     ) -> Result<Vectors> {
-        Ok(self.all((queries, &Pick::of(queries.len(), None)), Role::Queries, gpu, progress)?.codes)
+        Ok(self.all(queries, &Pick::of(queries.len(), None), Role::Queries, gpu, progress)?.codes)
     }
 
     pub(super) fn all(
         &self,
-        (vectors, pick): (&Vectors, &Pick<'_>),
+        vectors: &Vectors,
+        pick: &Pick<'_>,
         role: Role,
         gpu: Option<&Gpu>,
         progress: &Progress,
@@ -278,18 +279,19 @@ impl ScalarQuantizer {
         // Kernels take off the mean alone.
         let has_offset = self.is_centred(role) && !self.offset.is_empty();
         if let Some(gpu) = gpu.filter(|_| pick.len() >= MIN_ON_GPU && !has_offset) {
-            return self.all_on(gpu, (vectors, pick), role, progress);
+            return self.all_on(gpu, vectors, pick, role, progress);
         }
         vectors.on_host()?;
         match self.compression {
-            Compression::F16 => self.all_as::<f16>((vectors, pick), role, progress),
-            Compression::Int8 => self.all_as::<i8>((vectors, pick), role, progress),
+            Compression::F16 => self.all_as::<f16>(vectors, pick, role, progress),
+            Compression::Int8 => self.all_as::<i8>(vectors, pick, role, progress),
         }
     }
 
     fn all_as<T: Code + Component + Element>(
         &self,
-        (vectors, pick): (&Vectors, &Pick<'_>),
+        vectors: &Vectors,
+        pick: &Pick<'_>,
         role: Role,
         progress: &Progress,
     ) -> Result<Codes> {

@@ -168,7 +168,7 @@ impl Measure {
 
     /// Bytes of index and base on a device.
     fn device_bytes(&self, index: &Index, base: &Vectors, space: &Space<'_>) -> Result<u64> {
-        let element = device_type(&DataShape::of(base, &self.progress.unwatched())?, index.metric());
+        let element = device_type(&DataShape::inspect(base, &self.progress.unwatched())?, index.metric());
         let edges = index.max_degree() * size_of::<u32>();
         Ok((index.len() * (space.dim() * element.size() + edges)) as u64)
     }

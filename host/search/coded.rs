@@ -9,7 +9,6 @@ use crate::gpu::Gpu;
 use crate::quantize::{Compression, ScalarQuantizer, Use};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::{Query, Space};
-use crate::vectors::{Matrix, TypedRows};
 use crate::{Metric, Progress, Result};
 
 /// The codes of a base.
@@ -108,22 +107,22 @@ impl Coded {
         let CodeBuffer { wide, f16, i8 } = buffer;
         query.widen(wide);
         let dim = wide.len();
-        let (rows, square) = match self.quantizer.compression() {
+        let (query, square) = match self.quantizer.compression() {
             Compression::F16 => {
                 f16.resize(dim, f16::ZERO);
                 self.quantizer.code_query(wide, f16);
                 // In the order of the kernel.
                 let square: f64 = f16.iter().map(|&x| f64::from(x).powi(2)).sum();
-                (TypedRows::F16(Matrix::new(f16, dim, dim)), square)
+                (Query::new(f16, false), square)
             }
             Compression::Int8 => {
                 i8.resize(dim, 0);
                 self.quantizer.code_query(wide, i8);
                 let square: i32 = i8.iter().map(|&x| i32::from(x) * i32::from(x)).sum();
-                (TypedRows::I8(Matrix::new(i8, dim, dim)), f64::from(square))
+                (Query::new(i8, false), f64::from(square))
             }
         };
-        self.quantizer.holds(square).then(|| Query::first_of(rows, false))
+        self.quantizer.holds(square).then_some(query)
     }
 }
 

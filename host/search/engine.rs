@@ -84,7 +84,7 @@ impl<'a> Engine<'a> {
     pub(crate) fn new(index: Held<'a, Index>, base: Held<'a, Vectors>, progress: &Progress) -> Result<Self> {
         index.check_base(&base)?;
         index.check_ids(progress)?;
-        let space = Space::of(base.clone(), index.metric(), progress)?;
+        let space = Space::prepare(base.clone(), index.metric(), progress)?;
         let pool = Pool::new(index.len());
         let prepared = Arc::new(Prepared { index, base, space, pool, advised: Once::new() });
         Ok(Self {

@@ -89,8 +89,10 @@ impl BitPanels<'_> {
     /// [`Panels::near`](super::panels::Panels::near).
     pub(super) fn near(
         &self,
-        (first, bounds): (usize, &PerRow),
-        (second, other_bounds): (usize, &PerRow),
+        first: usize,
+        bounds: &PerRow,
+        second: usize,
+        other_bounds: &PerRow,
     ) -> [u32; PANEL] {
         let rows = |panel: usize| (panel * PANEL..self.count).take(PANEL);
         let mut ids = [0; PANEL];

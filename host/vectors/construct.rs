@@ -136,7 +136,8 @@ impl Vectors {
     /// `owner` has too few values, or there are more than [`MAX_ROWS`] rows.
     pub fn from_strided<T: Component>(
         owner: impl AsRef<[T]> + Send + Sync + 'static,
-        (rows, dim): (usize, usize),
+        rows: usize,
+        dim: usize,
         stride: usize,
     ) -> Result<Self> {
         check_dim(dim, T::TYPE)?;
@@ -286,18 +287,18 @@ mod tests {
     #[test]
     fn strided_rows_are_read_in_place_and_checked() {
         let wide: Arc<[u8]> = (0..11).collect();
-        let vectors = Vectors::from_strided(Arc::clone(&wide), (3, 3), 4).unwrap();
+        let vectors = Vectors::from_strided(Arc::clone(&wide), 3, 3, 4).unwrap();
         let rows: Vec<Vec<f32>> = (0..3).map(|row| vectors.host_row(row).into_owned()).collect();
         assert_eq!(rows, [[0.0, 1.0, 2.0], [4.0, 5.0, 6.0], [8.0, 9.0, 10.0]]);
         vectors.validate(&Progress::silent()).unwrap();
         assert_eq!(vectors.rows_as::<u8>().unwrap().nth(2).unwrap().as_ptr(), wide[8..].as_ptr());
-        let refused = |rows, dim, stride| text(Vectors::from_strided(Arc::clone(&wide), (rows, dim), stride));
+        let refused = |rows, dim, stride| text(Vectors::from_strided(Arc::clone(&wide), rows, dim, stride));
         assert_eq!(refused(3, 3, 2), "stride: found 2, expected at least dim = 3 values");
         let few = "values: found 11, expected at least those of";
         assert_eq!(refused(4, 3, 4), format!("{few} 4 rows of 3, one every 4"));
         assert_eq!(refused(3, 3, usize::MAX), format!("{few} 3 rows of 3, one every {}", usize::MAX));
         assert_eq!(refused(3, 0, 4), "dim: found 0, expected 1 to 4096");
-        assert!(Vectors::from_strided(Arc::clone(&wide), (0, 3), 4).unwrap().is_empty());
+        assert!(Vectors::from_strided(Arc::clone(&wide), 0, 3, 4).unwrap().is_empty());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::{Element, Matrix};
 
 /// A function of two rows.
 pub(crate) trait Product {
-    fn of<T: Element>(a: &[T], b: &[T]) -> f32;
+    fn evaluate<T: Element>(a: &[T], b: &[T]) -> f32;
 }
 
 /// Squared L2 distance.
@@ -12,7 +12,7 @@ pub(crate) struct SquaredL2;
 
 impl Product for SquaredL2 {
     #[inline(always)]
-    fn of<T: Element>(a: &[T], b: &[T]) -> f32 {
+    fn evaluate<T: Element>(a: &[T], b: &[T]) -> f32 {
         T::squared_l2(a, b)
     }
 }
@@ -22,7 +22,7 @@ pub(crate) struct Dot;
 
 impl Product for Dot {
     #[inline(always)]
-    fn of<T: Element>(a: &[T], b: &[T]) -> f32 {
+    fn evaluate<T: Element>(a: &[T], b: &[T]) -> f32 {
         T::dot(a, b)
     }
 }
@@ -90,7 +90,7 @@ pub fn instruction_set() -> &'static str {
 #[inline(always)]
 fn portable<P: Product, T: Element>(row: &[T], matrix: Matrix<'_, T>, ids: &[u32], out: &mut [f32]) {
     for (distance, &id) in out.iter_mut().zip(ids) {
-        *distance = P::of(row, matrix.row(id as usize));
+        *distance = P::evaluate(row, matrix.row(id as usize));
     }
 }
 

@@ -35,7 +35,7 @@ impl DeviceRows {
     /// `rows` rows of `dim` values of type `element`, without gaps, from `address` on in the memory
     /// of `device`: a [`Device::Cuda`]. For tests, a [`Device::Emulated`] takes an address of
     /// ordinary memory.
-    pub fn new(address: u64, (rows, dim): (usize, usize), element: ElementType, device: Device) -> Self {
+    pub fn new(address: u64, rows: usize, dim: usize, element: ElementType, device: Device) -> Self {
         Self { address, rows, dim, element, device, stride: None, stream: None }
     }
 
@@ -109,7 +109,7 @@ impl Vectors {
     /// ```no_run
     /// use tagore::{Device, DeviceRows, ElementType, Vectors};
     /// # let (address, stream, tensor) = (0, 0, ());
-    /// let rows = DeviceRows::new(address, (1_000_000, 128), ElementType::F32, Device::Cuda(0));
+    /// let rows = DeviceRows::new(address, 1_000_000, 128, ElementType::F32, Device::Cuda(0));
     /// // SAFETY: `tensor` keeps the memory, and nothing writes to it.
     /// let base = unsafe { Vectors::from_device(rows.stream(stream), tensor) }?;
     /// # Ok::<(), tagore::Error>(())
@@ -164,7 +164,7 @@ impl Vectors {
             unsafe { gpu.wait_for(stream) }?;
         }
         // SAFETY: the caller's promise.
-        let array = unsafe { Lent::new(gpu, device, address, (layout, stride), Box::new(owner)) };
+        let array = unsafe { Lent::new(gpu, device, address, layout, stride, Box::new(owner)) };
         Ok(Self::of_lent(array, layout))
     }
 
@@ -179,11 +179,12 @@ impl Vectors {
     pub(crate) fn in_buffer<T: OnDevice + bytemuck::Pod>(
         gpu: &Gpu,
         rows: Buffer<T>,
-        (count, dim): (usize, usize),
+        count: usize,
+        dim: usize,
     ) -> Result<Self> {
         let layout = Layout::dense(T::TYPE, count, dim);
         let stride = gpu::stride::<T>(dim) * size_of::<T>();
-        Ok(Self::of_lent(Lent::of_buffer(gpu, rows, (layout, stride))?, layout))
+        Ok(Self::of_lent(Lent::of_buffer(gpu, rows, layout, stride)?, layout))
     }
 
     /// The values, moved to host memory if they lie on a device.

@@ -7,7 +7,6 @@ use half::f16;
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::search::{Search, Searcher};
-use crate::vectors::with_matrix;
 use crate::{
     Builder, Descent, Device, DeviceMemory, DeviceResults, DeviceRows, ElementType, ExactSearch, IdSet,
     Index, Metric, Progress, Start, Strategy, Synth, SynthKind, Vectors,
@@ -27,12 +26,10 @@ fn lent(vectors: &Vectors, device: Device, gap: usize) -> Vectors {
     let bytes = vectors.len() * stride;
     let memory = MemoryPlan::new().with::<u8>("array", bytes).reserve(&gpu).unwrap();
     let mut array: Buffer<u8> = memory.buffer("array").unwrap();
-    with_matrix!(vectors.rows(), rows => {
-        array.upload_rows(vectors.len(), stride, |row| bytemuck::cast_slice(rows.row(row))).unwrap();
-    });
+    array.upload_rows(vectors.len(), stride, |row| vectors.bytes_of_row(row)).unwrap();
     gpu.synchronize().unwrap();
     let (address, owner) = array.lend().unwrap();
-    let rows = DeviceRows::new(address, (vectors.len(), vectors.dim()), vectors.element_type(), device);
+    let rows = DeviceRows::new(address, vectors.len(), vectors.dim(), vectors.element_type(), device);
     // SAFETY: the owner keeps the array; an emulator's is in ordinary memory.
     unsafe { Vectors::from_device(rows.stride(stride), owner) }.unwrap()
 }
@@ -315,19 +312,19 @@ fn arrays_that_do_not_suit_are_refused() {
         let error = unsafe { Vectors::from_device(rows, ()) }.err().unwrap();
         error.to_string()
     };
-    let rows = |address, shape| DeviceRows::new(address, shape, ElementType::F32, Device::Emulated);
-    assert_eq!(text(rows(address, (10, 0))), "dim: found 0, expected 1 to 4096");
-    assert_eq!(text(rows(0, (10, 4))), "address: found null, expected that of 160 bytes of emulated");
+    let rows = |address, n, dim| DeviceRows::new(address, n, dim, ElementType::F32, Device::Emulated);
+    assert_eq!(text(rows(address, 10, 0)), "dim: found 0, expected 1 to 4096");
+    assert_eq!(text(rows(0, 10, 4)), "address: found null, expected that of 160 bytes of emulated");
     assert_eq!(
-        text(rows(address, (10, 4)).stride(14)),
+        text(rows(address, 10, 4).stride(14)),
         "stride: found 14, expected a multiple of 4 bytes, at least the 16 of a row"
     );
-    assert!(text(rows(8, (2, 4)).stride(usize::MAX & !3)).starts_with("rows: found 2, expected"));
-    let odd = text(rows(address + 2, (10, 4)));
+    assert!(text(rows(8, 2, 4).stride(usize::MAX & !3)).starts_with("rows: found 2, expected"));
+    let odd = text(rows(address + 2, 10, 4));
     assert!(odd.ends_with("expected a multiple of 4, the bytes of f32"), "{odd}");
-    let on_cpu = DeviceRows::new(address, (10, 4), ElementType::F32, Device::Cpu);
+    let on_cpu = DeviceRows::new(address, 10, 4, ElementType::F32, Device::Cpu);
     assert_eq!(text(on_cpu), "device: found cpu, expected cuda:N, whose memory holds the values");
-    let elsewhere = DeviceRows::new(address, (10, 4), ElementType::F32, Device::Cuda(0));
+    let elsewhere = DeviceRows::new(address, 10, 4, ElementType::F32, Device::Cuda(0));
     match Gpu::cuda(0) {
         Ok(_) => assert!(text(elsewhere).contains("expected 160 bytes of memory of cuda:0")),
         Err(error) => assert_eq!(text(elsewhere), error.to_string()),

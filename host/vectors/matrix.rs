@@ -24,10 +24,6 @@ impl<'a, T: Element> Matrix<'a, T> {
         Self { picked, ..self }
     }
 
-    pub(crate) fn dim(&self) -> usize {
-        self.dim
-    }
-
     /// The number of row `index` in `data`.
     #[inline(always)]
     pub(crate) fn place(&self, index: usize) -> usize {

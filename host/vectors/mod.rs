@@ -271,6 +271,14 @@ impl Vectors {
         self.path().map_or_else(|| "vectors".to_owned(), |p| p.display().to_string())
     }
 
+    /// The bytes of row `index` in host memory.
+    #[inline]
+    pub(crate) fn bytes_of_row(&self, index: usize) -> &[u8] {
+        let Layout { element, dim, offset, stride, .. } = self.layout;
+        let start = offset + self.place(index) * stride;
+        &self.storage.bytes()[start..][..element.row_bytes(dim)]
+    }
+
     pub(crate) fn rows(&self) -> TypedRows<'_> {
         match self.layout.element {
             ElementType::F32 => TypedRows::F32(self.matrix()),
@@ -414,7 +422,7 @@ impl Vectors {
             let values = matrix.row(row);
             let magnitude = magnitude_bits(values);
             if magnitude > most.to_bits() {
-                return Err(self.value_beyond(most, (row, values), metric));
+                return Err(self.value_beyond(most, row, values, metric));
             }
             largest.meet(magnitude);
         }
@@ -422,12 +430,7 @@ impl Vectors {
     }
 
     /// The error for a row with a value beyond `most`.
-    fn value_beyond<T: Scalar>(
-        &self,
-        most: f32,
-        (row, values): (usize, &[T]),
-        metric: Option<Metric>,
-    ) -> Error {
+    fn value_beyond<T: Scalar>(&self, most: f32, row: usize, values: &[T], metric: Option<Metric>) -> Error {
         let is_beyond = |x: &T| magnitude_bits(&[*x]) > most.to_bits();
         let dim = values.iter().position(is_beyond).unwrap_or(0);
         let expected = if values[dim].to_f32().is_finite() {

@@ -28,19 +28,19 @@ pub(crate) struct Integer {
 impl Integer {
     /// All little-endian types: name, bytes, and type.
     pub(crate) const ALL: [(&'static str, usize, Self); 8] = [
-        Self::of("<u4", 4, false),
-        Self::of("<i4", 4, true),
-        Self::of("<u8", 8, false),
-        Self::of("<i8", 8, true),
-        Self::of("<u2", 2, false),
-        Self::of("<i2", 2, true),
-        Self::of("|u1", 1, false),
-        Self::of("|i1", 1, true),
+        Self::entry("<u4", 4, false),
+        Self::entry("<i4", 4, true),
+        Self::entry("<u8", 8, false),
+        Self::entry("<i8", 8, true),
+        Self::entry("<u2", 2, false),
+        Self::entry("<i2", 2, true),
+        Self::entry("|u1", 1, false),
+        Self::entry("|i1", 1, true),
     ];
 
     pub(crate) const U64: Self = Self { size: 8, is_signed: false };
 
-    const fn of(name: &'static str, size: usize, is_signed: bool) -> (&'static str, usize, Self) {
+    const fn entry(name: &'static str, size: usize, is_signed: bool) -> (&'static str, usize, Self) {
         (name, size, Self { size, is_signed })
     }
 

@@ -178,8 +178,7 @@ impl<'a> OpenedFile<'a> {
             }
             (Framing::Vecs, Some(element)) => (element, self.vecs(element.size(), MAX_DIM)?),
             (Framing::Bin, Some(element)) => {
-                let size = (element.size(), element.per_value());
-                (element, self.bin_of(size, element.max_dim())?)
+                (element, self.bin_of(element.size(), element.per_value(), element.max_dim())?)
             }
             (_, None) => {
                 let found = format!("ids ({format})");
@@ -297,12 +296,12 @@ impl<'a> OpenedFile<'a> {
 
     /// The shape of a `bin` file with `size` bytes per element and at most `widest` columns.
     pub(super) fn bin(&self, size: usize, widest: usize) -> Result<Shape> {
-        self.bin_of((size, 1), widest)
+        self.bin_of(size, 1, widest)
     }
 
     /// The shape of a `bin` file of values with `size` bytes and `per_value` components, and of at
     /// most `widest` components per row.
-    fn bin_of(&self, (size, per_value): (usize, usize), widest: usize) -> Result<Shape> {
+    fn bin_of(&self, size: usize, per_value: usize, widest: usize) -> Result<Shape> {
         let headers = self.bin_headers()?;
         let bytes = |header: &BinHeader| header.of_values(per_value).file_size(size);
         // No file matches both: read as a short header, a long one has no columns.

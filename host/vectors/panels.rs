@@ -63,10 +63,16 @@ impl<'a> Panels<'a> {
 
     /// The pairs of rows of two panels with an `h` of at most the bound of either row. Bit `j` of
     /// element `i` stands for row `i` of the first and row `j` of the second.
-    pub(crate) fn near(&self, first: (usize, &PerRow), second: (usize, &PerRow)) -> [u32; PANEL] {
+    pub(crate) fn near(
+        &self,
+        first: usize,
+        bounds: &PerRow,
+        second: usize,
+        other_bounds: &PerRow,
+    ) -> [u32; PANEL] {
         match self {
-            Self::Floats(panels) => panels.near(first, second),
-            Self::Bits(panels) => panels.near(first, second),
+            Self::Floats(panels) => near(panels.side(first, bounds), panels.side(second, other_bounds)),
+            Self::Bits(panels) => panels.near(first, bounds, second, other_bounds),
         }
     }
 }
@@ -124,10 +130,8 @@ impl FloatPanels {
         &self.values[panel * self.dim * PANEL..][..self.dim * PANEL]
     }
 
-    /// The pairs of [`Panels::near`].
-    fn near(&self, first: (usize, &PerRow), second: (usize, &PerRow)) -> [u32; PANEL] {
-        let side = |(panel, bounds)| Side { values: self.panel(panel), terms: &self.terms[panel], bounds };
-        near(side(first), side(second))
+    fn side<'a>(&'a self, panel: usize, bounds: &'a PerRow) -> Side<'a> {
+        Side { values: self.panel(panel), terms: &self.terms[panel], bounds }
     }
 }
 
@@ -199,7 +203,7 @@ trait Lanes: Copy {
     ///
     /// # Safety
     /// - As [`splat`](Self::splat).
-    unsafe fn are_near(product: Self, terms: (f32, Self), bounds: (f32, Self)) -> u32;
+    unsafe fn are_near(product: Self, term: f32, terms: Self, bound: f32, bounds: Self) -> u32;
 }
 
 /// The sums of all pairs of rows so far.
@@ -226,9 +230,8 @@ unsafe fn near_by<V: Lanes, const Q: usize, const P: usize>(
             // SAFETY: the caller's promise.
             unsafe {
                 let load = |values: &PerRow| V::load(&values[left..]);
-                let terms = (rows.terms[row], load(others.terms));
-                let bounds = (rows.bounds[row], load(others.bounds));
-                *near |= V::are_near(load(sums), terms, bounds) << left;
+                let (terms, bounds) = (load(others.terms), load(others.bounds));
+                *near |= V::are_near(load(sums), rows.terms[row], terms, rows.bounds[row], bounds) << left;
             }
         }
     }
@@ -310,7 +313,7 @@ impl<const W: usize> Lanes for [f32; W] {
     }
 
     #[inline(always)]
-    unsafe fn are_near(product: Self, (term, terms): (f32, Self), (bound, bounds): (f32, Self)) -> u32 {
+    unsafe fn are_near(product: Self, term: f32, terms: Self, bound: f32, bounds: Self) -> u32 {
         (0..W).fold(0, |near, lane| {
             let h = (term + terms[lane]) - product[lane];
             near | u32::from((h <= bound) | (h <= bounds[lane])) << lane
@@ -366,7 +369,7 @@ mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn are_near(product: Self, (term, terms): (f32, Self), (bound, bounds): (f32, Self)) -> u32 {
+        unsafe fn are_near(product: Self, term: f32, terms: Self, bound: f32, bounds: Self) -> u32 {
             // SAFETY: the caller's promise.
             unsafe {
                 let h = _mm512_sub_ps(_mm512_add_ps(Self::splat(term), terms), product);
@@ -406,7 +409,7 @@ mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn are_near(product: Self, (term, terms): (f32, Self), (bound, bounds): (f32, Self)) -> u32 {
+        unsafe fn are_near(product: Self, term: f32, terms: Self, bound: f32, bounds: Self) -> u32 {
             // SAFETY: the caller's promise.
             unsafe {
                 let h = _mm256_sub_ps(_mm256_add_ps(Self::splat(term), terms), product);

@@ -106,6 +106,6 @@ impl Queries<'_> {
     }
 
     pub(crate) fn query(&self, index: usize) -> Query<'_> {
-        Query { rows: self.vectors.rows(), index, zero: self.zero.get(index).copied().unwrap_or(false) }
+        Query::row(&self.vectors, index, &self.zero)
     }
 }

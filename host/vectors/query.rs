@@ -1,22 +1,15 @@
 //! One query, prepared without allocating.
 
-use half::f16;
-
 use super::norms::normalise;
 use super::range::{most, products_last};
+use super::shape::with_type;
 use super::space::{Query, Space};
-use super::{Bits, Element, Matrix, Metric, TypedRows, Vectors, magnitude_bits};
+use super::{Element, ElementType, Metric, Vectors, magnitude_bits};
 use crate::{Error, Progress, Result};
 
-/// The values of a query in the type of the base, for one query after another.
+/// Room for the values of a query in the type of the base, for one query after another.
 #[derive(Default)]
-pub(crate) struct QueryBuffer {
-    f32: Vec<f32>,
-    f16: Vec<f16>,
-    u8: Vec<u8>,
-    i8: Vec<i8>,
-    b1: Vec<Bits>,
-}
+pub(crate) struct QueryBuffer(Vec<u64>);
 
 impl Space<'_> {
     /// Prepares `row` as [`queries`](Self::queries) prepares many. A row that needs no change is
@@ -39,20 +32,20 @@ impl Space<'_> {
             return Err(self.refusal(row));
         }
         if self.metric() == Metric::Cosine {
-            buffer.f32.clear();
-            buffer.f32.extend_from_slice(row);
-            let zero = !normalise(&mut buffer.f32);
-            return Ok(Query::first_of(TypedRows::F32(Matrix::new(&buffer.f32, dim, dim)), zero));
+            let unit = buffer.room::<f32>(dim);
+            unit.copy_from_slice(row);
+            let zero = !normalise(unit);
+            return Ok(Query::new(unit, zero));
         }
-        let rows = match self.rows() {
-            TypedRows::F32(_) => Some(TypedRows::F32(Matrix::new(row, dim, dim))),
-            TypedRows::Bf16(_) => unreachable!("a prepared space holds bf16 as f32"),
-            TypedRows::F16(_) => narrowed(row, &mut buffer.f16).map(TypedRows::F16),
-            TypedRows::U8(_) => narrowed(row, &mut buffer.u8).map(TypedRows::U8),
-            TypedRows::I8(_) => narrowed(row, &mut buffer.i8).map(TypedRows::I8),
-            TypedRows::B1(_) => narrowed(row, &mut buffer.b1).map(TypedRows::B1),
-        };
-        rows.map(|rows| Query::first_of(rows, false)).ok_or_else(|| self.refusal(row))
+        let element = self.vectors().element_type();
+        if element == ElementType::F32 {
+            return Ok(Query::new(row, false));
+        }
+        with_type!(element, T => {
+            let values = buffer.room::<T>(dim);
+            let converted = T::fill(values, row.iter().copied());
+            converted.map(|()| Query::new(values, false)).map_err(|_| self.refusal(row))
+        })
     }
 
     /// The error for a query that cannot be used: that of [`queries`](Self::queries).
@@ -63,18 +56,17 @@ impl Space<'_> {
     }
 }
 
-/// `row` in another type; none if a value does not convert. f16 rounds; integer types must hold
-/// the value exactly.
-fn narrowed<'q, T: Element>(row: &[f32], out: &'q mut Vec<T>) -> Option<Matrix<'q, T>> {
-    out.clear();
-    out.resize(T::TYPE.values(row.len()), T::zeroed());
-    T::fill(out, row.iter().copied()).ok()?;
-    Some(Matrix::new(&out[..], out.len(), out.len()))
+impl QueryBuffer {
+    /// Room for `dim` components.
+    fn room<T: Element>(&mut self, dim: usize) -> &mut [T] {
+        self.0.resize(T::TYPE.row_bytes(dim).div_ceil(size_of::<u64>()), 0);
+        &mut bytemuck::cast_slice_mut(&mut self.0)[..T::TYPE.values(dim)]
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use half::bf16;
+    use half::{bf16, f16};
 
     use super::*;
 

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use tagore_device::key::NO_ID;
 
+use super::Access;
 use super::gpu::Lent;
 use super::hashes::{Hashed, SAMPLED, by_value, hash, hash_all, pairs_of, sample, shared};
 use super::norms::normalise;
 use super::space::Space;
-use super::{Access, TypedRows, with_matrix};
 use crate::memory::zeros;
 use crate::{ElementType, Error, Metric, Progress, Result, Vectors};
 
@@ -60,23 +60,23 @@ impl Repeated {
     ///
     /// # Errors
     /// If the work is cancelled.
-    pub(crate) fn of(base: &Vectors, space: &Space<'_>, progress: &Progress) -> Result<Self> {
+    pub(crate) fn find(base: &Vectors, space: &Space<'_>, progress: &Progress) -> Result<Self> {
         if let Some(lent) = space.vectors().lent() {
             return Self::on_device(lent, progress);
         }
         if space.metric() == Metric::Cosine {
             return Self::by(hash, space.vectors(), progress);
         }
-        Self::find(base, progress)?;
+        Self::remember(base, progress)?;
         Ok(base.repeated.get().map(|known| Self::clone(known)).unwrap_or_default())
     }
 
-    /// Finds the repeated rows of a base in host memory, which keeps them: [`of`](Self::of) and
+    /// Finds the repeated rows of a base in host memory, which keeps them: [`find`](Self::find) and
     /// [`of_base`](Self::of_base) then find them at once, unless the metric is cosine.
     ///
     /// # Errors
     /// If the work is cancelled.
-    pub(crate) fn find(base: &Vectors, progress: &Progress) -> Result<()> {
+    pub(crate) fn remember(base: &Vectors, progress: &Progress) -> Result<()> {
         if base.repeated.get().is_none() {
             let found = Self::by(hash, base, progress)?;
             // Whoever else looked for them found the same.
@@ -85,7 +85,7 @@ impl Repeated {
         Ok(())
     }
 
-    /// [`of`](Self::of) for rows on a device, which hashes them. Rows of equal hashes alone are
+    /// [`find`](Self::find) for rows on a device, which hashes them. Rows of equal hashes alone are
     /// copied to the host.
     fn on_device(lent: &Lent, progress: &Progress) -> Result<Self> {
         let hashes = lent.hashes()?;
@@ -114,7 +114,7 @@ impl Repeated {
         Ok(Self::from_pairs(pairs))
     }
 
-    /// [`of`](Self::of) for a base that may be larger than memory. Takes [`PEAK_BYTES`] of memory
+    /// [`find`](Self::find) for a base that may be larger than memory. Takes [`PEAK_BYTES`] of memory
     /// per row, and [`KEPT_BYTES`] per repeated row at the end.
     ///
     /// # Errors
@@ -132,21 +132,21 @@ impl Repeated {
             normalise(&mut values);
             Cow::Owned(bytemuck::cast_slice(&values).to_vec())
         };
-        Self::by_bytes(hash, (base, ElementType::F32), bytes, progress)
+        Self::by_bytes(hash, base, ElementType::F32, bytes, progress)
     }
 
-    /// [`of`](Self::of) with another hash.
+    /// [`find`](Self::find) with another hash.
     fn by(hash: impl Fn(&[u8]) -> u64 + Sync, base: &Vectors, progress: &Progress) -> Result<Self> {
-        let rows = base.rows();
-        let bytes = |row: u32| Cow::Borrowed(bytes_of(rows, row));
-        Self::by_bytes(hash, (base, base.element_type()), bytes, progress)
+        let bytes = |row: u32| Cow::Borrowed(base.bytes_of_row(row as usize));
+        Self::by_bytes(hash, base, base.element_type(), bytes, progress)
     }
 
     /// Finds the repeated rows of `base`; `bytes` returns the bytes of a row of values of
     /// `element`.
     fn by_bytes<'a>(
         hash: impl Fn(&[u8]) -> u64 + Sync,
-        (base, element): (&Vectors, ElementType),
+        base: &Vectors,
+        element: ElementType,
         bytes: impl Fn(u32) -> Cow<'a, [u8]> + Sync,
         progress: &Progress,
     ) -> Result<Self> {
@@ -339,10 +339,6 @@ fn runs(hashed: &[Hashed]) -> impl Iterator<Item = &[Hashed]> {
     hashed.chunk_by(|a, b| a.0 == b.0)
 }
 
-fn bytes_of(rows: TypedRows<'_>, row: u32) -> &[u8] {
-    with_matrix!(rows, m => bytemuck::cast_slice(m.row(row as usize)))
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::OnceLock;
@@ -377,7 +373,7 @@ mod tests {
         let space = Space::new(base, metric, &silent).unwrap();
         let expected = plain(base, metric);
         let raw = Repeated::of_base(base, metric, &silent).unwrap();
-        let found = Repeated::of(base, &space, &silent).unwrap();
+        let found = Repeated::find(base, &space, &silent).unwrap();
         assert_eq!(base.repeated.get().is_some(), metric != Metric::Cosine, "{what}, {metric}, remembered");
         let rows = space.vectors();
         assert_eq!(raw, found, "{what}, {metric}, raw");
@@ -388,9 +384,9 @@ mod tests {
         assert_eq!(Repeated::by(|_| 7, rows, &silent).unwrap(), found, "{what}, {metric}, one hash");
         // A base that has been read for them.
         let read = base.clone();
-        Repeated::find(&read, &silent).unwrap();
+        Repeated::remember(&read, &silent).unwrap();
         let space = Space::new(&read, metric, &silent).unwrap();
-        assert_eq!(Repeated::of(&read, &space, &silent).unwrap(), found, "{what}, {metric}, known");
+        assert_eq!(Repeated::find(&read, &space, &silent).unwrap(), found, "{what}, {metric}, known");
         assert_eq!(Repeated::of_base(&read, metric, &silent).unwrap(), found, "{what}, {metric}, known raw");
         let others = found.others(0..base.len());
         assert!(
@@ -460,7 +456,7 @@ mod tests {
                 let base = unread(base);
                 let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                pool.install(|| Repeated::of(&base, &space, &Progress::silent())).unwrap()
+                pool.install(|| Repeated::find(&base, &space, &Progress::silent())).unwrap()
             };
             let alone = on(1);
             assert_eq!(alone.len(), expected);
@@ -469,7 +465,7 @@ mod tests {
         let cancelled = Progress::silent();
         let space = Space::new(&equal, Metric::L2, &cancelled).unwrap();
         cancelled.cancel();
-        assert!(Repeated::of(&equal, &space, &cancelled).is_err());
+        assert!(Repeated::find(&equal, &space, &cancelled).is_err());
     }
 
     #[test]

@@ -3,13 +3,11 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use half::{bf16, f16};
-
 use super::construct::check_rows;
 use super::format::Framing;
 use super::shape::with_type;
 use super::storage::Storage;
-use super::{Bits, Element, ElementType, Format, Layout, Matrix, Vectors, npy, with_matrix};
+use super::{Element, ElementType, Format, Layout, Matrix, Vectors, npy, with_matrix};
 use crate::atomic_file::AtomicFile;
 use crate::memory::zeros;
 use crate::progress::StageProgress;
@@ -41,7 +39,7 @@ impl Vectors {
         let path = path.as_ref();
         let element = vector_type(format, self.element_type())?;
         self.validate(progress)?;
-        let mut file = RowWriter::create(path, format, npy::name(element), (self.len() as u64, self.dim()))?;
+        let mut file = RowWriter::create(path, format, npy::name(element), self.len() as u64, self.dim())?;
         let stage = progress.stage("write", self.len() as u64);
         self.write_rows(element, &mut file, &stage)?;
         file.commit()
@@ -54,14 +52,7 @@ impl Vectors {
         file: &mut RowWriter,
         stage: &StageProgress<'_>,
     ) -> Result<()> {
-        with_matrix!(self.rows(), matrix => match element {
-            ElementType::F32 => self.write::<_, f32>(matrix, file, stage),
-            ElementType::F16 => self.write::<_, f16>(matrix, file, stage),
-            ElementType::Bf16 => self.write::<_, bf16>(matrix, file, stage),
-            ElementType::U8 => self.write::<_, u8>(matrix, file, stage),
-            ElementType::I8 => self.write::<_, i8>(matrix, file, stage),
-            ElementType::B1 => self.write::<_, Bits>(matrix, file, stage),
-        })
+        with_matrix!(self.rows(), matrix => with_type!(element, T => self.write::<_, T>(matrix, file, stage)))
     }
 
     fn write<S: Element, T: Element>(
@@ -169,7 +160,7 @@ pub(crate) fn save_ids(path: &Path, format: Format, cols: usize, ids: &[u32]) ->
     }
     let rows = ids.len() / cols;
     check_rows(rows)?;
-    let mut file = RowWriter::create(path, format, Some("<u4"), (rows as u64, cols))?;
+    let mut file = RowWriter::create(path, format, Some("<u4"), rows as u64, cols)?;
     for row in ids.chunks_exact(cols) {
         file.write_row(bytemuck::cast_slice(row))?;
     }
@@ -190,7 +181,8 @@ impl RowWriter {
         path: &Path,
         format: Format,
         descr: Option<&str>,
-        (rows, cols): (u64, usize),
+        rows: u64,
+        cols: usize,
     ) -> Result<Self> {
         let (rows_word, cols_word) = (rows as u32, cols as u32);
         let framing = format.framing();
@@ -226,6 +218,8 @@ impl RowWriter {
 
 #[cfg(test)]
 mod tests {
+    use half::{bf16, f16};
+
     use super::super::open::open_ids_as;
     use super::*;
 

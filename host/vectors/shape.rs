@@ -45,7 +45,7 @@ impl DataShape {
     ///
     /// # Errors
     /// If the work is cancelled.
-    pub fn of(base: &Vectors, progress: &Progress) -> Result<Self> {
+    pub fn inspect(base: &Vectors, progress: &Progress) -> Result<Self> {
         let bytes = match base.bytes.get() {
             Some(&known) => known,
             None if base.lent().is_some() => {
@@ -125,31 +125,17 @@ pub(crate) fn wide<'a>(vectors: &'a Vectors, progress: &Progress) -> Result<Cow<
 /// Evaluates an expression with an element type as a type.
 macro_rules! with_type {
     ($element:expr, $type:ident => $body:expr) => {
+        $crate::vectors::shape::with_type!(
+            $element, $type => $body;
+            F32: f32, F16: ::half::f16, Bf16: ::half::bf16, U8: u8, I8: i8, B1: $crate::vectors::Bits
+        )
+    };
+    ($element:expr, $type:ident => $body:expr; $($($variant:ident)|+: $of:ty),+) => {
         match $element {
-            $crate::ElementType::F32 => {
-                type $type = f32;
+            $($($crate::ElementType::$variant)|+ => {
+                type $type = $of;
                 $body
-            }
-            $crate::ElementType::F16 => {
-                type $type = ::half::f16;
-                $body
-            }
-            $crate::ElementType::Bf16 => {
-                type $type = ::half::bf16;
-                $body
-            }
-            $crate::ElementType::U8 => {
-                type $type = u8;
-                $body
-            }
-            $crate::ElementType::I8 => {
-                type $type = i8;
-                $body
-            }
-            $crate::ElementType::B1 => {
-                type $type = $crate::vectors::Bits;
-                $body
-            }
+            })+
         }
     };
 }
@@ -159,24 +145,9 @@ pub(crate) use with_type;
 /// and bits are bytes.
 macro_rules! with_device_type {
     ($element:expr, $type:ident => $body:expr) => {
-        match $element {
-            $crate::ElementType::F32 | $crate::ElementType::Bf16 => {
-                type $type = f32;
-                $body
-            }
-            $crate::ElementType::F16 => {
-                type $type = ::half::f16;
-                $body
-            }
-            $crate::ElementType::U8 | $crate::ElementType::B1 => {
-                type $type = u8;
-                $body
-            }
-            $crate::ElementType::I8 => {
-                type $type = i8;
-                $body
-            }
-        }
+        $crate::vectors::shape::with_type!(
+            $element, $type => $body; F32 | Bf16: f32, F16: ::half::f16, U8 | B1: u8, I8: i8
+        )
     };
 }
 pub(crate) use with_device_type;
@@ -213,7 +184,7 @@ fn are_bytes(base: &Vectors, progress: &Progress) -> bool {
     may_be_bytes(base, spread_rows(base.len())) && (!all_are_read(base) || all_are_bytes(base, progress))
 }
 
-/// Whether [`DataShape::of`] reads every row.
+/// Whether [`DataShape::inspect`] reads every row.
 pub(crate) fn all_are_read(base: &Vectors) -> bool {
     is_read(base.len(), base.element_type().row_bytes(base.dim()))
 }
@@ -246,7 +217,7 @@ mod tests {
     #[test]
     fn bytes_are_detected() {
         let shape = |values: Vec<f32>, dim| {
-            DataShape::of(&Vectors::from_f32(values, dim).unwrap(), &Progress::silent()).unwrap()
+            DataShape::inspect(&Vectors::from_f32(values, dim).unwrap(), &Progress::silent()).unwrap()
         };
         let whole: Vec<f32> = (0..20_000).map(|i| (i % 256) as f32).collect();
         assert_eq!(
@@ -261,7 +232,7 @@ mod tests {
         }
         assert!(!shape(vec![1.0; 2 * 1000], 1000).bytes);
         let bytes = Vectors::from_u8(vec![1, 2], 1).unwrap();
-        let shape = DataShape::of(&bytes, &Progress::silent()).unwrap();
+        let shape = DataShape::inspect(&bytes, &Progress::silent()).unwrap();
         assert_eq!(shape, DataShape::new(2, 1, ElementType::U8).unwrap());
         assert!(DataShape::new(0, 1, ElementType::U8).is_err());
     }

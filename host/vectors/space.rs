@@ -28,7 +28,7 @@ use tagore_device::prune::medoid::SUM_ROWS;
 
 use super::distance::{Dot, Product, SquaredL2, one_to_many};
 use super::norms::{largest_square, lift, normalise, normalised};
-use super::shape::wide;
+use super::shape::{wide, with_type};
 use super::{Access, Element, ElementType, Matrix, Metric, TypedRows, Vectors, range, with_matrix};
 use crate::gpu::MemoryPlan;
 use crate::held::Held;
@@ -53,15 +53,16 @@ pub(crate) struct Space<'a> {
 /// The vector that distances are computed from.
 #[derive(Clone, Copy)]
 pub(crate) struct Query<'a> {
-    pub(super) rows: TypedRows<'a>,
-    pub(super) index: usize,
-    pub(super) zero: bool,
+    element: ElementType,
+    values: &'a [u8],
+    index: usize,
+    zero: bool,
 }
 
 impl Space<'static> {
     /// [`new`](Space::new) for vectors that the space will own.
     pub(crate) fn owned(base: Vectors, metric: Metric, progress: &Progress) -> Result<Self> {
-        Self::of(Held::Shared(Arc::new(base)), metric, progress)
+        Self::prepare(Held::Shared(Arc::new(base)), metric, progress)
     }
 }
 
@@ -72,14 +73,14 @@ impl<'a> Space<'a> {
     /// If a value is not finite, distances under `metric` would overflow or vanish, or the work is
     /// cancelled.
     pub(crate) fn new(base: &'a Vectors, metric: Metric, progress: &Progress) -> Result<Self> {
-        Self::of(Held::Borrowed(base), metric, progress)
+        Self::prepare(Held::Borrowed(base), metric, progress)
     }
 
     /// [`new`](Self::new) for a base that may be shared.
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub(crate) fn of(base: Held<'a, Vectors>, metric: Metric, progress: &Progress) -> Result<Self> {
+    pub(crate) fn prepare(base: Held<'a, Vectors>, metric: Metric, progress: &Progress) -> Result<Self> {
         metric.check(base.element_type())?;
         let largest = base.validate_for(metric, progress)?;
         range::check_smallest(&base, largest, metric)?;
@@ -112,7 +113,7 @@ impl<'a> Space<'a> {
     }
 
     /// Memory beside a base of `n` rows of `dim` components of a type.
-    pub(crate) fn plan((n, dim): (usize, usize), element: ElementType, metric: Metric) -> MemoryPlan {
+    pub(crate) fn plan(n: usize, dim: usize, element: ElementType, metric: Metric) -> MemoryPlan {
         let widened = match element {
             ElementType::Bf16 => MemoryPlan::new().with::<f32>("widened vectors", n * dim),
             _ => MemoryPlan::new(),
@@ -215,17 +216,12 @@ impl<'a> Space<'a> {
 
     /// Row `node` of the base as a query.
     pub(crate) fn query(&self, node: u32) -> Query<'_> {
-        let index = node as usize;
-        Query { rows: self.vectors.rows(), index, zero: self.zero.get(index).copied().unwrap_or(false) }
+        Query::row(&self.vectors, node as usize, &self.zero)
     }
 
     /// The norm of `query`, with the sums of list distances.
     pub(crate) fn norm(&self, query: Query<'_>) -> f32 {
-        with_matrix!(query.rows, rows => {
-            let row = rows.row(query.index);
-            Element::dot(row, row)
-        })
-        .sqrt()
+        with_type!(query.element, T => T::dot(query.values(), query.values())).sqrt()
     }
 
     /// List distances from `query` to the rows `ids`.
@@ -352,15 +348,7 @@ impl<'a> Space<'a> {
     fn products<P: Product>(&self, query: Query<'_>, ids: &[u32], out: &mut Vec<f32>) {
         out.clear();
         out.resize(ids.len(), 0.0);
-        match (query.rows, self.vectors.rows()) {
-            (TypedRows::F32(p), TypedRows::F32(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
-            (TypedRows::F16(p), TypedRows::F16(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
-            (TypedRows::Bf16(p), TypedRows::Bf16(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
-            (TypedRows::U8(p), TypedRows::U8(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
-            (TypedRows::I8(p), TypedRows::I8(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
-            (TypedRows::B1(p), TypedRows::B1(m)) => one_to_many::<P, _>(p.row(query.index), m, ids, out),
-            _ => unreachable!("queries are cast to the element type of the base"),
-        }
+        with_matrix!(self.vectors.rows(), m => one_to_many::<P, _>(query.values(), m, ids, out));
     }
 
     /// The medoid: the row nearest to the mean of all rows by rule distance.
@@ -417,15 +405,31 @@ impl<'a> Space<'a> {
 }
 
 impl<'a> Query<'a> {
-    /// The first of `rows`, in the element type of its space; under cosine a unit vector or `zero`.
-    pub(crate) fn first_of(rows: TypedRows<'a>, zero: bool) -> Self {
-        Self { rows, index: 0, zero }
+    /// A query of `values` in the element type of its space; under cosine a unit vector or `zero`.
+    pub(crate) fn new<T: Element>(values: &'a [T], zero: bool) -> Self {
+        Self { element: T::TYPE, values: bytemuck::cast_slice(values), index: 0, zero }
+    }
+
+    /// Row `index` of `vectors`, of which `zero` marks zero vectors.
+    pub(super) fn row(vectors: &'a Vectors, index: usize, zero: &[bool]) -> Self {
+        let zero = zero.get(index).copied().unwrap_or(false);
+        Self { element: vectors.element_type(), values: vectors.bytes_of_row(index), index, zero }
+    }
+
+    /// The values, in the element type of the space.
+    ///
+    /// # Panics
+    /// If that is not the type of the query.
+    #[inline]
+    fn values<T: Element>(&self) -> &'a [T] {
+        assert_eq!(self.element, T::TYPE, "the type of a query");
+        bytemuck::cast_slice(self.values)
     }
 
     /// The components, widened to f32, each by itself.
     pub(crate) fn widen(&self, out: &mut Vec<[f32; 1]>) {
         out.clear();
-        with_matrix!(self.rows, rows => out.extend(rows.components(self.index).map(|x| [x])));
+        with_type!(self.element, T => out.extend(T::components(self.values()).map(|x| [x])));
     }
 }
 

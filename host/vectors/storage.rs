@@ -71,15 +71,10 @@ impl Storage {
     }
 
     /// The vector that holds the values, unless it is shared or they are held by another owner.
-    pub(super) fn into_vec<T: Pod + Send + Sync>(self) -> Result<Vec<T>, Self> {
-        if !(&*self.0 as &dyn Any).is::<Owner<T, Vec<T>>>() {
-            return Err(self);
-        }
-        let memory: Arc<dyn Any + Send + Sync> = self.0;
-        match memory.downcast::<Owner<T, Vec<T>>>() {
-            Ok(owner) => Arc::try_unwrap(owner).map(|owner| owner.0).map_err(|shared| Self(shared)),
-            Err(_) => unreachable!("the type was checked above"),
-        }
+    pub(super) fn into_vec<T: Pod + Send + Sync>(mut self) -> Result<Vec<T>, Self> {
+        let memory = Arc::get_mut(&mut self.0).map(|memory| memory as &mut dyn Any);
+        let owner = memory.and_then(|memory| memory.downcast_mut::<Owner<T, Vec<T>>>());
+        owner.map(|owner| std::mem::take(&mut owner.0)).ok_or(self)
     }
 }
 

@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn rows_of_whole_numbers_are_bytes_whatever_the_other_rows_are() {
         let mut values: Vec<f32> = (0..40).map(|i| i as f32).collect();
-        let are_bytes = |base: &Vectors| DataShape::of(base, &Progress::silent()).unwrap().bytes;
+        let are_bytes = |base: &Vectors| DataShape::inspect(base, &Progress::silent()).unwrap().bytes;
         let whole = Vectors::from_f32(values.clone(), 2).unwrap();
         values[1] = 0.5;
         let mixed = Vectors::from_f32(values, 2).unwrap();

@@ -113,16 +113,16 @@ mod tests {
         let same = clone.into_vec::<f32>().unwrap();
         assert_eq!(same.as_ptr(), place);
         // Other owners, and gaps between rows.
-        let wide = Vectors::from_strided(vec![1u8, 2, 3, 4, 5], (2, 2), 3).unwrap();
+        let wide = Vectors::from_strided(vec![1u8, 2, 3, 4, 5], 2, 2, 3).unwrap();
         assert_eq!(wide.strided_as::<u8>().unwrap(), (&[1, 2, 3, 4, 5][..], 3));
         let shared: Arc<[u8]> = Arc::from([1, 2, 3, 4, 5]);
-        let strided = Vectors::from_strided(Arc::clone(&shared), (2, 2), 3).unwrap();
+        let strided = Vectors::from_strided(Arc::clone(&shared), 2, 2, 3).unwrap();
         assert_eq!(strided.clone().into_vec::<u8>().unwrap(), [1, 2, 4, 5]);
         assert_eq!(
-            Vectors::from_strided(vec![1u8, 2, 3, 4, 5], (2, 2), 3).unwrap().to_f32().unwrap(),
+            Vectors::from_strided(vec![1u8, 2, 3, 4, 5], 2, 2, 3).unwrap().to_f32().unwrap(),
             strided.to_f32().unwrap()
         );
-        let gaps = Vectors::from_strided(vec![1u8, 2, 3, 4, 5], (2, 2), 2).unwrap();
+        let gaps = Vectors::from_strided(vec![1u8, 2, 3, 4, 5], 2, 2, 2).unwrap();
         assert_eq!(gaps.into_vec::<u8>().unwrap(), [1, 2, 3, 4]);
         assert_eq!(Vectors::from_owner(shared, 5).unwrap().into_vec::<u8>().unwrap(), [1, 2, 3, 4, 5]);
     }

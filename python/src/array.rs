@@ -165,9 +165,9 @@ impl Rows<'_, '_> {
         // Where memory is short, they are lent.
         if size_of_val(values.as_ref()) <= copied && copy.try_reserve_exact(values.as_ref().len()).is_ok() {
             copy.extend_from_slice(values.as_ref());
-            return Vectors::from_strided(copy, (rows, dim), stride.max(dim));
+            return Vectors::from_strided(copy, rows, dim, stride.max(dim));
         }
-        Vectors::from_strided(values, (rows, dim), stride.max(dim))
+        Vectors::from_strided(values, rows, dim, stride.max(dim))
     }
 }
 

@@ -221,7 +221,8 @@ impl DeviceArray {
         let Values::Vectors(element) = array.values else {
             return Err(refused_type(py, name, "uint32"));
         };
-        let rows = DeviceRows::new(array.address, array.shape, element, array.device).stride(array.stride);
+        let (rows, dim) = array.shape;
+        let rows = DeviceRows::new(array.address, rows, dim, element, array.device).stride(array.stride);
         let rows = array.stream.map_or(rows, |stream| rows.stream(stream));
         let owner = slf.clone().unbind();
         let made = process().device(array.device).and_then(|_| {

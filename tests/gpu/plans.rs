@@ -60,7 +60,7 @@ fn builds_of_indexes_take_the_planned_memory() {
             let name = strategy.kind().to_owned();
             let builder = Builder::new(strategy).descent(descent.clone()).device(Device::Emulated);
             let target = Target::of(Device::Emulated, base.len()).unwrap();
-            let plan = builder.plan(&DataShape::of(base, &Progress::silent()).unwrap(), target).unwrap();
+            let plan = builder.plan(&DataShape::inspect(base, &Progress::silent()).unwrap(), target).unwrap();
             assert_eq!((plan.context, plan.start), (0, start), "{name}");
             let (_, stats) = builder.build_with_stats(base, None).unwrap();
             let (first, second): (Vec<_>, Vec<_>) = plan.device.iter().cloned().partition(|stage| {
@@ -92,7 +92,7 @@ fn pruning_long_lists_takes_no_more_than_is_planned() {
         let graph = descent.clone().device(Device::Cpu).build(&base).unwrap();
         let builder = Builder::new(strategy.degree(16)).descent(descent).device(Device::Emulated);
         let target = Target::of(Device::Emulated, base.len()).unwrap();
-        let plan = builder.plan(&DataShape::of(&base, &Progress::silent()).unwrap(), target).unwrap();
+        let plan = builder.plan(&DataShape::inspect(&base, &Progress::silent()).unwrap(), target).unwrap();
         let pruning = ["medoid", "collect and filter", "reverse edges", "store"];
         let stages = plan.device.iter().filter(|stage| pruning.contains(&stage.name));
         let planned = stages.map(|stage| stage.buffers.bytes()).max().unwrap();

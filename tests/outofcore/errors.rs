@@ -34,7 +34,7 @@ fn wrong_parameters_are_errors_everywhere() {
     let is_argument =
         |error: Error, what: &str| assert!(matches!(error, Error::Argument { .. }), "{what}: {error}");
     for (number, builder) in wrong.iter().enumerate() {
-        let data = DataShape::of(&base, &Progress::silent()).unwrap();
+        let data = DataShape::inspect(&base, &Progress::silent()).unwrap();
         is_argument(builder.plan(&data, Target::cpu()).unwrap_err(), &format!("plan of {number}"));
         is_argument(
             builder.remedies(&data, Target::cuda(), 1).unwrap_err(),
@@ -56,7 +56,7 @@ fn wrong_parameters_are_errors_everywhere() {
     }
     // Shapes of data, cluster sizes and limits.
     for (rows, dim) in [(0, 4), (500, 0), (usize::MAX, 4), (500, usize::MAX)] {
-        let data = DataShape { rows, dim, ..DataShape::of(&base, &Progress::silent()).unwrap() };
+        let data = DataShape { rows, dim, ..DataShape::inspect(&base, &Progress::silent()).unwrap() };
         sound.plan(&data, Target::cpu()).unwrap_err();
         ClusterPlan::on(&sound, &data, &small, Target::cpu(), 1).unwrap_err();
         Descent::new().plan_for(&data).unwrap_err();

@@ -148,7 +148,7 @@ impl Args {
             let spawn = || thread::Builder::new().spawn_scoped(scope, reserve).ok();
             let room = in_memory.then(spawn).flatten();
             base.validate(output.progress())?;
-            DataShape::of(base, output.progress())?;
+            DataShape::inspect(base, output.progress())?;
             if in_memory && self.graph.is_none() {
                 builder.find_repeated(base, output.progress())?;
             }

@@ -78,7 +78,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let data = match &self.input {
-            Some(path) => DataShape::of(&open(path, self.format)?, output.progress())?,
+            Some(path) => DataShape::inspect(&open(path, self.format)?, output.progress())?,
             None => DataShape::new(self.n.unwrap_or(0), self.dim.unwrap_or(0), self.element)?,
         };
         let descent = self.graph.descent(data.element)?;

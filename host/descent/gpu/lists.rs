@@ -51,7 +51,7 @@ impl GpuLists {
         let mut room: Buffer<Key> = room.buffer("keys of nodes")?;
         let (values, stride) = (self.keys.view().offset(places.start).cast(), self.k * size_of::<Key>());
         let rows = RowsAt { values, stride, count, dim: bytes, size: 1 };
-        rows.copy(gpu, nodes, (room.view_mut().cast(), bytes), false)?;
+        rows.copy(gpu, nodes, room.view_mut().cast(), bytes, false)?;
         room.download(&mut keys)?;
         Ok(keys)
     }

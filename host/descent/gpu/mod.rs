@@ -36,7 +36,7 @@ use crate::gpu::{Buffer, Gpu};
 use crate::search::exact::gpu::{ExactKernels, GpuSearch, QuerySet};
 use crate::vectors::gpu::{
     AnyOrigin, Base, DeviceBase, OnDevice, Order, Origin, Pick, Preparation, ROWS, Rounding, Side,
-    TileVectors, with_origin,
+    TileVectors, with_typed,
 };
 use crate::vectors::space::Space;
 use crate::{Metric, Progress, Result};
@@ -102,8 +102,8 @@ pub(crate) struct DeviceGraph {
 impl DeviceGraph {
     /// Copies the rows of `space`, and a graph of them, to a device.
     pub(crate) fn upload(gpu: &Gpu, space: &Space<'_>, graph: &KnnGraph) -> Result<Self> {
-        with_origin!(AnyOrigin::of_space(gpu, space)?, rows => {
-            let base = OnDevice::device_base(Base::upload(gpu, space, &rows)?);
+        with_typed!(AnyOrigin::of_space(gpu, space)?, rows => {
+            let base = OnDevice::wrap(Base::upload(gpu, space, &rows)?);
             let (lists, stats) = (GpuLists::of(gpu, graph)?, graph.stats().clone());
             Ok(Self { base, lists, stats, lacking: Lacking::default() })
         })
@@ -136,7 +136,7 @@ impl Build<'_> {
 
     /// Builds the graph and leaves it on the device; [`complete`](Self::complete) has to follow.
     pub(super) fn run_on_device(&self) -> Result<DeviceGraph> {
-        with_origin!(AnyOrigin::of_space(self.gpu, self.space)?, rows => self.graph(&rows))
+        with_typed!(AnyOrigin::of_space(self.gpu, self.space)?, rows => self.graph(&rows))
     }
 
     fn graph<T: DescentKernels>(&self, rows: &Origin<'_, T>) -> Result<DeviceGraph> {
@@ -148,7 +148,7 @@ impl Build<'_> {
         let base = Base::upload(self.gpu, self.space, rows)?;
         let lists = GpuLists::upload(self.gpu, &keys, self.space.len(), self.shape.k, self.space.metric())?;
         stats.copy += copying.elapsed().as_secs_f64();
-        Ok(DeviceGraph { base: T::device_base(base), lists, stats, lacking: Lacking::default() })
+        Ok(DeviceGraph { base: T::wrap(base), lists, stats, lacking: Lacking::default() })
     }
 
     fn all_pairs(&self) -> Result<(Vec<Key>, DescentStats)> {
@@ -202,7 +202,7 @@ impl Build<'_> {
         let (base, lists, lacking) = self.finish(original, nodes, rounding.row_scale)?;
         stats.seconds = descending.elapsed().as_secs_f64() - filling;
         stats.copy += filling;
-        Ok(DeviceGraph { base: T::device_base(base), lists, stats, lacking })
+        Ok(DeviceGraph { base: T::wrap(base), lists, stats, lacking })
     }
 
     /// Copies the vectors to the device, and chooses their rounding.
@@ -214,7 +214,7 @@ impl Build<'_> {
         let rounding = if is_rounded {
             let sample = rows.sample(self.gpu, Rounding::places::<T>(n).map(|row| row as u32).collect())?;
             let sample = sample.rows();
-            Rounding::of(self.space.metric(), dim, &sample, &sample)
+            Rounding::choose(self.space.metric(), dim, &sample, &sample)
         } else {
             Rounding::none(dim)
         };

@@ -251,7 +251,7 @@ impl Build<'_> {
         let words = shape.packed_words();
         let (stride, count, dim) = (tiles.stride as usize, self.space.len(), self.space.dim());
         let rows = RowsAt { values: tiles.vectors, stride, count, dim, size: 1 };
-        rows.pack(self.gpu, (bits.view_mut(), words))?;
+        rows.pack(self.gpu, bits.view_mut(), words)?;
         let stride = (words * size_of::<u32>()) as u32;
         let tiles = TileVectors { vectors: bits.view().cast(), stride };
         Ok(Some((bits, tiles)))

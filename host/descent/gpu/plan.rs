@@ -117,7 +117,7 @@ impl DescentShape {
 
     /// Buffers of the vectors.
     pub(super) fn upload<T: OnDevice>(&self) -> MemoryPlan {
-        let plan = Side::<T>::plan(MemoryPlan::new(), ROWS, (self.n, self.dim), self.is_rounded::<T>());
+        let plan = Side::<T>::plan(MemoryPlan::new(), ROWS, self.n, self.dim, self.is_rounded::<T>());
         plan.with::<f32>("mean", self.dim)
     }
 
@@ -314,7 +314,7 @@ impl DescentShape {
 
     /// Host memory throughout the descent.
     pub(in crate::descent) fn on_host(&self) -> MemoryPlan {
-        Space::plan((self.n, self.dim), self.stored, self.metric)
+        Space::plan(self.n, self.dim, self.stored, self.metric)
     }
 
     /// The plan of a descent of vectors of type `T`.

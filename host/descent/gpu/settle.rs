@@ -10,7 +10,7 @@ use super::{DeviceGraph, GpuLists};
 use crate::descent::plan::PlannedStage;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::vectors::Vectors;
-use crate::vectors::gpu::{AnyOrigin, Base, DeviceBase, Pick, RowsAt, metric_number, stride};
+use crate::vectors::gpu::{Base, DeviceBase, Origin, Pick, RowsAt, metric_number, stride};
 use crate::{Metric, Result};
 
 /// The sizes of lists before and after they are settled.
@@ -46,7 +46,7 @@ impl SettleShape {
 impl DeviceGraph {
     /// Settles the lists of codes in bytes, whose `rests` are given: keeps the `k` nearest of each.
     pub(in crate::descent) fn settle(&mut self, gpu: &Gpu, rests: &Vectors, k: usize) -> Result<()> {
-        let (DeviceBase::I8(base), AnyOrigin::I8(rows)) = (&self.base, AnyOrigin::own(gpu, rests)?) else {
+        let (DeviceBase::I8(base), rows) = (&self.base, Origin::<i8>::new(gpu, rests)?) else {
             return Err(gpu.error("rests of codes that are no bytes"));
         };
         let (n, dim, longer, metric) = (rests.len(), rests.dim(), self.lists.k, self.lists.metric);
@@ -84,7 +84,7 @@ impl DeviceGraph {
         let [stride, row_bytes] = [longer, k].map(|keys| keys * size_of::<Key>());
         let values = self.lists.keys.view().cast();
         let rows = RowsAt { values, stride, count: n, dim: row_bytes, size: 1 };
-        rows.copy(gpu, Pick::Range(0..n), (nearest.view_mut().cast(), row_bytes), false)?;
+        rows.copy(gpu, Pick::Range(0..n), nearest.view_mut().cast(), row_bytes, false)?;
         gpu.synchronize()?;
         (self.lists.keys, self.lists.k) = (nearest, k);
         self.stats.seconds += settling.elapsed().as_secs_f64();

@@ -8,7 +8,6 @@ use super::export::Export;
 use super::import::{Graph, Source};
 use crate::atomic_file::{AtomicFile, with_suffix};
 use crate::vectors::embedding::Embedding;
-use crate::vectors::with_matrix;
 use crate::{ElementType, Error, Metric, Progress, Result, Vectors};
 
 /// Bytes before the first row.
@@ -148,7 +147,7 @@ impl<'a> Stored<'a> {
     /// Appends the bytes of stored vector `row`.
     pub(super) fn append(&self, row: usize, out: &mut Vec<u8>) {
         if self.element == self.base.element_type() && self.metric == Metric::L2 {
-            with_matrix!(self.base.rows(), m => out.extend_from_slice(bytemuck::cast_slice(m.row(row))));
+            out.extend_from_slice(self.base.bytes_of_row(row));
         } else {
             let mut vector = vec![0.0; self.dim()];
             self.vector(row, &mut vector);

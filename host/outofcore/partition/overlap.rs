@@ -5,10 +5,10 @@ use std::time::Instant;
 use crate::cluster::{self, ClusterKernels, Clustering, cpu};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::outofcore::plan::ClusterGraph;
-use crate::vectors::gpu::{Preparation, ROWS, Rounding, Side, with_wide_matrix};
+use crate::vectors::Vectors;
+use crate::vectors::gpu::{Origin, Pick, Preparation, ROWS, Rounding, Side};
 use crate::vectors::range::check_smallest;
-use crate::vectors::shape::wide;
-use crate::vectors::{Matrix, Vectors};
+use crate::vectors::shape::{wide, with_device_type};
 use crate::{Device, Error, Metric, Progress, Result};
 
 /// Statistics of finding the cluster graph of a data set.
@@ -52,7 +52,7 @@ impl ClusterGraph {
         let mut pairs = match &gpu {
             Some(gpu) => {
                 let base = wide(base, progress)?;
-                with_wide_matrix!(base.rows(), rows => nearest_two(gpu, rows, n, clusters, seed))?
+                with_device_type!(base.element_type(), T => nearest_two::<T>(gpu, &base, clusters, seed))?
             }
             None => cpu::nearest_two(base, clusters, seed, progress)?,
         };
@@ -79,28 +79,27 @@ fn number_by_appearance(pairs: &mut [[u32; 2]], clusters: usize) {
     }
 }
 
-/// The two nearest centres of each of the `n` rows, the nearest first.
+/// The two nearest centres of each row, the nearest first.
 fn nearest_two<T: ClusterKernels>(
     gpu: &Gpu,
-    rows: Matrix<'_, T>,
-    n: usize,
+    base: &Vectors,
     clusters: usize,
     seed: u64,
 ) -> Result<Vec<[u32; 2]>> {
-    let dim = rows.dim();
-    let memory = Side::<T>::plan(MemoryPlan::new(), ROWS, (n, dim), T::ROUNDED)
+    let (n, dim, rows) = (base.len(), base.dim(), Origin::<T>::new(gpu, base)?);
+    let memory = Side::<T>::plan(MemoryPlan::new(), ROWS, n, dim, T::ROUNDED)
         .with::<f32>("mean", dim)
         .with::<u32>("largest norm", 1)
         .reserve(gpu)?;
     let mut side = Side::<T>::new(&memory, ROWS, dim, T::ROUNDED)?;
-    let sample: Vec<&[T]> = Rounding::places::<T>(n).map(|row| rows.row(row)).collect();
-    let rounding = Rounding::of(Metric::L2, dim, &sample, &sample);
+    let sample = rows.sample(gpu, Rounding::places::<T>(n).map(|row| row as u32).collect())?;
+    let rounding = Rounding::choose(Metric::L2, dim, &sample.rows(), &sample.rows());
     let (mut mean, mut largest): (Buffer<f32>, Buffer<u32>) =
         (memory.buffer("mean")?, memory.buffer("largest norm")?);
     mean.upload(&rounding.mean)?;
     largest.fill(0)?;
     let stride = side.stride;
-    side.values.upload_rows(n, stride, |row| rows.row(row))?;
+    rows.copy(gpu, Pick::Range(0..n), &mut side.values, stride)?;
     let task = Preparation {
         count: n,
         dim,

@@ -9,7 +9,6 @@ use super::assign::{Chunk, count_pairs};
 use crate::cluster::cpu::Centres;
 use crate::outofcore::store::Gather;
 use crate::vectors::embedding::Embedding;
-use crate::vectors::with_matrix;
 use crate::{Progress, Result, Vectors};
 
 /// Rows that find clusters full at a time. When one becomes full, those after it are compared with
@@ -143,7 +142,7 @@ pub(crate) fn write_records(
 ) -> Result<()> {
     [[a, b], [b, a]].into_iter().try_for_each(|[cluster, other]| {
         let head = [id, other];
-        with_matrix!(base.rows(), m => append(cluster as usize, [cast_slice(&head), cast_slice(m.row(id as usize))]))
+        append(cluster as usize, [cast_slice(&head), base.bytes_of_row(id as usize)])
     })
 }
 

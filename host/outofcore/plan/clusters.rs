@@ -99,7 +99,7 @@ impl ClusterPlan {
         if model.fits(&Limits { host_memory, ..*limits }) {
             return Ok(None);
         }
-        let data = DataShape::of(base, &builder.descent.progress)?;
+        let data = DataShape::inspect(base, &builder.descent.progress)?;
         let plan = Self::on(builder, &data, limits, whole, devices)?;
         // Small clusters may be faster on the CPU.
         let (target, size) = match plan {

@@ -33,7 +33,7 @@ impl ClusterPlan {
             return Ok(None);
         }
         let limits = Limits { cluster_size: Some(size), ..limits };
-        let data = DataShape::of(base, &builder.descent.progress)?;
+        let data = DataShape::inspect(base, &builder.descent.progress)?;
         let target = Target::of(builder.descent.device, size)?;
         let plan = Self::on(builder, &data, &limits, target, devices)?;
         let fits = |plan: &Self| limits.host_memory.is_none_or(|host| plan.bytes_in_memory() <= host);

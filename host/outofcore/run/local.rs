@@ -14,7 +14,7 @@ use crate::outofcore::partition::Cluster;
 use crate::outofcore::store::CentralNode;
 use crate::prune::{PruneStats, Pruned};
 use crate::vectors::embedding::Embedding;
-use crate::vectors::gpu::with_base;
+use crate::vectors::gpu::with_typed;
 use crate::{Builder, Result};
 
 /// The index of a cluster.
@@ -76,7 +76,7 @@ impl LocalIndex {
                 let lifts = embedding.lifts(&vectors, &descent.progress)?;
                 drop(vectors);
                 let edges = (edges, builder.strategy.max_degree());
-                with_base!(base, base => Box::new(DeviceLists::new(&gpu, base, lifts, edges, members)?))
+                with_typed!(base, base => Box::new(DeviceLists::new(&gpu, base, lifts, edges, members)?))
             }
             PrunedRows::Host(rows) => {
                 let space = embedding.space(vectors, &descent.progress)?;

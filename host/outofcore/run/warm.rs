@@ -27,7 +27,7 @@ pub(super) fn warm(
     let rows = ROWS.min(size);
     let descent = builder.descent.of_part(rows);
     let k = descent.k_of(rows, "the sample")?;
-    let data = DataShape::of(base, &builder.descent.progress)?.part(size);
+    let data = DataShape::inspect(base, &builder.descent.progress)?.part(size);
     let start = builder.of_clusters().plan_of(&data, k, Target::cuda()).start;
     let descent = descent.forked()?;
     if let Some(gpu) = descent.gpu(size, base.dim())? {

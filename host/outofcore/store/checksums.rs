@@ -7,7 +7,7 @@ use crc32fast::Hasher;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::vectors::{Access, with_matrix};
+use crate::vectors::Access;
 use crate::{Error, Progress, Result, Vectors};
 
 /// Rows of a block.
@@ -113,11 +113,7 @@ pub(crate) fn rows_crc(base: &Vectors, rows: Range<usize>) -> u32 {
 fn hash(base: &Vectors, rows: Range<usize>) -> Hasher {
     let of_part = |first: usize| {
         let mut hasher = Hasher::new();
-        with_matrix!(base.rows(), matrix => {
-            for row in first..rows.end.min(first + PART) {
-                hasher.update(bytemuck::cast_slice(matrix.row(row)));
-            }
-        });
+        (first..rows.end.min(first + PART)).for_each(|row| hasher.update(base.bytes_of_row(row)));
         hasher
     };
     let parts: Vec<Hasher> = rows.clone().into_par_iter().step_by(PART).map(of_part).collect();

@@ -49,14 +49,16 @@ mod tests {
     use crate::gpu::MemoryPlan;
     use crate::prune::collect::{Collector, HOP};
     use crate::prune::strategy::Collect as Mode;
-    use crate::vectors::gpu::{Origin, with_wide_matrix};
+    use crate::vectors::gpu::Origin;
+    use crate::vectors::shape::with_device_type;
     use crate::vectors::space::Space;
-    use crate::vectors::{Matrix, Synth, Vectors};
+    use crate::vectors::{Synth, Vectors};
     use tagore_device::key::{self, Key};
 
-    fn check<T: CollectKernels>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph) {
+    fn check<T: CollectKernels>(space: &Space<'_>, graph: &KnnGraph) {
         let gpu = Gpu::emulated(7);
-        let base = Base::upload(&gpu, space, &Origin::Host(rows)).unwrap();
+        let rows = Origin::<T>::new(&gpu, space.vectors()).unwrap();
+        let base = Base::upload(&gpu, space, &rows).unwrap();
         let lists = GpuLists::of(&gpu, graph).unwrap();
         let n = space.len();
         let nodes: Vec<u32> = (0..n as u32).rev().step_by(3).collect();
@@ -95,11 +97,11 @@ mod tests {
             let base = Vectors::from_f32(values, 19).unwrap();
             let space = Space::new(&base, metric, &Progress::silent()).unwrap();
             let graph = Descent::new().metric(metric).knn(40).build(&base).unwrap();
-            with_wide_matrix!(space.rows(), rows => check(&space, rows, &graph));
+            with_device_type!(space.vectors().element_type(), T => check::<T>(&space, &graph));
         }
         let bytes = Vectors::from_u8((0..90 * 33).map(|i| (i * i % 251) as u8).collect(), 33).unwrap();
         let space = Space::new(&bytes, Metric::L2, &Progress::silent()).unwrap();
         let graph = Descent::new().knn(9).build(&bytes).unwrap();
-        with_wide_matrix!(space.rows(), rows => check(&space, rows, &graph));
+        with_device_type!(space.vectors().element_type(), T => check::<T>(&space, &graph));
     }
 }

@@ -112,9 +112,10 @@ mod tests {
     use crate::gpu::{Buffer, MemoryPlan};
     use crate::prune::Strategy;
     use crate::prune::filter::Pruner;
-    use crate::vectors::gpu::{Origin, with_wide_matrix};
+    use crate::vectors::gpu::Origin;
+    use crate::vectors::shape::with_device_type;
     use crate::vectors::space::Space;
-    use crate::vectors::{ElementType, Matrix, Metric, Vectors};
+    use crate::vectors::{ElementType, Metric, Vectors};
     use crate::{Collect, Device};
 
     /// A user's rule with a parameter.
@@ -147,7 +148,6 @@ mod tests {
     fn compare<T: OnDevice + RuleElement>(
         gpu: &Gpu,
         space: &Space<'_>,
-        rows: Matrix<'_, T>,
         graph: &KnnGraph,
         strategy: &Strategy,
     ) {
@@ -165,7 +165,8 @@ mod tests {
             keys.truncate(if i == 3 { most - 1 } else { stride });
             candidates[i * stride..][..keys.len()].copy_from_slice(&keys);
         }
-        let on_device = Base::upload(gpu, space, &Origin::Host(rows)).unwrap();
+        let rows = Origin::<T>::new(gpu, space.vectors()).unwrap();
+        let on_device = Base::upload(gpu, space, &rows).unwrap();
         let plan =
             MemoryPlan::new().with::<Key>("candidates", candidates.len()).with::<u32>("nodes", nodes.len());
         let memory = plan.with::<Key>("forward", space.len() * most).reserve(gpu).unwrap();
@@ -226,7 +227,8 @@ mod tests {
                     for strategy in
                         strategies.iter().filter(|strategy| strategy.filters_on_gpu(gpu.takes_ptx()))
                     {
-                        with_wide_matrix!(space.rows(), rows => compare(&gpu, &space, rows, &graph, strategy));
+                        let element = space.vectors().element_type();
+                        with_device_type!(element, T => compare::<T>(&gpu, &space, &graph, strategy));
                     }
                 }
             }
@@ -244,13 +246,12 @@ mod tests {
         let mut forward = Forward { keys: memory.buffer("edges").unwrap(), rows: 4, width: 1 };
         let nodes: Buffer<u32> = memory.buffer("nodes").unwrap();
         let chunk = Chunk { order: &nodes, range: 0..1 };
-        with_wide_matrix!(space.rows(), rows => {
-            let base = Base::upload(&gpu, &space, &Origin::Host(rows)).unwrap();
-            let from = Candidates::by_place(&chunk, &keys, 4);
-            let strategy = Strategy::cagra();
-            let shape = PruneShape::new(&strategy, space.len(), space.dim(), 4, space.metric());
-            let error = filter(&gpu, &base, &shape, from, &mut forward).unwrap_err();
-            assert!(error.to_string().contains("rank"), "{error}");
-        });
+        let rows = Origin::<u8>::new(&gpu, space.vectors()).unwrap();
+        let base = Base::upload(&gpu, &space, &rows).unwrap();
+        let from = Candidates::by_place(&chunk, &keys, 4);
+        let strategy = Strategy::cagra();
+        let shape = PruneShape::new(&strategy, space.len(), space.dim(), 4, space.metric());
+        let error = filter(&gpu, &base, &shape, from, &mut forward).unwrap_err();
+        assert!(error.to_string().contains("rank"), "{error}");
     }
 }

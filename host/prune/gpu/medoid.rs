@@ -90,13 +90,15 @@ mod tests {
     use super::*;
     use crate::Progress;
     use crate::prune::gpu::testing::{cases, devices};
-    use crate::vectors::gpu::{Origin, with_wide_matrix};
-    use crate::vectors::{Matrix, Metric, Vectors};
+    use crate::vectors::gpu::Origin;
+    use crate::vectors::shape::with_device_type;
+    use crate::vectors::{Metric, Vectors};
     use tagore_device::random::{Draws, Stage};
 
-    fn check<T: MedoidKernels>(space: &Space<'_>, rows: Matrix<'_, T>) {
+    fn check<T: MedoidKernels>(space: &Space<'_>) {
         for gpu in devices() {
-            let base = Base::upload(&gpu, space, &Origin::Host(rows)).unwrap();
+            let rows = Origin::<T>::new(&gpu, space.vectors()).unwrap();
+            let base = Base::upload(&gpu, space, &rows).unwrap();
             assert_eq!(
                 medoid(&gpu, space, &base).unwrap(),
                 space.medoid(&Progress::silent()).unwrap(),
@@ -108,7 +110,8 @@ mod tests {
 
     #[test]
     fn medoids_match_the_cpu() {
-        let check = |space: &Space<'_>| with_wide_matrix!(space.rows(), rows => check(space, rows));
+        let check =
+            |space: &Space<'_>| with_device_type!(space.vectors().element_type(), T => check::<T>(space));
         cases(|space, _| check(space));
         // Several pieces, the last of them short.
         let draws = Draws::new(6, Stage::Test, 2, 0);

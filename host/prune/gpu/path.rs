@@ -85,15 +85,17 @@ mod tests {
     use crate::prune::collect::Collector;
     use crate::prune::gpu::testing::{cases, devices, download, upload};
     use crate::prune::strategy::Collect;
-    use crate::vectors::gpu::{Origin, with_wide_matrix};
+    use crate::vectors::gpu::Origin;
+    use crate::vectors::shape::with_device_type;
     use crate::vectors::space::Space;
-    use crate::vectors::{Matrix, Metric, Synth, Vectors};
+    use crate::vectors::{Metric, Synth, Vectors};
     use tagore_device::key::{self, Key};
 
-    fn check<T: PathKernels>(space: &Space<'_>, rows: Matrix<'_, T>, graph: &KnnGraph, entries: &[u32]) {
+    fn check<T: PathKernels>(space: &Space<'_>, graph: &KnnGraph, entries: &[u32]) {
         let nodes: Vec<u32> = (0..space.len() as u32).rev().step_by(7).collect();
         for gpu in devices() {
-            let base = Base::upload(&gpu, space, &Origin::Host(rows)).unwrap();
+            let rows = Origin::<T>::new(&gpu, space.vectors()).unwrap();
+            let base = Base::upload(&gpu, space, &rows).unwrap();
             let lists = GpuLists::of(&gpu, graph).unwrap();
             let (order, entry_buffer) = (upload(&gpu, &nodes), upload(&gpu, entries));
             let chunk = Chunk { order: &order, range: 0..nodes.len() };
@@ -115,7 +117,7 @@ mod tests {
     }
 
     fn check_any(space: &Space<'_>, graph: &KnnGraph, entries: &[u32]) {
-        with_wide_matrix!(space.rows(), rows => check(space, rows, graph, entries));
+        with_device_type!(space.vectors().element_type(), T => check::<T>(space, graph, entries));
     }
 
     #[test]

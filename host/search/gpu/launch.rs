@@ -247,7 +247,7 @@ impl Task<'_> {
         match to {
             BatchKeysTo::Host(keys) => found.download(keys),
             BatchKeysTo::Device(results) => {
-                results.write(&self.on_gpu.gpu, found, (range.start * k, range.len() * k))
+                results.write(&self.on_gpu.gpu, found, range.start * k, range.len() * k)
             }
         }
     }

@@ -8,7 +8,6 @@ mod shared;
 
 use std::sync::{Arc, Mutex, OnceLock};
 
-use cuda_std::f16;
 use tagore_device::key::{self, Key, NO_ID};
 use tagore_device::search::beam::search::{search_shared_bytes, table_slots};
 use tagore_device::search::beam::walk::{least_slots, step_ids};
@@ -27,7 +26,9 @@ use crate::index::{Index, Layer, Start};
 use crate::progress::StageProgress;
 use crate::search::breadth::{BeamCapacity, Breadth};
 use crate::search::coded::Coded;
-use crate::vectors::gpu::{AnyOrigin, Base, DeviceResults, OnDevice, Origin, narrowed};
+use crate::vectors::gpu::{
+    AnyOrigin, Base, DeviceResults, Family, OnDevice, Origin, Typed, narrowed, with_typed,
+};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
 use crate::{ElementType, Error, Progress, Result};
@@ -117,7 +118,10 @@ pub(crate) struct OnGpu {
     /// The layers, highest first.
     layers: Vec<LayerOnGpu>,
     /// The rows that searches walk on: the vectors, or their codes.
-    base: AnyBase,
+    base: Typed<Residents>,
+    /// If the rows are f32 values that are whole numbers from 0 to 255, as bytes: the f32 values,
+    /// uploaded for the first query with other values.
+    floats: Option<OnceLock<Box<Resident<f32>>>>,
     /// With codes, also the vectors.
     full: Option<FullOnGpu>,
 }
@@ -157,21 +161,17 @@ impl LayerOnGpu {
     }
 }
 
-/// The base in its element type.
-enum AnyBase {
-    F32(Resident<f32>),
-    F16(Resident<f16>),
-    U8(Resident<u8>),
-    I8(Resident<i8>),
-    /// f32 values that are whole numbers from 0 to 255, as bytes. They are uploaded as f32 too for
-    /// the first query with other values.
-    Whole(Resident<u8>, OnceLock<Box<Resident<f32>>>),
-}
-
 /// The base, and query buffers reused by later batches.
 struct Resident<T: OnDevice> {
     base: Base<T>,
     batch: Mutex<Option<Batch<T>>>,
+}
+
+/// The family of [`Resident`].
+enum Residents {}
+
+impl Family for Residents {
+    type Of<T: OnDevice> = Resident<T>;
 }
 
 impl OnGpu {
@@ -201,21 +201,15 @@ impl OnGpu {
         let mut entry_buffer: Buffer<u32> = memory.buffer("entries")?;
         entry_buffer.upload(entries)?;
         let layers = layers.map(|layer| LayerOnGpu::new(&gpu, n, layer)).collect::<Result<_>>()?;
-        let is_f32 = space.vectors().element_type() == ElementType::F32;
-        let base = match AnyOrigin::of_space(&gpu, space)? {
-            AnyOrigin::U8(rows) if is_f32 => {
-                AnyBase::Whole(Resident::new(&gpu, space, &rows)?, OnceLock::new())
-            }
-            AnyOrigin::F32(rows) => AnyBase::F32(Resident::new(&gpu, space, &rows)?),
-            AnyOrigin::F16(rows) => AnyBase::F16(Resident::new(&gpu, space, &rows)?),
-            AnyOrigin::U8(rows) => AnyBase::U8(Resident::new(&gpu, space, &rows)?),
-            AnyOrigin::I8(rows) => AnyBase::I8(Resident::new(&gpu, space, &rows)?),
-        };
+        let base = with_typed!(AnyOrigin::of_space(&gpu, space)?, rows => {
+            OnDevice::wrap(Resident::new(Base::upload(&gpu, space, &rows)?))
+        });
+        let floats = floats(&base, space.vectors().element_type());
         let full = codes.map(|(coded, _)| {
             Ok(FullOnGpu { coded: Arc::clone(coded), rows: FullRows::new(&gpu, vectors)? })
         });
         let (full, second_stream) = (full.transpose()?, OnceLock::new());
-        Ok(Self { degree, edges, entries: entry_buffer, layers, base, full, gpu, second_stream })
+        Ok(Self { degree, edges, entries: entry_buffer, layers, base, floats, full, gpu, second_stream })
     }
 
     /// Begins later searches at `start`, of an index of `nodes` nodes.
@@ -232,12 +226,7 @@ impl OnGpu {
     /// None if the device has no room for both.
     pub(super) fn expanded(mut self, index: &Index, places: &[u32]) -> Result<Option<Self>> {
         let gpu = &self.gpu;
-        let row_bytes = match &self.base {
-            AnyBase::F32(rows) => rows.base.row_bytes(),
-            AnyBase::F16(rows) => rows.base.row_bytes(),
-            AnyBase::U8(rows) | AnyBase::Whole(rows, _) => rows.base.row_bytes(),
-            AnyBase::I8(rows) => rows.base.row_bytes(),
-        };
+        let row_bytes = with_typed!(&self.base, rows => rows.base.row_bytes());
         // Also the lift and the place of a row.
         let n = places.len();
         let memory = MemoryPlan::new()
@@ -247,13 +236,10 @@ impl OnGpu {
         if layers.fold(memory, |all, layer| all.and(&layer)).bytes() > gpu.free_memory()? {
             return Ok(None);
         }
-        self.base = match &self.base {
-            AnyBase::F32(rows) => AnyBase::F32(rows.select(gpu, places)?),
-            AnyBase::F16(rows) => AnyBase::F16(rows.select(gpu, places)?),
-            AnyBase::U8(rows) => AnyBase::U8(rows.select(gpu, places)?),
-            AnyBase::Whole(rows, _) => AnyBase::Whole(rows.select(gpu, places)?, OnceLock::new()),
-            AnyBase::I8(rows) => AnyBase::I8(rows.select(gpu, places)?),
-        };
+        self.base = with_typed!(&self.base, rows => {
+            OnDevice::wrap(Resident::new(rows.base.select(gpu, places)?))
+        });
+        self.floats = self.floats.map(|_| OnceLock::new());
         let memory = MemoryPlan::new().with::<u32>("edges", n * self.degree).reserve(gpu)?;
         self.edges = memory.buffer("edges")?;
         self.edges.upload(index.padded_rows()?)?;
@@ -263,24 +249,19 @@ impl OnGpu {
 
     /// The rows of the base as copies read them.
     pub(in crate::search) fn rows(&self) -> AnyOrigin<'_> {
-        match &self.base {
-            AnyBase::F32(rows) => AnyOrigin::F32(rows.base.origin()),
-            AnyBase::F16(rows) => AnyOrigin::F16(rows.base.origin()),
-            AnyBase::U8(rows) | AnyBase::Whole(rows, _) => AnyOrigin::U8(rows.base.origin()),
-            AnyBase::I8(rows) => AnyOrigin::I8(rows.base.origin()),
-        }
+        with_typed!(&self.base, rows => OnDevice::wrap(rows.base.origin()))
     }
 
     /// Whether searches may begin with [early queries](Space::early_queries): not if codes are made
     /// of them here, nor after queries that were expected to be bytes and were not. The next are
     /// probably like them, and would be searched for twice.
     pub(super) fn takes_early(&self) -> bool {
-        self.full.is_none() && !matches!(&self.base, AnyBase::Whole(_, wide) if wide.get().is_some())
+        self.full.is_none() && self.floats.as_ref().is_none_or(|floats| floats.get().is_none())
     }
 
     /// Whether it takes [early queries](Space::early_queries) for bytes.
     pub(super) fn expects_bytes(&self) -> bool {
-        matches!(self.base, AnyBase::Whole(..))
+        self.floats.is_some()
     }
 
     /// A second stream on the device, unordered with that of searches.
@@ -317,29 +298,18 @@ impl OnGpu {
             let asked = Asked { count: codes.len(), nodes: None, zero: &[] };
             let reranking = Some(&Reranking { rows, space, queries });
             let task = Task { on_gpu: self, dim, metric: coded.metric(), asked, limits, stage, reranking };
-            let work = match (&self.base, AnyOrigin::own(&self.gpu, codes.vectors())?) {
-                (AnyBase::F16(base), AnyOrigin::F16(rows)) => task.run(base, &rows, to),
-                (AnyBase::I8(base), AnyOrigin::I8(rows)) => task.run(base, &rows, to),
-                _ => unreachable!("base and queries have codes of one type"),
-            }?;
+            let work = with_typed!(&self.base, base => task.run(base, &Origin::new(&self.gpu, codes.vectors())?, to))?;
             return Ok(Work { not_held: coded.not_held(&codes)?, ..work });
         }
         let asked = Asked { count: queries.len(), nodes: None, zero: queries.zero() };
         let task = Task { on_gpu: self, dim, metric, asked, limits, stage, reranking: None };
-        if let AnyBase::Whole(bytes, _) = &self.base
-            && let Some(rows) = narrowed(&self.gpu, queries.vectors(), queries.are_early())?
-        {
-            return task.run(bytes, &rows, to);
-        }
-        match (&self.base, AnyOrigin::own(&self.gpu, queries.vectors())?) {
-            (AnyBase::F32(base), AnyOrigin::F32(rows)) => task.run(base, &rows, to),
-            (AnyBase::F16(base), AnyOrigin::F16(rows)) => task.run(base, &rows, to),
-            (AnyBase::U8(base), AnyOrigin::U8(rows)) => task.run(base, &rows, to),
-            (AnyBase::I8(base), AnyOrigin::I8(rows)) => task.run(base, &rows, to),
-            (AnyBase::Whole(_, floats), AnyOrigin::F32(rows)) => {
-                task.run(self.floats(space, floats)?, &rows, to)
-            }
-            _ => unreachable!("queries are cast to the element type of the base"),
+        let (gpu, vectors) = (&self.gpu, queries.vectors());
+        match (&self.base, &self.floats) {
+            (Typed::U8(bytes), Some(floats)) => match narrowed(gpu, vectors, queries.are_early())? {
+                Some(rows) => task.run(bytes, &rows, to),
+                None => task.run(self.floats(space, floats)?, &Origin::new(gpu, vectors)?, to),
+            },
+            (base, _) => with_typed!(base, base => task.run(base, &Origin::new(gpu, vectors)?, to)),
         }
     }
 
@@ -390,23 +360,21 @@ impl OnGpu {
         if let Some(base) = floats.get() {
             return Ok(base);
         }
-        let AnyOrigin::F32(rows) = AnyOrigin::own(&self.gpu, space.vectors())? else {
-            unreachable!("only floats are held as bytes")
-        };
-        let base = Resident::new(&self.gpu, space, &rows)?;
-        Ok(floats.get_or_init(|| Box::new(base)))
+        let base = Base::upload(&self.gpu, space, &Origin::new(&self.gpu, space.vectors())?)?;
+        Ok(floats.get_or_init(|| Box::new(Resident::new(base))))
     }
 }
 
 impl<T: OnDevice> Resident<T> {
-    fn new(gpu: &Gpu, space: &Space<'_>, rows: &Origin<'_, T>) -> Result<Self> {
-        Ok(Self { base: Base::upload(gpu, space, rows)?, batch: Mutex::default() })
+    fn new(base: Base<T>) -> Self {
+        Self { base, batch: Mutex::default() }
     }
+}
 
-    /// `rows` of these, in their order.
-    fn select(&self, gpu: &Gpu, rows: &[u32]) -> Result<Self> {
-        Ok(Self { base: self.base.select(gpu, rows)?, batch: Mutex::default() })
-    }
+/// A place for the f32 values of a base in bytes whose vectors are of type `element`, if that is
+/// f32.
+fn floats(base: &Typed<Residents>, element: ElementType) -> Option<OnceLock<Box<Resident<f32>>>> {
+    (element == ElementType::F32 && matches!(base, Typed::U8(_))).then(OnceLock::new)
 }
 
 #[cfg(test)]

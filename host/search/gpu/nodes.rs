@@ -1,16 +1,16 @@
 //! Searches for nodes of the base itself, in a graph under construction.
 
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 use tagore_device::key::{self, Key};
 
 use super::launch::{Asked, Task};
-use super::{AnyBase, BatchLimits, KeysTo, OnGpu, Resident};
+use super::{BatchLimits, KeysTo, OnGpu, Resident, floats};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::{Index, Start};
 use crate::search::ResidentIndex;
 use crate::search::breadth::Breadth;
-use crate::vectors::gpu::DeviceBase;
+use crate::vectors::gpu::{DeviceBase, OnDevice, with_typed};
 use crate::vectors::space::Space;
 use crate::{ElementType, Progress, Result};
 
@@ -26,15 +26,11 @@ impl NodeSearch {
     /// # Errors
     /// If the device lacks memory or fails.
     pub(crate) fn new(gpu: Gpu, base: DeviceBase, edges: Buffer<u32>, degree: usize) -> Result<Self> {
-        let base = match base {
-            DeviceBase::F32(base) => AnyBase::F32(Resident { base, batch: Mutex::default() }),
-            DeviceBase::F16(base) => AnyBase::F16(Resident { base, batch: Mutex::default() }),
-            DeviceBase::U8(base) => AnyBase::U8(Resident { base, batch: Mutex::default() }),
-            DeviceBase::I8(base) => AnyBase::I8(Resident { base, batch: Mutex::default() }),
-        };
+        let base = with_typed!(base, base => OnDevice::wrap(Resident::new(base)));
         let entries = MemoryPlan::new().with::<u32>("entries", 1).reserve(&gpu)?.buffer("entries")?;
         let (layers, second_stream) = (Vec::new(), OnceLock::new());
-        Ok(Self(OnGpu { gpu, second_stream, degree, edges, entries, layers, base, full: None }))
+        let floats = None;
+        Ok(Self(OnGpu { gpu, second_stream, degree, edges, entries, layers, base, floats, full: None }))
     }
 
     /// Replaces the padded row of `node`.
@@ -52,10 +48,7 @@ impl NodeSearch {
     pub(crate) fn into_resident(mut self, index: &Index, base: ElementType) -> Result<ResidentIndex> {
         self.start(index.len(), index.start())?;
         let Self(mut on_gpu) = self;
-        on_gpu.base = match on_gpu.base {
-            AnyBase::U8(bytes) if base == ElementType::F32 => AnyBase::Whole(bytes, OnceLock::new()),
-            own => own,
-        };
+        on_gpu.floats = floats(&on_gpu.base, base);
         Ok(ResidentIndex::new(on_gpu, index))
     }
 
@@ -104,12 +97,7 @@ impl NodeSearch {
         let task = Task { on_gpu, dim, metric, asked, limits, stage: &stage, reranking: None };
         let mut keys = vec![key::NONE; nodes.len() * beam];
         let to = KeysTo::Host(&mut keys);
-        let work = match &on_gpu.base {
-            AnyBase::F32(base) => task.run(base, &base.base.origin(), to),
-            AnyBase::F16(base) => task.run(base, &base.base.origin(), to),
-            AnyBase::U8(base) | AnyBase::Whole(base, _) => task.run(base, &base.base.origin(), to),
-            AnyBase::I8(base) => task.run(base, &base.base.origin(), to),
-        }?;
+        let work = with_typed!(&on_gpu.base, base => task.run(base, &base.base.origin(), to))?;
         Ok((keys, work.computed))
     }
 }

@@ -12,7 +12,7 @@ use tagore_device::search::rerank::{RERANK_THREADS, Rerank, search_rerank_f16, s
 use super::BatchLimits;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::search::coded::Reranked;
-use crate::vectors::gpu::{AnyOrigin, Base, OnDevice, Origin, Pick, metric_number, stride};
+use crate::vectors::gpu::{Base, OnDevice, Origin, Pick, metric_number, stride};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
 use crate::{ElementType, Metric, Result};
@@ -73,18 +73,16 @@ impl FullRows {
     pub(super) fn new(gpu: &Gpu, space: &Space<'_>) -> Result<Self> {
         let free = gpu.free_memory()?.saturating_sub(SPARE);
         let (n, dim, metric) = (space.len(), space.dim(), space.metric());
-        Ok(match AnyOrigin::own(gpu, space.vectors())? {
-            AnyOrigin::F32(rows) if Base::<f32>::plan(n, dim, metric).bytes() <= free => {
-                Self::F32(Base::upload(gpu, space, &rows)?)
+        let vectors = space.vectors();
+        match vectors.element_type() {
+            ElementType::F32 if Base::<f32>::plan(n, dim, metric).bytes() <= free => {
+                Ok(Self::F32(Base::upload(gpu, space, &Origin::new(gpu, vectors)?)?))
             }
-            AnyOrigin::F16(rows) if Base::<f16>::plan(n, dim, metric).bytes() <= free => {
-                Self::F16(Base::upload(gpu, space, &rows)?)
+            ElementType::F16 if Base::<f16>::plan(n, dim, metric).bytes() <= free => {
+                Ok(Self::F16(Base::upload(gpu, space, &Origin::new(gpu, vectors)?)?))
             }
-            _ => {
-                space.vectors().on_host()?;
-                Self::OnHost
-            }
-        })
+            _ => vectors.on_host().map(|()| Self::OnHost),
+        }
     }
 }
 
@@ -94,14 +92,10 @@ impl Reranking<'_> {
         let count = found.range.len() * found.limits.k;
         let memory = MemoryPlan::new().with::<Key>("reranked", count).reserve(gpu)?;
         let mut reranked: Buffer<Key> = memory.buffer("reranked")?;
-        match (self.rows, AnyOrigin::own(gpu, self.queries.vectors())?) {
-            (FullRows::F32(base), AnyOrigin::F32(queries)) => {
-                self.launch(gpu, base, &queries, found, &mut reranked)?;
-            }
-            (FullRows::F16(base), AnyOrigin::F16(queries)) => {
-                self.launch(gpu, base, &queries, found, &mut reranked)?;
-            }
-            _ => self.on_host(found, &mut reranked)?,
+        match self.rows {
+            FullRows::F32(base) => self.launch(gpu, base, found, &mut reranked)?,
+            FullRows::F16(base) => self.launch(gpu, base, found, &mut reranked)?,
+            FullRows::OnHost => self.on_host(found, &mut reranked)?,
         }
         Ok(reranked)
     }
@@ -110,7 +104,6 @@ impl Reranking<'_> {
         &self,
         gpu: &Gpu,
         base: &Base<T>,
-        queries: &Origin<'_, T>,
         FoundBatch { keys, range, limits }: &FoundBatch<'_>,
         reranked: &mut Buffer<Key>,
     ) -> Result<()> {
@@ -123,6 +116,7 @@ impl Reranking<'_> {
         let (mut values, mut lifts): (Buffer<T>, Buffer<f32>) =
             (memory.buffer("full queries")?, memory.buffer("lifts of queries")?);
         let zero = self.queries.zero().get(range.clone()).unwrap_or_default();
+        let queries = Origin::new(gpu, self.queries.vectors())?;
         queries.copy(gpu, Pick::Range(range.clone()), &mut values, stride)?;
         let is_lifted = metric == Metric::Cosine && !zero.is_empty();
         if is_lifted {

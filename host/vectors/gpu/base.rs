@@ -1,9 +1,8 @@
 //! The base on a device.
 
-use cuda_std::f16;
 use tagore_device::block::rows;
 
-use super::{OnDevice, Origin, Pick, RowsAt, stride};
+use super::{Family, OnDevice, Origin, Pick, RowsAt, Typed, stride};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::vectors::space::Space;
 use crate::{Metric, Result};
@@ -70,7 +69,7 @@ impl<T: OnDevice> Base<T> {
         if lifted {
             let (from, count, size) = (self.lifts.view().cast(), self.lifts.len(), size_of::<f32>());
             let from = RowsAt { values: from, stride: size, count, dim: 1, size };
-            from.copy(gpu, Pick::Ids(rows), (lifts.view_mut().cast(), size), false)?;
+            from.copy(gpu, Pick::Ids(rows), lifts.view_mut().cast(), size, false)?;
         } else {
             lifts.fill(0)?;
         }
@@ -111,24 +110,12 @@ impl<T: OnDevice> Base<T> {
     }
 }
 
+/// The family of [`Base`].
+pub(crate) enum Bases {}
+
+impl Family for Bases {
+    type Of<T: OnDevice> = Base<T>;
+}
+
 /// The base on a device, in any element type.
-pub(crate) enum DeviceBase {
-    F32(Base<f32>),
-    F16(Base<f16>),
-    U8(Base<u8>),
-    I8(Base<i8>),
-}
-
-/// Evaluates `$body` with the [`Base`] of a [`DeviceBase`].
-macro_rules! with_base {
-    ($any:expr, $base:pat => $body:expr) => {
-        match $any {
-            $crate::vectors::gpu::DeviceBase::F32($base) => $body,
-            $crate::vectors::gpu::DeviceBase::F16($base) => $body,
-            $crate::vectors::gpu::DeviceBase::U8($base) => $body,
-            $crate::vectors::gpu::DeviceBase::I8($base) => $body,
-        }
-    };
-}
-
-pub(crate) use with_base;
+pub(crate) type DeviceBase = Typed<Bases>;

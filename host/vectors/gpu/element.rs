@@ -11,7 +11,7 @@ use tagore_device::search::exact::{
     exact_prepare_f16, exact_prepare_f32,
 };
 
-use super::{Base, DeviceBase, Preparation, Side};
+use super::{Family, Preparation, Side, Typed};
 use crate::gpu::Gpu;
 use crate::vectors::Element;
 use crate::{Metric, Result};
@@ -24,8 +24,8 @@ pub(crate) trait OnDevice: Element + element::Element {
     /// Whether tiles read a rounded copy of the vectors, in f16.
     const ROUNDED: bool;
 
-    /// Wraps a base of this type.
-    fn device_base(base: Base<Self>) -> DeviceBase;
+    /// Wraps a value of this type.
+    fn wrap<F: Family>(value: F::Of<Self>) -> Typed<F>;
 
     /// The factor of products in distances.
     fn weight(metric: Metric) -> Self::Sum;
@@ -112,7 +112,8 @@ pub(crate) trait ByChunks {
     unsafe fn launch(
         gpu: &Gpu,
         units: u32,
-        (grid, block): ([u32; 3], u32),
+        grid: [u32; 3],
+        block: u32,
         arguments: Self::Arguments,
     ) -> Result<()> {
         // SAFETY: the caller guarantees it.
@@ -166,8 +167,8 @@ macro_rules! rounded_types {
 
             const PREPARATION: &'static str = <$prepare as Kernel>::NAME;
 
-            fn device_base(base: Base<Self>) -> DeviceBase {
-                DeviceBase::$variant(base)
+            fn wrap<F: Family>(value: F::Of<Self>) -> Typed<F> {
+                Typed::$variant(value)
             }
 
             fn weight(metric: Metric) -> f32 {
@@ -227,8 +228,8 @@ macro_rules! byte_types {
 
             const PREPARATION: &'static str = <$norms as Kernel>::NAME;
 
-            fn device_base(base: Base<Self>) -> DeviceBase {
-                DeviceBase::$variant(base)
+            fn wrap<F: Family>(value: F::Of<Self>) -> Typed<F> {
+                Typed::$variant(value)
             }
 
             fn weight(metric: Metric) -> i32 {

@@ -74,7 +74,8 @@ impl Lent {
         gpu: Gpu,
         device: Device,
         address: u64,
-        (layout, stride): (Layout, usize),
+        layout: Layout,
+        stride: usize,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Self {
         Self { gpu, device, address, layout, stride, mirrored: Arc::default(), _owner: owner }
@@ -87,7 +88,8 @@ impl Lent {
     pub(in crate::vectors) fn of_buffer<T: Pod + Send + Sync>(
         gpu: &Gpu,
         rows: Buffer<T>,
-        (layout, stride): (Layout, usize),
+        layout: Layout,
+        stride: usize,
     ) -> Result<Self> {
         gpu.synchronize()?;
         let device = gpu.name().parse()?;
@@ -96,8 +98,8 @@ impl Lent {
     }
 
     /// Rows made of these, in a buffer of the library, `stride` bytes apart.
-    fn made<T: Pod + Send + Sync>(&self, rows: Buffer<T>, (layout, stride): (Layout, usize)) -> Result<Self> {
-        let made = Self::of_buffer(&self.gpu, rows, (layout, stride))?;
+    fn made<T: Pod + Send + Sync>(&self, rows: Buffer<T>, layout: Layout, stride: usize) -> Result<Self> {
+        let made = Self::of_buffer(&self.gpu, rows, layout, stride)?;
         Ok(Self { device: self.device, mirrored: Arc::clone(&self.mirrored), ..made })
     }
 
@@ -221,7 +223,7 @@ impl Lent {
         };
         // SAFETY: the rows are borrowed, and the buffers have room for each; `lend` waits.
         unsafe { gpu.launch::<T::Unit>([rows.blocks(n), 1, 1], VECTOR_THREADS, (p,))? };
-        self.made(to, (Layout::dense(ElementType::F32, n, dim), to_stride * size_of::<f32>()))
+        self.made(to, Layout::dense(ElementType::F32, n, dim), to_stride * size_of::<f32>())
     }
 
     /// Some rows, at least one, as rows of their own on the device.
@@ -234,8 +236,8 @@ impl Lent {
         let stride = row.next_multiple_of(16);
         let memory = MemoryPlan::new().with::<u8>("selected rows", ids.len() * stride).reserve(gpu)?;
         let mut to: Buffer<u8> = memory.buffer("selected rows")?;
-        rows.copy(gpu, Pick::Ids(ids), (to.view_mut(), stride), false)?;
-        self.made(to, (Layout::dense(self.layout.element, ids.len(), self.layout.dim), stride))
+        rows.copy(gpu, Pick::Ids(ids), to.view_mut(), stride, false)?;
+        self.made(to, Layout::dense(self.layout.element, ids.len(), self.layout.dim), stride)
     }
 
     /// The layout of the rows on the host.
@@ -324,7 +326,7 @@ impl Lent {
         for first in (0..count).step_by(at_once) {
             let here = first..(first + at_once).min(count);
             let to = &mut bytes[first * row..here.end * row];
-            rows.copy(gpu, pick(here), (room.view_mut(), row), false)?;
+            rows.copy(gpu, pick(here), room.view_mut(), row, false)?;
             room.download(to)?;
         }
         Ok(words)

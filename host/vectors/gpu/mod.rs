@@ -12,14 +12,15 @@ mod rounding;
 mod rows_at;
 mod side;
 mod start;
+mod typed;
 
 use tagore_device::block::exact;
 
-pub(crate) use base::{Base, DeviceBase, with_base};
+pub(crate) use base::{Base, DeviceBase};
 pub(crate) use element::{ByChunks, OnDevice, kernels_of_types, stage_kernels, tile_kernels};
 pub(crate) use lent::{Lent, NormKernels};
 pub use memory::DeviceMemory;
-pub(crate) use origin::{AnyOrigin, Origin, narrowed, with_origin};
+pub(crate) use origin::{AnyOrigin, Origin, narrowed};
 pub(crate) use places::{Order, spare_bytes};
 pub(crate) use replica::Replicas;
 pub use results::DeviceResults;
@@ -27,6 +28,7 @@ pub(crate) use rounding::Rounding;
 pub(crate) use rows_at::{Pick, RowsAt};
 pub(crate) use side::{Preparation, QUERIES, ROWS, Side, TileRows, TileVectors};
 pub use start::start_seconds;
+pub(crate) use typed::{Family, Typed, with_typed};
 
 use crate::Metric;
 
@@ -34,22 +36,6 @@ use crate::Metric;
 pub(crate) fn stride<T: OnDevice>(dim: usize) -> usize {
     dim.next_multiple_of(16 / size_of::<T>())
 }
-
-/// Evaluates `$body` with the matrix of rows that [`wide`](super::shape::wide) has prepared for a
-/// device.
-macro_rules! with_wide_matrix {
-    ($rows:expr, $matrix:ident => $body:expr) => {
-        match $rows {
-            $crate::vectors::TypedRows::F32($matrix) => $body,
-            $crate::vectors::TypedRows::F16($matrix) => $body,
-            $crate::vectors::TypedRows::Bf16(_) => unreachable!("bf16 is widened before it goes to a device"),
-            $crate::vectors::TypedRows::U8($matrix) => $body,
-            $crate::vectors::TypedRows::I8($matrix) => $body,
-            $crate::vectors::TypedRows::B1(_) => unreachable!("bits are bytes on a device"),
-        }
-    };
-}
-pub(crate) use with_wide_matrix;
 
 /// The number of a metric that kernels take.
 pub(crate) fn metric_number(metric: Metric) -> u32 {

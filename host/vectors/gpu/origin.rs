@@ -1,16 +1,16 @@
 //! The rows that a device reads: in host memory, or in memory of the device itself.
 
 use std::borrow::Cow;
+use std::marker::PhantomData;
 
-use cuda_std::f16;
 use cuda_std::memory::GlobalMut;
 
-use super::{OnDevice, Pick, RowsAt};
+use super::{Family, OnDevice, Pick, RowsAt, Typed};
 use crate::gpu::{Borrowed, Buffer, Gpu, MemoryPlan};
-use crate::vectors::shape::{all_are_read, hold_bytes};
+use crate::vectors::shape::{hold_bytes, with_device_type};
 use crate::vectors::space::Space;
-use crate::vectors::{Bits, DataShape, Matrix, TypedRows, Vectors};
-use crate::{ElementType, Metric, Progress, Result};
+use crate::vectors::{Bits, DataShape, Matrix, Vectors};
+use crate::{ElementType, Error, Metric, Progress, Result};
 
 /// Maximum bytes of bits that are on the device at a time.
 const PIECE: usize = 64 << 20;
@@ -28,13 +28,15 @@ pub(crate) enum Origin<'a, T> {
     Device { rows: RowsAt, picked: Option<&'a [u32]>, narrowed: bool, _memory: Option<Borrowed> },
 }
 
-/// Rows of any element type.
-pub(crate) enum AnyOrigin<'a> {
-    F32(Origin<'a, f32>),
-    F16(Origin<'a, f16>),
-    U8(Origin<'a, u8>),
-    I8(Origin<'a, i8>),
+/// The family of [`Origin`].
+pub(crate) struct Origins<'a>(PhantomData<&'a ()>);
+
+impl<'a> Family for Origins<'a> {
+    type Of<T: OnDevice> = Origin<'a, T>;
 }
+
+/// Rows of any element type.
+pub(crate) type AnyOrigin<'a> = Typed<Origins<'a>>;
 
 /// Some rows in host memory.
 pub(crate) struct Sample<'a, T: OnDevice> {
@@ -53,6 +55,26 @@ impl<'a, T: OnDevice> Sample<'a, T> {
 }
 
 impl<'a, T: OnDevice> Origin<'a, T> {
+    /// The rows of `vectors`, whose type `T` is; of bits, zeros and ones in bytes, whose distances
+    /// are the same.
+    ///
+    /// # Errors
+    /// If they have another type, or the device fails.
+    pub(crate) fn new(gpu: &Gpu, vectors: &'a Vectors) -> Result<Self> {
+        let element = vectors.element_type();
+        let is_bits = element == ElementType::B1;
+        if T::TYPE != if is_bits { ElementType::U8 } else { element } {
+            return Err(Error::mismatch(vectors.describe(), element, T::TYPE));
+        }
+        // Bits lie on the host alone.
+        if let Some((lent, picked)) = vectors.on(gpu).filter(|_| !is_bits) {
+            let (memory, rows) = lent.at(gpu)?;
+            return Ok(Self::Device { rows, picked, narrowed: false, _memory: Some(memory) });
+        }
+        vectors.on_host()?;
+        Ok(if is_bits { Self::Bits(vectors.matrix(), vectors.dim()) } else { Self::Host(vectors.matrix()) })
+    }
+
     /// Copies rows to the start of `to`, `stride` values apart, with zeros between them.
     ///
     /// # Errors
@@ -70,9 +92,9 @@ impl<'a, T: OnDevice> Origin<'a, T> {
                     }
                 };
                 assert!(pick.len() * stride <= to.len(), "{} rows of {stride} to {}", pick.len(), to.len());
-                rows.copy(gpu, pick, (to.view_mut().cast(), stride * size_of::<T>()), *narrowed)
+                rows.copy(gpu, pick, to.view_mut().cast(), stride * size_of::<T>(), *narrowed)
             }
-            Self::Bits(rows, dim) => widen(gpu, *rows, *dim, &pick, (to.view_mut().cast(), stride)),
+            Self::Bits(rows, dim) => widen(gpu, *rows, *dim, &pick, to.view_mut().cast(), stride),
             Self::Wide(rows) => to.write_rows(pick.len(), stride, |place, room| {
                 let row = rows.row(pick.row(place));
                 let (bytes, gap) = room.split_at_mut(row.len());
@@ -109,68 +131,19 @@ impl<'a, T: OnDevice> Origin<'a, T> {
 }
 
 impl<'a> AnyOrigin<'a> {
-    /// The rows of `vectors` in their own type; of bits, zeros and ones in bytes, whose distances
-    /// are the same.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub(crate) fn own(gpu: &Gpu, vectors: &'a Vectors) -> Result<Self> {
-        let Some((lent, picked)) = vectors.on(gpu) else {
-            vectors.on_host()?;
-            return Ok(match vectors.rows() {
-                TypedRows::F32(rows) => Self::F32(Origin::Host(rows)),
-                TypedRows::F16(rows) => Self::F16(Origin::Host(rows)),
-                TypedRows::Bf16(_) => unreachable!("a prepared space holds bf16 as f32"),
-                TypedRows::U8(rows) => Self::U8(Origin::Host(rows)),
-                TypedRows::I8(rows) => Self::I8(Origin::Host(rows)),
-                TypedRows::B1(rows) => Self::U8(Origin::Bits(rows, vectors.dim())),
-            });
-        };
-        macro_rules! on_device {
-            ($variant:ident) => {{
-                let (memory, rows) = lent.at(gpu)?;
-                Self::$variant(Origin::Device { rows, picked, narrowed: false, _memory: Some(memory) })
-            }};
-        }
-        Ok(match vectors.element_type() {
-            ElementType::F32 => on_device!(F32),
-            ElementType::F16 => on_device!(F16),
-            ElementType::Bf16 => unreachable!("no memory of a device is taken as bf16"),
-            ElementType::U8 => on_device!(U8),
-            ElementType::I8 => on_device!(I8),
-            ElementType::B1 => unreachable!("no memory of a device is taken as bits"),
-        })
-    }
-
-    /// Queries, and the rows of a space for exact search: as bytes if both are bytes in f32 and no
-    /// more are read for that than [`DataShape::of`] reads.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub(crate) fn of_search(gpu: &Gpu, queries: &'a Vectors, space: &'a Space<'_>) -> Result<[Self; 2]> {
-        let rows = space.vectors();
-        if space.metric() != Metric::Cosine
-            && all_are_read(rows)
-            && let Some(rows) = narrowed(gpu, rows, false)?
-            && let Some(queries) = narrowed(gpu, queries, false)?
-        {
-            return Ok([Self::U8(queries), Self::U8(rows)]);
-        }
-        Ok([Self::own(gpu, queries)?, Self::own(gpu, rows)?])
-    }
-
     /// The rows of a space in the type that a device holds: f32 values that are bytes as bytes,
     /// except under cosine, where rows are unit vectors.
     ///
     /// # Errors
     /// If the device fails.
     pub(crate) fn of_space(gpu: &Gpu, space: &'a Space<'_>) -> Result<Self> {
+        let rows = space.vectors();
         if space.metric() != Metric::Cosine
-            && let Some(bytes) = narrowed(gpu, space.vectors(), false)?
+            && let Some(bytes) = narrowed(gpu, rows, false)?
         {
             return Ok(Self::U8(bytes));
         }
-        Self::own(gpu, space.vectors())
+        with_device_type!(rows.element_type(), T => Ok(T::wrap(Origin::new(gpu, rows)?)))
     }
 }
 
@@ -180,7 +153,8 @@ fn widen(
     bits: Matrix<'_, Bits>,
     dim: usize,
     pick: &Pick<'_>,
-    (to, stride): (GlobalMut<u8>, usize),
+    to: GlobalMut<u8>,
+    stride: usize,
 ) -> Result<()> {
     let (count, row) = (pick.len(), dim.div_ceil(8));
     if count == 0 {
@@ -194,7 +168,7 @@ fn widen(
         piece.upload_rows(here, row, |place| &bits.row(pick.row(first + place))[..row])?;
         let values = piece.view().cast();
         let rows = RowsAt { values, stride: row, count: here, dim, size: 1 };
-        rows.widen(gpu, (to.offset(first * stride), stride))?;
+        rows.widen(gpu, to.offset(first * stride), stride)?;
     }
     Ok(())
 }
@@ -210,7 +184,7 @@ pub(crate) fn narrowed<'a>(gpu: &Gpu, vectors: &'a Vectors, early: bool) -> Resu
         return Ok(None);
     }
     let is_bytes = if vectors.lent().is_some_and(|lent| lent.is_on(gpu)) {
-        early || DataShape::of(vectors, &Progress::silent())?.bytes
+        early || DataShape::inspect(vectors, &Progress::silent())?.bytes
     } else {
         vectors.on_host()?;
         hold_bytes(vectors)
@@ -222,19 +196,5 @@ pub(crate) fn narrowed<'a>(gpu: &Gpu, vectors: &'a Vectors, early: bool) -> Resu
         let (memory, rows) = lent.at(gpu)?;
         return Ok(Some(Origin::Device { rows, picked, narrowed: true, _memory: Some(memory) }));
     }
-    let TypedRows::F32(rows) = vectors.rows() else { return Ok(None) };
-    Ok(Some(Origin::Wide(rows)))
+    Ok(Some(Origin::Wide(vectors.matrix())))
 }
-
-/// Evaluates `$body` with `$rows` bound to the [`Origin`] of an [`AnyOrigin`].
-macro_rules! with_origin {
-    ($any:expr, $rows:ident => $body:expr) => {
-        match $any {
-            $crate::vectors::gpu::AnyOrigin::F32($rows) => $body,
-            $crate::vectors::gpu::AnyOrigin::F16($rows) => $body,
-            $crate::vectors::gpu::AnyOrigin::U8($rows) => $body,
-            $crate::vectors::gpu::AnyOrigin::I8($rows) => $body,
-        }
-    };
-}
-pub(crate) use with_origin;

@@ -37,7 +37,7 @@ impl Order<'_> {
     /// Copies vectors, a multiple of 16 bytes apart, to their places.
     pub(crate) fn copy(&self, from: TileVectors, to: GlobalMut<u8>) -> Result<()> {
         let units = from.units();
-        self.launch(from.vectors, to, (units, units, units), true)
+        self.launch(from, to, units, units, true)
     }
 
     /// Moves vectors, `stride` bytes apart, to their places in the same memory, beside
@@ -47,8 +47,10 @@ impl Order<'_> {
         for first in (0..units).step_by(part as usize) {
             let width = part.min(units - first);
             let columns = vectors.offset(first as usize * UNIT);
-            self.launch(columns.read_only(), spare.view_mut(), (units, width, width), true)?;
-            self.launch(spare.view(), columns, (width, units, width), false)?;
+            let from = TileVectors { vectors: columns.read_only(), stride: stride as u32 };
+            self.launch(from, spare.view_mut(), width, width, true)?;
+            let from = TileVectors { vectors: spare.view(), stride: width * UNIT as u32 };
+            self.launch(from, columns, units, width, false)?;
         }
         Ok(())
     }
@@ -67,19 +69,21 @@ impl Order<'_> {
         unsafe { self.gpu.launch::<renumber_values>(grid, RENUMBER_THREADS, (p,)) }
     }
 
+    /// Copies `units` units of each vector, `to_stride` units apart.
     fn launch(
         &self,
-        from: Global<u8>,
+        from: TileVectors,
         to: GlobalMut<u8>,
-        (from_stride, to_stride, units): (u32, u32, u32),
+        to_stride: u32,
+        units: u32,
         ordered: bool,
     ) -> Result<()> {
         let p = Renumber {
-            from: from.cast(),
+            from: from.vectors.cast(),
             to: to.cast(),
             order: self.vectors,
             count: self.count as u32,
-            from_stride,
+            from_stride: from.units(),
             to_stride,
             units,
             shift: Renumber::shift_of(units),

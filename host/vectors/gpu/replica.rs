@@ -5,8 +5,9 @@
 
 use std::fmt;
 
-use super::{AnyOrigin, Lent, OnDevice, Origin, Pick, stride, with_origin};
+use super::{Lent, OnDevice, Origin, Pick, stride};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::vectors::shape::with_device_type;
 use crate::vectors::{ElementType, Layout, Vectors};
 use crate::{Metric, Result};
 
@@ -53,7 +54,7 @@ impl Vectors {
     /// # Errors
     /// If the device lacks memory or fails.
     pub(crate) fn replica(&self, gpu: &Gpu) -> Result<Lent> {
-        with_origin!(AnyOrigin::own(gpu, self)?, rows => rows.replica(gpu, self))
+        with_device_type!(self.element_type(), T => Origin::<T>::new(gpu, self)?.replica(gpu, self))
     }
 }
 
@@ -66,7 +67,7 @@ impl<T: OnDevice> Origin<'_, T> {
         let mut values: Buffer<T> = memory.buffer("replica")?;
         self.copy(gpu, Pick::Range(0..n), &mut values, stride)?;
         let layout = Layout::dense(base.element_type(), n, dim);
-        Lent::of_buffer(gpu, values, (layout, stride * size_of::<T>()))
+        Lent::of_buffer(gpu, values, layout, stride * size_of::<T>())
     }
 }
 
@@ -75,6 +76,7 @@ mod tests {
     use half::f16;
 
     use super::*;
+    use crate::vectors::gpu::{AnyOrigin, with_typed};
     use crate::vectors::space::Space;
     use crate::{Progress, Synth};
 
@@ -82,8 +84,8 @@ mod tests {
     /// read.
     fn taken(gpu: &Gpu, vectors: &Vectors) -> (Vec<u8>, bool) {
         let space = Space::new(vectors, Metric::L2, &Progress::silent()).unwrap();
-        with_origin!(AnyOrigin::of_space(gpu, &space).unwrap(), rows => {
-            fn copied<T: OnDevice>(gpu: &Gpu, rows: &Origin<'_, T>, (n, dim): (usize, usize)) -> (Vec<u8>, bool) {
+        with_typed!(AnyOrigin::of_space(gpu, &space).unwrap(), rows => {
+            fn copied<T: OnDevice>(gpu: &Gpu, rows: &Origin<'_, T>, n: usize, dim: usize) -> (Vec<u8>, bool) {
                 let memory = MemoryPlan::new().with::<T>("rows", n * dim).reserve(gpu).unwrap();
                 let mut to: Buffer<T> = memory.buffer("rows").unwrap();
                 rows.copy(gpu, Pick::Range(0..n), &mut to, dim).unwrap();
@@ -91,7 +93,7 @@ mod tests {
                 to.download(&mut values).unwrap();
                 (bytemuck::cast_slice(&values).to_vec(), !matches!(rows, Origin::Device { .. }))
             }
-            copied(gpu, &rows, (vectors.len(), vectors.dim()))
+            copied(gpu, &rows, vectors.len(), vectors.dim())
         })
     }
 

@@ -88,7 +88,7 @@ impl DeviceResults {
     ///
     /// # Errors
     /// If the device lacks memory or fails.
-    pub(crate) fn write(&self, gpu: &Gpu, keys: &Buffer<Key>, (first, count): (usize, usize)) -> Result<()> {
+    pub(crate) fn write(&self, gpu: &Gpu, keys: &Buffer<Key>, first: usize, count: usize) -> Result<()> {
         let at_once = count.min(PIECE);
         if at_once == 0 {
             return Ok(());
@@ -127,7 +127,7 @@ impl DeviceResults {
             let mut on_device: Buffer<Key> =
                 MemoryPlan::new().with::<Key>("results", piece.len()).reserve(&gpu)?.buffer("results")?;
             on_device.upload(piece)?;
-            self.write(&gpu, &on_device, (number * PIECE, piece.len()))?;
+            self.write(&gpu, &on_device, number * PIECE, piece.len())?;
             gpu.synchronize()?;
         }
         Ok(())

@@ -37,7 +37,7 @@ impl Rounding {
 
     /// Chooses the rounding from a [sample](Self::places) of the rows and of the queries, of `dim`
     /// components.
-    pub(crate) fn of<T: OnDevice>(metric: Metric, dim: usize, rows: &[&[T]], queries: &[&[T]]) -> Self {
+    pub(crate) fn choose<T: OnDevice>(metric: Metric, dim: usize, rows: &[&[T]], queries: &[&[T]]) -> Self {
         if !T::ROUNDED {
             return Self::none(dim);
         }

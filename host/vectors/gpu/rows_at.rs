@@ -92,21 +92,22 @@ impl RowsAt {
 
     /// Copies all rows, which are bits, as bytes to `to`, `to_stride` bytes apart; zeros fill the
     /// gaps.
-    pub(super) fn widen(self, gpu: &Gpu, to: (GlobalMut<u8>, usize)) -> Result<()> {
-        self.copy_all::<vectors_copy_bits, u8>(gpu, self.typed(), to)
+    pub(super) fn widen(self, gpu: &Gpu, to: GlobalMut<u8>, to_stride: usize) -> Result<()> {
+        self.copy_all::<vectors_copy_bits, u8>(gpu, self.typed(), to, to_stride)
     }
 
     /// Packs all rows, which are zeros and ones in bytes, as bits to `to`, `words` words apart.
     /// Rows begin at multiples of 16 bytes, with zeros between them.
-    pub(crate) fn pack(self, gpu: &Gpu, (to, words): (GlobalMut<u32>, usize)) -> Result<()> {
-        self.copy_all::<vectors_copy_packed, u32>(gpu, self.divided(1, words), (to, words))
+    pub(crate) fn pack(self, gpu: &Gpu, to: GlobalMut<u32>, words: usize) -> Result<()> {
+        self.copy_all::<vectors_copy_packed, u32>(gpu, self.divided(1, words), to, words)
     }
 
     fn copy_all<K: Kernel<Arguments = (CopyRows<u8, U>,)>, U>(
         self,
         gpu: &Gpu,
         rows: Strided<u8>,
-        (to, to_stride): (GlobalMut<U>, usize),
+        to: GlobalMut<U>,
+        to_stride: usize,
     ) -> Result<()> {
         // SAFETY: an address that no launch reads.
         let ids = unsafe { Global::new(to.address()) };
@@ -123,7 +124,8 @@ impl RowsAt {
         self,
         gpu: &Gpu,
         pick: Pick<'_>,
-        (to, to_stride): (GlobalMut<u8>, usize),
+        to: GlobalMut<u8>,
+        to_stride: usize,
         narrowed: bool,
     ) -> Result<()> {
         let count = pick.len();

@@ -86,7 +86,8 @@ impl<T: OnDevice> Side<T> {
     pub(crate) fn plan(
         plan: MemoryPlan,
         names: Names,
-        (count, dim): (usize, usize),
+        count: usize,
+        dim: usize,
         rounded: bool,
     ) -> MemoryPlan {
         let (stride, rounded_stride) = strides::<T>(dim, rounded);

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use super::{OnDevice, with_wide_matrix};
+use super::{OnDevice, Origin, Pick};
 use crate::gpu::{Gpu, MemoryPlan};
 use crate::vectors::Vectors;
-use crate::vectors::shape::wide;
+use crate::vectors::shape::{wide, with_device_type};
 use crate::{Device, Progress, Result};
 
 /// Opens `device` and copies the values of `base` to it, as they are; bf16 as f32, and bits as
@@ -22,18 +22,14 @@ pub fn start_seconds(device: Device, base: &Vectors) -> Result<(f64, f64)> {
     let open = opening.elapsed().as_secs_f64();
     let copying = Instant::now();
     let base = wide(base, &Progress::silent())?;
-    with_wide_matrix!(base.rows(), rows => copy(&gpu, base.len(), |row| rows.row(row), base.dim())?);
+    with_device_type!(base.element_type(), T => copy::<T>(&gpu, &base)?);
     Ok((open, copying.elapsed().as_secs_f64()))
 }
 
-fn copy<'r, T: OnDevice>(
-    gpu: &Gpu,
-    rows: usize,
-    row: impl Fn(usize) -> &'r [T] + Sync,
-    dim: usize,
-) -> Result<()> {
-    let memory = MemoryPlan::new().with::<T>("rows", rows * dim).reserve(gpu)?;
+fn copy<T: OnDevice>(gpu: &Gpu, base: &Vectors) -> Result<()> {
+    let (n, dim) = (base.len(), base.dim());
+    let memory = MemoryPlan::new().with::<T>("rows", n * dim).reserve(gpu)?;
     let mut values = memory.buffer::<T>("rows")?;
-    values.upload_rows(rows, dim, row)?;
+    Origin::new(gpu, base)?.copy(gpu, Pick::Range(0..n), &mut values, dim)?;
     gpu.synchronize()
 }

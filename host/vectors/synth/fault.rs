@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::kind::SynthKind;
-use super::rows::{Generator, Scratch, add, deviation, gaussians, scale, shift, stride, uses};
+use super::rows::{Generator, Mixture, Scratch, add, deviation, gaussians, scale, shift, stride, uses};
 use crate::{Error, Result};
 
 /// Rows of one group of [`Fault::Near`]: more than the lists of a graph hold.
@@ -162,11 +162,19 @@ impl FromStr for Fault {
 /// `stride` and n are coprime.
 #[derive(Clone, Debug)]
 pub(super) struct Faults {
-    pub fault: Fault,
+    fault: Fault,
     n: u64,
     count: u64,
     stride: u64,
     shift: u64,
+}
+
+/// A row with a fault.
+pub(super) struct FaultyRow {
+    index: u64,
+    fault: Fault,
+    /// Its place among the rows with the fault.
+    place: u64,
 }
 
 impl Faults {
@@ -180,8 +188,13 @@ impl Faults {
         Some(Self { fault, n, count, stride: stride(n), shift: shift(n, seed) })
     }
 
+    /// Row `index`, if it has the fault.
+    pub(super) fn row(&self, index: u64) -> Option<FaultyRow> {
+        Some(FaultyRow { index, fault: self.fault, place: self.place(index)? })
+    }
+
     /// The place of a row among the rows with the fault.
-    pub(super) fn place(&self, index: u64) -> Option<u64> {
+    fn place(&self, index: u64) -> Option<u64> {
         if index >= self.n {
             return None;
         }
@@ -197,12 +210,11 @@ impl Faults {
 }
 
 impl Generator {
-    /// Generates row `index` of a mixture with the fault; `place` is its place among such rows.
+    /// Generates a row of a mixture with its fault.
     pub(super) fn faulty(
         &self,
-        index: u64,
-        (fault, place): (Fault, u64),
-        table: (usize, &[f32], &[f32]),
+        FaultyRow { index, fault, place }: FaultyRow,
+        table: &Mixture,
         row: &mut [f32],
         scratch: &mut Scratch,
     ) {

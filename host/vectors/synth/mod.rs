@@ -160,13 +160,13 @@ impl Synth {
             return Err(Error::argument("format", format, expected));
         }
         let stage = progress.stage("synth", count as u64);
-        let mut file =
-            RowWriter::create(path, format, npy::name(element), (count as u64, self.generator.dim))?;
-        let chunk = (CHUNK_BYTES / (self.generator.dim * size_of::<f32>())).max(1);
+        let dim = self.generator.dim;
+        let mut file = RowWriter::create(path, format, npy::name(element), count as u64, dim)?;
+        let chunk = (CHUNK_BYTES / (dim * size_of::<f32>())).max(1);
         for first in (0..count).step_by(chunk) {
             let rows = chunk.min(count - first);
             let values = self.values(range.start + first as u64, rows);
-            let rows = Vectors::dense_f32(values, self.generator.dim);
+            let rows = Vectors::dense_f32(values, dim);
             rows.write_rows(element, &mut file, &stage)?;
         }
         file.commit()

@@ -61,16 +61,22 @@ pub(super) struct Generator {
 pub(super) enum Table {
     /// No table.
     None,
-    /// The mixture's centres, and the map from its `rank` variables to components.
-    Mixture {
-        rank: usize,
-        /// `rank` rows of `dim` values.
-        mixing: Vec<f32>,
-        /// `rank` values per centre.
-        centres: Vec<f32>,
-    },
+    Mixture(Mixture),
     /// Row i repeats distinct row `(i * stride % n) / copies`; `stride` and n are coprime.
-    Repeated { copies: u64, stride: u64 },
+    Repeated {
+        copies: u64,
+        stride: u64,
+    },
+}
+
+/// A mixture's centres, and the map from its `rank` variables to components.
+#[derive(Clone, Debug)]
+pub(super) struct Mixture {
+    rank: usize,
+    /// `rank` rows of `dim` values.
+    mixing: Vec<f32>,
+    /// `rank` values per centre.
+    centres: Vec<f32>,
 }
 
 /// Buffers for generating one row.
@@ -96,7 +102,7 @@ impl Table {
                     values
                 };
                 let (mixing, centres) = (table(uses::MIXING, rank, dim), table(uses::CENTRE, count, rank));
-                Self::Mixture { rank, mixing, centres }
+                Self::Mixture(Mixture { rank, mixing, centres })
             }
             SynthKind::Repeated { copies } => {
                 Self::Repeated { copies: copies as u64, stride: stride(n as u64) }
@@ -133,13 +139,10 @@ impl Generator {
     /// Generates row `index` of the data set's distribution.
     fn same(&self, index: u64, row: &mut [f32], scratch: &mut Scratch) {
         match (&self.table, self.kind) {
-            (Table::Mixture { rank, mixing, centres }, _) => {
-                let table = (*rank, mixing.as_slice(), centres.as_slice());
-                match self.faults.as_ref().and_then(|faults| Some((faults.fault, faults.place(index)?))) {
-                    None => self.mixture(index, table, row, scratch),
-                    Some(fault) => self.faulty(index, fault, table, row, scratch),
-                }
-            }
+            (Table::Mixture(table), _) => match self.faults.as_ref().and_then(|faults| faults.row(index)) {
+                None => self.mixture(index, table, row, scratch),
+                Some(faulty) => self.faulty(faulty, table, row, scratch),
+            },
             (&Table::Repeated { copies, stride }, _) => {
                 let n = self.n as u64;
                 // Both factors are below 2^32.
@@ -156,7 +159,7 @@ impl Generator {
     pub(super) fn mixture(
         &self,
         index: u64,
-        (rank, mixing, centres): (usize, &[f32], &[f32]),
+        &Mixture { rank, ref mixing, ref centres }: &Mixture,
         row: &mut [f32],
         scratch: &mut Scratch,
     ) {
@@ -354,7 +357,7 @@ mod tests {
     #[test]
     fn a_mixture_has_the_designed_moments() {
         let size = |n: usize, dim: usize| match Table::new(SynthKind::Mixture, n, dim, 1) {
-            Table::Mixture { rank, mixing, centres } => (rank, centres.len() / rank, mixing.len()),
+            Table::Mixture(Mixture { rank, mixing, centres }) => (rank, centres.len() / rank, mixing.len()),
             other => panic!("{other:?}"),
         };
         assert_eq!(size(50, 30), (24, 7, 24 * 30));
@@ -365,7 +368,8 @@ mod tests {
     #[test]
     fn a_row_of_a_mixture_is_an_image_of_its_centre_and_offset() {
         let row = Synth::new(100, 40, 9).unwrap().values(3, 1);
-        let Table::Mixture { rank: 24, mixing, centres } = Table::new(SynthKind::Mixture, 100, 40, 9) else {
+        let table = Table::new(SynthKind::Mixture, 100, 40, 9);
+        let Table::Mixture(Mixture { rank: 24, mixing, centres }) = table else {
             panic!("no mixture of rank 24");
         };
         let draws = |iteration: u32| Draws::new(9, Stage::Synth, iteration, 3);

@@ -227,12 +227,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
         // is room for the lines of a slab; lists and bounds are of all nodes; and the memory
         // outlives the work.
         unsafe {
-            T::IntraCellJoin::launch(
-                build.gpu,
-                nodes.tiles.units(),
-                ([tiles, 1, 1], tile::THREADS),
-                (join,),
-            )?;
+            T::IntraCellJoin::launch(build.gpu, nodes.tiles.units(), [tiles, 1, 1], tile::THREADS, (join,))?;
             build.gpu.launch::<cells_merge_candidates>([blocks, 1, 1], CANDIDATE_THREADS, (merge,))
         }
     }
@@ -297,7 +292,8 @@ impl<T: CellKernels> Join<'_, '_, T> {
             T::CrossCellJoin::launch(
                 build.gpu,
                 nodes.tiles.units(),
-                ([query_tiles as u32, 1, 1], tile::THREADS),
+                [query_tiles as u32, 1, 1],
+                tile::THREADS,
                 (join,),
             )?;
             build.gpu.launch::<cells_merge_proposals>(grid, MERGE_THREADS, (merge,))

@@ -57,7 +57,7 @@ mod tests {
     use crate::gpu::{Buffer, Gpu, MemoryPlan};
     use crate::prune::GraphRows;
     use crate::vectors::embedding::Embedding;
-    use crate::vectors::gpu::{AnyOrigin, Base, with_origin};
+    use crate::vectors::gpu::{AnyOrigin, Base, with_typed};
     use crate::vectors::space::Space;
     use crate::{Builder, Device, Index, Metric, Progress, Strategy, Synth, Vectors};
 
@@ -77,7 +77,7 @@ mod tests {
     fn on_device(gpu: &Gpu, base: &Vectors, embedding: &Embedding, index: &Index) -> Box<dyn ClusterLists> {
         let space = Space::new(base, index.metric(), &Progress::silent()).unwrap();
         let lifts = embedding.lifts(base, &Progress::silent()).unwrap();
-        with_origin!(AnyOrigin::of_space(gpu, &space).unwrap(), rows => {
+        with_typed!(AnyOrigin::of_space(gpu, &space).unwrap(), rows => {
             let there = Base::upload(gpu, &space, &rows).unwrap();
             let rows = index.padded_rows().unwrap();
             let memory = MemoryPlan::new().with::<u32>("rows", rows.len()).reserve(gpu).unwrap();

@@ -24,8 +24,11 @@ pub(crate) use shared::SharedSearch;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::progress::StageProgress;
 use crate::search::gpu::OnGpu;
-use crate::vectors::gpu::{AnyOrigin, OnDevice, Origin, Pick, Preparation, QUERIES, ROWS, Rounding, Side};
+use crate::vectors::gpu::{
+    OnDevice, Origin, Pick, Preparation, QUERIES, ROWS, Rounding, Side, narrowed, with_typed,
+};
 use crate::vectors::queries::Queries;
+use crate::vectors::shape::{all_are_read, with_device_type};
 use crate::vectors::space::Space;
 use crate::{Error, Metric, Progress, Result, Vectors};
 
@@ -110,8 +113,8 @@ pub(crate) fn least_plan<T: OnDevice>(n: usize, dim: usize, k: usize) -> MemoryP
 /// device at a time, and `queries` queries in batches.
 fn device_plan<T: OnDevice>(rows: usize, queries: usize, dim: usize, k: usize) -> MemoryPlan {
     let queries = queries.min(BATCH);
-    let plan = Side::<T>::plan(MemoryPlan::new(), ROWS, (rows, dim), T::ROUNDED);
-    Side::<T>::plan(plan, QUERIES, (queries, dim), T::ROUNDED)
+    let plan = Side::<T>::plan(MemoryPlan::new(), ROWS, rows, dim, T::ROUNDED);
+    Side::<T>::plan(plan, QUERIES, queries, dim, T::ROUNDED)
         .with::<u32>("excluded ids", queries)
         .with::<T::Sum>("bounds", queries)
         .with::<u32>("counts", queries)
@@ -167,17 +170,21 @@ impl GpuSearch<'_> {
         if self.queries.count == 0 {
             return Ok(Vec::new());
         }
-        let origins = match self.queries.there {
-            Some(there) => [there.rows(), there.rows()],
-            None => AnyOrigin::of_search(self.gpu, self.queries.vectors, self.space)?,
-        };
-        match origins {
-            [AnyOrigin::F32(queries), AnyOrigin::F32(rows)] => self.run_as(&queries, &rows, among, stage),
-            [AnyOrigin::F16(queries), AnyOrigin::F16(rows)] => self.run_as(&queries, &rows, among, stage),
-            [AnyOrigin::U8(queries), AnyOrigin::U8(rows)] => self.run_as(&queries, &rows, among, stage),
-            [AnyOrigin::I8(queries), AnyOrigin::I8(rows)] => self.run_as(&queries, &rows, among, stage),
-            _ => unreachable!("queries are cast to the element type of the base"),
+        if let Some(there) = self.queries.there {
+            return with_typed!(there.rows(), rows => self.run_as(&rows, &rows, among, stage));
         }
+        let (gpu, queries, rows) = (self.gpu, self.queries.vectors, self.space.vectors());
+        // As bytes if both are bytes in f32, and no more are read for that than a `DataShape` reads.
+        if self.space.metric() != Metric::Cosine
+            && all_are_read(rows)
+            && let Some(rows) = narrowed(gpu, rows, false)?
+            && let Some(queries) = narrowed(gpu, queries, false)?
+        {
+            return self.run_as(&queries, &rows, among, stage);
+        }
+        with_device_type!(rows.element_type(), T => {
+            self.run_as::<T>(&Origin::new(gpu, queries)?, &Origin::new(gpu, rows)?, among, stage)
+        })
     }
 
     /// Maximum number of survivors per query between two rerankings.
@@ -238,7 +245,7 @@ impl GpuSearch<'_> {
         let of_rows = rows.sample(self.gpu, places.collect())?;
         let places = Rounding::places::<T>(count).map(|query| self.queries.row_of(query) as u32);
         let of_queries = queries.sample(self.gpu, places.collect())?;
-        let rounding = Rounding::of(self.space.metric(), dim, &of_rows.rows(), &of_queries.rows());
+        let rounding = Rounding::choose(self.space.metric(), dim, &of_rows.rows(), &of_queries.rows());
         drop((of_rows, of_queries));
         let mut mean: Buffer<f32> = memory.buffer("mean")?;
         mean.upload(&rounding.mean)?;

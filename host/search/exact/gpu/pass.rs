@@ -155,7 +155,7 @@ impl<T: ExactKernels> Pass<'_, T> {
         let grid = [query_tiles as u32, range.div_ceil(per_block) as u32, 1];
         // SAFETY: both sides hold prepared vectors of this stride. The buffers of the batch have a
         // slot per query and outlive the work.
-        unsafe { T::Filter::launch(gpu, rows.units(), (grid, tile::THREADS), (filter,)) }
+        unsafe { T::Filter::launch(gpu, rows.units(), grid, tile::THREADS, (filter,)) }
     }
 
     fn rerank_exactly(&self, batch: &mut Batch<T>) -> Result<()> {
