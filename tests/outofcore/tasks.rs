@@ -233,7 +233,12 @@ fn a_task_runs_on_the_named_parts_of_its_inputs_and_of_the_data_set() {
     assert!(folder.base_rows(place).unwrap().is_none());
     let foreign =
         folder.bytes_of(&folder.inputs(TaskId { stage: TaskStage::Place, number: 0 }).unwrap()[0], &[7; 99]);
-    assert!(foreign.unwrap_err().to_string().contains("found no object of this plan"));
+    assert!(
+        foreign
+            .unwrap_err()
+            .to_string()
+            .contains("found damage, or another version, expected an intact object of this plan")
+    );
     case.ends("scratch folders");
     // Full clusters, entry points of clusters, no layers.
     let case = Case::new(vamana().layers(false), &heavy(), 300, Order::Cluster);
@@ -343,7 +348,7 @@ fn a_changed_base_another_plan_and_a_damaged_plan_are_refused() {
     fs::write(&file, sound).unwrap();
     let plan = case.path("tasks").join("plan.json");
     let json = fs::read_to_string(&plan).unwrap();
-    fs::write(&plan, json.replace("\"range_rows\": 1024", "\"range_rows\": 2048")).unwrap();
+    fs::write(&plan, json.replace("\"range_rows\":1024", "\"range_rows\":2048")).unwrap();
     let error = TaskFolder::open(&case.path("tasks")).unwrap_err().to_string();
     assert!(error.contains("plan.json: found damage, expected the plan of a build in tasks"), "{error}");
     fs::write(&plan, json).unwrap();

@@ -159,7 +159,7 @@ impl Run<'_> {
     fn new_partition(&self, work: &Medium, embedding: &Embedding) -> Attempt<(Partition, Option<Saving>)> {
         let Self { settings: OutOfCore { builder, .. }, base, plan, trace, devices, .. } = *self;
         let task = trace.start(TaskKind::Partition, "partition", None);
-        let empty = |name, damage| work.log(name, 0)?.ok_or(Fault::Damage(damage));
+        let empty = |name, damage| work.log(name, 0)?.ok_or(Fault::Lost(damage));
         let log = || empty(CLUSTERS, Damage::Clusters);
         let repeated_log = empty(REPEATED, Damage::Repeated)?;
         let mut partition = thread::scope(|scope| {
@@ -287,9 +287,9 @@ impl Run<'_> {
             self.begin(work, graph, partition.checksums.digest())?;
         stats.built += left;
         let lists = work.log(LISTS, checkpoint.list_bytes)?;
-        let rows = work.log(ROWS, checkpoint.row_bytes)?.ok_or(Fault::Damage(Damage::Rows))?;
+        let rows = work.log(ROWS, checkpoint.row_bytes)?.ok_or(Fault::Lost(Damage::Rows))?;
         // A short file of lists: any of them may be lost, so build all clusters again.
-        let lists = lists.ok_or(Fault::Damage(Damage::Rows))?;
+        let lists = lists.ok_or(Fault::Lost(Damage::Rows))?;
         let rows = Bins::open(rows, checkpoint.rows.clone(), plan.row_bins.buffer);
         let degree = builder.strategy.max_degree();
         let mut merger = Merger::new(self.base.len(), degree, checkpoint, lists, rows);

@@ -1,6 +1,6 @@
 //! The builder of indexes out of core.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,9 @@ use super::stats::OutOfCoreStats;
 use super::trace::Trace;
 use crate::atomic_file::with_suffix;
 use crate::outofcore::plan::{ClusterPlan, Limits, Order};
-use crate::outofcore::store::{Damage, Fault, INPUT, Manifest, Medium, WorkFolder, input, unfinished};
+use crate::outofcore::store::{
+    Damage, Fault, INPUT, Manifest, Medium, Parameters, WorkFolder, input, lost_again, unfinished,
+};
 use crate::same_file::check_no_input;
 use crate::{Builder, DataShape, Device, Result, Target, Vectors};
 
@@ -175,9 +177,9 @@ impl OutOfCore {
             match run.attempt(&mut work, repaired.is_empty(), &mut stats) {
                 Ok(()) => break,
                 Err(Fault::Failed(error)) => return Err(error),
-                Err(Fault::Damage(damage)) => {
+                Err(Fault::Lost(damage)) => {
                     if !repaired.insert(damage) {
-                        return Err(damage.error(work.path()));
+                        return Err(lost_again(&work.path().join(damage.file()), 1));
                     }
                     tracing::warn!(file = damage.file(), "damaged work file; making its content again");
                     repaired.extend(run.forget(&work, damage)?.into_iter().map(Damage::Lists));
@@ -203,11 +205,7 @@ impl OutOfCore {
     }
 
     /// The data set and all parameters that decide the index.
-    pub(in crate::outofcore) fn parameters(
-        &self,
-        base: &Vectors,
-        devices: &[Device],
-    ) -> Result<BTreeMap<String, String>> {
+    pub(in crate::outofcore) fn parameters(&self, base: &Vectors, devices: &[Device]) -> Result<Parameters> {
         let Self { builder, order, plan, .. } = self;
         let mut parameters = builder.all_parameters(builder.descent.k_for(base)?);
         let kind = if devices.contains(&Device::Cpu) { "cpu" } else { "gpu" };

@@ -220,7 +220,7 @@ mod tests {
         assert!(matches!(error, Fault::Failed(Error::Cancelled)));
         for (place, cluster) in [(5, 0), (NODES * 8 + 5, 2), (NODES * 24 - 1, 4)] {
             let error = merged(3, &Progress::silent(), |lists| lists[place] ^= 1).err().unwrap();
-            assert!(matches!(error, Fault::Damage(Damage::Lists((found, LAST))) if found == cluster));
+            assert!(matches!(error, Fault::Lost(Damage::Lists((found, LAST))) if found == cluster));
         }
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Checkpoints, Log, WorkFolder, save};
+use super::sealed::save;
+use super::{Checkpoints, Log, WorkFolder};
 use crate::Result;
 
 /// Saves a state, on any thread.
@@ -40,7 +41,7 @@ impl Medium {
     /// Saves the state `name`.
     pub(crate) fn save(&self, name: &str, state: &impl Serialize) -> Result<()> {
         match self {
-            Self::Folder(folder) => save(&folder.state(name), state),
+            Self::Folder(folder) => save(&folder.state(name), name, state),
             Self::Memory => Ok(()),
         }
     }
@@ -48,7 +49,7 @@ impl Medium {
     /// A function that saves the state `name` after `sync`; `None` if nothing can use it later.
     pub(crate) fn saving(
         &self,
-        name: &str,
+        name: &'static str,
         state: impl Serialize + Send + 'static,
         sync: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Option<Saving> {
@@ -56,7 +57,7 @@ impl Medium {
         let path = folder.state(name);
         Some(Box::new(move || {
             sync()?;
-            save(&path, &state)
+            save(&path, name, &state)
         }))
     }
 

@@ -11,13 +11,12 @@ use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::folder::{DiskSpace, Folder};
-use super::manifest::{MANIFEST, Manifest, damaged, other_parameter};
+use super::manifest::{MANIFEST, Manifest};
+use super::sealed;
 use super::{CHECKPOINT, CLUSTERS, LISTS, Log, REPEATED, ROWS, TABLE};
-use crate::atomic_file::AtomicFile;
 use crate::{Error, Result};
 
 const LOCK: &str = "lock";
@@ -44,10 +43,10 @@ impl WorkFolder {
     pub(crate) fn open(path: &Path, manifest: &mut Manifest, resume: bool) -> Result<Self> {
         let folder = Arc::new(Folder::open(path)?);
         // Check before writing: the folder may hold foreign files.
-        Contents::of(&folder)?;
+        Contents::read(&folder)?;
         folder.make_private()?;
         let lock = lock(&folder)?;
-        let mut contents = Contents::of(&folder)?;
+        let mut contents = Contents::read(&folder)?;
         let mut work = Self { folder, kept: true, lock: Some(lock) };
         // Leftovers of a killed build: this build holds the lock.
         work.remove_all(is_temporary)?;
@@ -60,26 +59,13 @@ impl WorkFolder {
             work.kept = false;
             manifest.save(&file)?;
         } else if resume {
-            manifest.plan = work.check(manifest)?.plan;
+            let found = Manifest::read(&file, &work.folder.read(MANIFEST)?.unwrap_or_default())?;
+            sealed::check_parameters(&file, &found.parameters, &manifest.parameters)?;
+            manifest.plan = found.plan;
         } else {
             return Err(Error::Unfinished { folder: path.to_owned() });
         }
         Ok(work)
-    }
-
-    /// Reads the folder's manifest and compares its parameters with `manifest`.
-    ///
-    /// # Errors
-    /// If it is damaged or belongs to another build.
-    fn check(&self, manifest: &Manifest) -> Result<Manifest> {
-        let path = self.state(MANIFEST);
-        let content = self.folder.read(MANIFEST)?.unwrap_or_default();
-        let found = Manifest::read(&content).ok_or_else(|| damaged(&path))?;
-        let (before, now) = (&found.parameters, &manifest.parameters);
-        match before.keys().chain(now.keys()).find(|&key| before.get(key) != now.get(key)) {
-            None => Ok(found),
-            Some(key) => Err(other_parameter(&path, key, before.get(key), now.get(key))),
-        }
     }
 
     /// Keeps the folder when it is dropped: a later build can resume from it.
@@ -136,10 +122,7 @@ impl WorkFolder {
 
     /// Loads the state `name`; `None` if it is missing or damaged.
     pub(crate) fn load<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
-        let content = self.folder.read(name)?.unwrap_or_default();
-        let Some((crc, json)) = content.split_first_chunk::<4>() else { return Ok(None) };
-        let sound = u32::from_le_bytes(*crc) == crc32fast::hash(json);
-        Ok(if sound { serde_json::from_slice(json).ok() } else { None })
+        Ok(self.folder.read(name)?.and_then(|content| sealed::read_all(name, &content).ok()))
     }
 
     /// Removes the state `name`.
@@ -184,7 +167,7 @@ impl Contents {
     ///
     /// # Errors
     /// If a file is not from a build.
-    fn of(folder: &Folder) -> Result<Self> {
+    fn read(folder: &Folder) -> Result<Self> {
         let names = folder.names()?;
         let has = |name: &str| names.iter().any(|found| found == name);
         let (begun, done) = (has(MANIFEST), has(DONE));
@@ -203,19 +186,10 @@ fn is_work_file(name: &OsStr) -> bool {
     [REPEATED, CLUSTERS, LISTS, ROWS, TABLE, CHECKPOINT].iter().any(|&file| name == file)
 }
 
-/// Whether `name` is a temporary file of [`AtomicFile`].
+/// Whether `name` is a temporary file of [`AtomicFile`](crate::atomic_file::AtomicFile).
 fn is_temporary(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name.starts_with(b".") && name.windows(8).any(|part| part == b".tagore-")
-}
-
-/// Saves `state` at `path` as a CRC-32 and JSON. A kill leaves either the old or the new state.
-pub(crate) fn save(path: &Path, state: &impl Serialize) -> Result<()> {
-    let json = serde_json::to_vec(state).map_err(|error| Error::io(path)(error.into()))?;
-    let mut file = AtomicFile::create(path)?;
-    file.write_all(&crc32fast::hash(&json).to_le_bytes())?;
-    file.write_all(&json)?;
-    file.commit()
 }
 
 #[cfg(test)]
@@ -289,9 +263,10 @@ mod tests {
         let folder = WorkFolder::open(&path, &mut manifest("32"), false).unwrap();
         let load = || folder.load::<Vec<u32>>("state").unwrap();
         assert_eq!(load(), None);
-        save(&folder.state("state"), &[1, 2]).unwrap();
+        sealed::save(&folder.state("state"), "state", &[1, 2]).unwrap();
         assert_eq!(load(), Some(vec![1, 2]));
-        fs::write(folder.state("state"), "abcd[1,2]").unwrap();
+        let sound = fs::read_to_string(folder.state("state")).unwrap();
+        fs::write(folder.state("state"), sound.replace("[1,2]", "[1,3]")).unwrap();
         assert_eq!(load(), None);
         fs::write(folder.state("state"), "a").unwrap();
         assert_eq!(load(), None);
@@ -389,21 +364,29 @@ mod tests {
             sound.replace(from, to)
         };
         let wrong = [
-            edit("\"cluster_size\": 100", "\"cluster_size\": 101"),
-            edit("\"cache\": 2", "\"cache\": 0"),
-            edit("\"degree\": \"32\"", "\"degree\": \"33\""),
-            edit("\"crc\": ", "\"crc\": 1"),
+            edit("\"cluster_size\":100", "\"cluster_size\":101"),
+            edit("\"cache\":2", "\"cache\":0"),
+            edit("\"degree\":\"32\"", "\"degree\":\"33\""),
+            edit("\"crc\":", "\"crc\":1"),
             sound[..sound.len() / 2].to_owned(),
             String::new(),
-            "null".to_owned(),
+            sound.replace('\n', " "),
         ];
         for content in wrong {
             fs::write(&file, &content).unwrap();
             let error = WorkFolder::open(&path, &mut manifest("32"), true).err().unwrap().to_string();
             assert!(error.ends_with("manifest.json: found damage, expected the manifest of a build; delete the folder to build anew"), "{error}");
         }
-        // White space does not matter.
-        fs::write(&file, sound.replace('\n', " ")).unwrap();
+        // Of an earlier version, without a head.
+        fs::write(&file, "{\n  \"manifest\": {}\n}").unwrap();
+        let error = WorkFolder::open(&path, &mut manifest("32"), true).err().unwrap().to_string();
+        assert!(
+            error.contains(
+                "manifest.json: found damage, or another version, expected the manifest of a build; delete"
+            ),
+            "{error}"
+        );
+        fs::write(&file, sound).unwrap();
         WorkFolder::open(&path, &mut manifest("32"), true).unwrap().remove();
     }
 

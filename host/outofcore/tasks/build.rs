@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use tagore_device::key::{Key, NONE};
 
 use super::assign::{Clusters, read_clusters};
-use super::context::{Context, Input, Outcome, TaskFault};
+use super::context::{Context, Input, Outcome};
 use super::id::{TaskId, TaskStage};
 use crate::outofcore::partition::{Cluster, ClusterShape, MemberRecords};
 use crate::outofcore::plan::RECORD_HEAD;
 use crate::outofcore::run::{ClusterLists, HostLists, LocalIndex, Members, WaitingLists, parcels};
-use crate::outofcore::store::CentralNode;
+use crate::outofcore::store::{CentralNode, Fault};
 use crate::{Error, Result};
 
 /// The description of `build`.
@@ -28,7 +28,7 @@ struct WrittenMembers<'a> {
     context: &'a Context<'a>,
     cluster: u32,
     /// The first fault. Readers of records know no lost objects.
-    fault: RefCell<Option<TaskFault>>,
+    fault: RefCell<Option<Fault<TaskId>>>,
 }
 
 impl WrittenMembers<'_> {

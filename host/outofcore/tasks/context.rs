@@ -7,8 +7,9 @@ use super::id::TaskId;
 use super::object::{Content, Object, numbers};
 use super::plan::{Plan, Shared};
 use super::store::ObjectStore;
+use crate::outofcore::store::{Attempt, Fault};
 use crate::vectors::embedding::Embedding;
-use crate::{Builder, Device, Error, Result, Vectors};
+use crate::{Builder, Device, Vectors};
 
 /// The inputs of all tasks of a process.
 pub(super) struct Context<'a> {
@@ -24,23 +25,8 @@ pub(super) struct Context<'a> {
     pub kind: &'a str,
 }
 
-/// The cause of a failed task.
-#[derive(Debug)]
-pub(super) enum TaskFault {
-    /// The object of this task is missing or damaged.
-    Lost(TaskId),
-    /// Any other error.
-    Failed(Error),
-}
-
-impl From<Error> for TaskFault {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
-/// The result of a task.
-pub(super) type Outcome<T> = Result<T, TaskFault>;
+/// The result of a task. It may be lost for want of the object of another task.
+pub(super) type Outcome<T> = Attempt<T, TaskId>;
 
 /// The description of an object.
 #[derive(Serialize, Deserialize)]
@@ -81,14 +67,14 @@ pub(super) fn open<D: DeserializeOwned>(store: &ObjectStore, id: TaskId) -> Outc
         Some((Described { task, device, more }, object)) if task == id.to_string() => {
             Ok(Input { id, object, device, more })
         }
-        _ => Err(TaskFault::Lost(id)),
+        _ => Err(Fault::Lost(id)),
     }
 }
 
 impl<D> Input<D> {
     /// The fault of damage.
-    pub(super) fn lost(&self) -> TaskFault {
-        TaskFault::Lost(self.id)
+    pub(super) fn lost(&self) -> Fault<TaskId> {
+        Fault::Lost(self.id)
     }
 
     /// Reads a piece, empty if there is none.

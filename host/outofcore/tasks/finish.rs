@@ -98,7 +98,7 @@ impl Context<'_> {
             let rows: Vec<u32> = input.numbers(ROWS)?;
             let ids = plan.rows(range as u32);
             if rows.len() != ids.len() * degree
-                || !are_rows(&rows, degree, ids.start, (base.len(), &shared.repeated))
+                || !are_rows(&rows, degree, ids.start, base.len(), &shared.repeated)
             {
                 return Err(input.lost());
             }

@@ -10,6 +10,7 @@ use super::plan::{PLAN_OBJECT, Plan, TaskFiles};
 use super::store::ObjectStore;
 use crate::outofcore::partition::SUM_ROWS;
 use crate::outofcore::run::OutOfCore;
+use crate::outofcore::store::Flaw;
 use crate::{Error, Format, Result, Vectors};
 
 /// The folder of a build in tasks, which any number of processes share.
@@ -241,9 +242,11 @@ impl TaskFolder {
     /// # Errors
     /// If the object is none of this plan, or damaged.
     pub fn bytes_of(&self, input: &TaskInput, begin: &[u8]) -> Result<Option<ObjectBytes>> {
-        let path = self.path().join(&input.object);
-        let expected = "an intact object of this plan: run its task again";
-        bytes_of(input.part, self.store.plan, begin).map_err(|found| Error::file(&path, found, expected))
+        let flaw = |flaw: Flaw| {
+            let path = self.path().join(&input.object);
+            flaw.error(&path, "an intact object of this plan", "run its task again")
+        };
+        bytes_of(input.part, self.store.plan, begin).map_err(flaw)
     }
 
     /// The finished index, if the task `finish` has run and its file is in place.

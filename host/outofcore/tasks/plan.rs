@@ -14,11 +14,13 @@ use super::store::ObjectStore;
 use crate::atomic_file::AtomicFile;
 use crate::cluster::assigner::RowRounding;
 use crate::cluster::cpu::Centres;
+use crate::index::fnv1a;
 use crate::outofcore::partition::{
     Found, PartitionInput, SPLITS, SUM_ROWS, chunk_rows, find_centres, find_repeated,
 };
 use crate::outofcore::plan::{ClusterPlan, Order, RECORD_HEAD};
 use crate::outofcore::run::OutOfCore;
+use crate::outofcore::store::{Parameters, check_parameters, read_all, seal};
 use crate::regular_file::{is_missing, open_planted, read_at_most};
 use crate::vectors::embedding::Embedding;
 use crate::vectors::range::check_smallest;
@@ -30,14 +32,14 @@ use crate::{
 /// The name of the plan's file.
 pub(super) const PLAN: &str = "plan.json";
 
+/// The kind of its record.
+const KIND: &str = "plan";
+
 /// The name of the object beside it.
 pub(super) const PLAN_OBJECT: &str = "plan";
 
 /// Maximum bytes of that file.
 const MAX_PLAN: u64 = 1 << 20;
-
-/// Version of tasks and of their objects.
-const VERSION: u32 = 2;
 
 /// Parameters that are no settings of a builder.
 const OTHERS: [&str; 7] = ["index", "input", "order", "device", "host-memory", "gpu-memory", "cluster-size"];
@@ -58,10 +60,7 @@ pub struct TaskFiles {
 /// All that decides the objects of a build.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
-    /// Version of tasks and objects, and of the program.
-    version: (u32, String),
-    /// The parameters by their names on the command line.
-    parameters: BTreeMap<String, String>,
+    parameters: Parameters,
     pub base: PathBuf,
     pub format: Format,
     pub fingerprint: Fingerprint,
@@ -80,14 +79,6 @@ pub(super) struct Plan {
     content: u32,
     /// Host memory of a task of each stage, in bytes.
     pub memory: BTreeMap<String, u64>,
-}
-
-/// The plan in its file.
-#[derive(Serialize, Deserialize)]
-struct Sealed<P> {
-    plan: P,
-    /// 64-bit FNV-1a of the plan as compact JSON, in hexadecimal.
-    hash: String,
 }
 
 /// The content of the object beside the plan.
@@ -133,9 +124,8 @@ impl Plan {
         let Found { centres, rounding, .. } = find_centres(&input, chunk_rows(limits, dim))?;
         let clusters = centres.count();
         let shared = Shared { centres, rounding, repeated };
-        let memory = task_memory(builder, &data, limits, (clusters, range_rows, shared.repeated.len()))?;
+        let memory = task_memory(builder, &data, limits, clusters, range_rows, shared.repeated.len())?;
         let plan = Self {
-            version: (VERSION, env!("CARGO_PKG_VERSION").to_owned()),
             parameters,
             base: path,
             format,
@@ -168,18 +158,21 @@ impl Plan {
             _ => (),
         }
         let path = folder.join(PLAN);
-        let json = |error: serde_json::Error| Error::io(&path)(error.into());
-        let hash = self.hash().map_err(json)?;
+        let record = self.record(&path)?;
+        let hash = fnv1a(&record);
         // Its lock is held from the check on: of two plans, one is the folder's.
         let mut file = AtomicFile::create_unfollowed(&path)?;
-        if fs::symlink_metadata(&path).is_ok() && Self::open(folder)?.1.plan != hash {
-            let expected = "an empty folder, or none: plan in a folder of its own";
-            return Err(Error::file(&path, "the plan of another build", expected));
+        if fs::symlink_metadata(&path).is_ok() {
+            let (found, store) = Self::open(folder)?;
+            check_parameters(&path, &found.parameters, &self.parameters)?;
+            if store.plan != hash {
+                let expected = "an empty folder, or none: plan in a folder of its own";
+                return Err(Error::file(&path, "the plan of another build", expected));
+            }
         }
         let store = ObjectStore::new(folder, hash, self.object_limits());
         shared.put(&store)?;
-        let sealed = Sealed { plan: self, hash: format!("{hash:016x}") };
-        file.write_all(&serde_json::to_vec_pretty(&sealed).map_err(json)?)?;
+        file.write_all(&record)?;
         file.commit()?;
         Ok(store)
     }
@@ -192,23 +185,13 @@ impl Plan {
             false => error,
         })?;
         let content = read_at_most(&file, &path, MAX_PLAN)?;
-        let damaged =
-            || Error::file(&path, "damage", "the plan of a build in tasks: plan again in another folder");
-        let Sealed { plan, hash }: Sealed<Self> = serde_json::from_slice(&content).map_err(|_| damaged())?;
-        let found = plan.hash().map_err(|_| damaged())?;
-        if format!("{found:016x}") != hash {
-            return Err(damaged());
-        }
-        let version = (VERSION, env!("CARGO_PKG_VERSION").to_owned());
-        if plan.version != version {
-            let of = |(tasks, program): &(u32, String)| format!("tagore {program}, tasks {tasks}");
-            let expected = format!("{}: run the program that made the plan", of(&version));
-            return Err(Error::file(&path, of(&plan.version), expected));
-        }
+        let plan: Self = read_all(KIND, &content).map_err(|flaw| {
+            flaw.error(&path, "the plan of a build in tasks", "plan again in another folder")
+        })?;
         plan.check()
             .map_err(|error| Error::file(&path, error.to_string(), "numbers of a build: plan again"))?;
-        let limits = plan.object_limits();
-        Ok((plan, ObjectStore::new(folder, found, limits)))
+        let store = ObjectStore::new(folder, fnv1a(&plan.record(&path)?), plan.object_limits());
+        Ok((plan, store))
     }
 
     /// Checks the numbers of a plan from a file.
@@ -262,10 +245,9 @@ impl Plan {
         }
     }
 
-    fn hash(&self) -> serde_json::Result<u64> {
-        let json = serde_json::to_vec(self)?;
-        let mix = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        Ok(json.iter().fold(0xcbf2_9ce4_8422_2325, mix))
+    /// The file of the plan. Its hash is in the names of all objects.
+    fn record(&self, path: &Path) -> Result<Vec<u8>> {
+        seal(KIND, self).map_err(|error| Error::io(path)(error.into()))
     }
 
     /// The number of ranges of rows.

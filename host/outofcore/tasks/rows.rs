@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use super::assign::first_full;
 use super::build::BuiltCluster;
-use super::context::{Outcome, TaskFault, open};
+use super::context::{Outcome, open};
 use super::folder::TaskFolder;
 use super::id::{TaskId, TaskStage};
 use crate::Result;
+use crate::outofcore::store::Fault;
 use crate::prune::Entry;
 use crate::vectors::spread_rows;
 
@@ -42,8 +43,8 @@ impl TaskFolder {
         };
         match found {
             Ok(rows) => Ok(Some(rows)),
-            Err(TaskFault::Lost(_)) => Ok(None),
-            Err(TaskFault::Failed(error)) => Err(error),
+            Err(Fault::Lost(_)) => Ok(None),
+            Err(Fault::Failed(error)) => Err(error),
         }
     }
 
