@@ -300,7 +300,7 @@ def forged(content, draw, other):
     elif kind == "lost":
         del pieces[draw.choice(full)]
     elif kind == "description":
-        content["description"] = json.loads(edit_number(json.dumps(content["description"]), draw))
+        content["more"] = json.loads(edit_number(json.dumps(content["more"]), draw))
     content["pieces"] = [[key, len(piece), zlib.crc32(piece)] for key, piece in pieces]
     if kind == "index":
         content["pieces"] = json.loads(edit_number(json.dumps(content["pieces"]), draw))

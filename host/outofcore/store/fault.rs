@@ -30,6 +30,15 @@ pub(crate) enum Damage {
 /// The result of a step of an attempt.
 pub(crate) type Attempt<T, L = Damage> = Result<T, Fault<L>>;
 
+/// Tells lost content from other errors.
+pub(crate) fn or_lost<T, L>(attempt: Attempt<T, L>) -> Result<Result<T, L>, Error> {
+    match attempt {
+        Ok(done) => Ok(Ok(done)),
+        Err(Fault::Lost(lost)) => Ok(Err(lost)),
+        Err(Fault::Failed(error)) => Err(error),
+    }
+}
+
 impl Damage {
     /// The damaged work file.
     pub(crate) fn file(self) -> &'static str {

@@ -44,21 +44,12 @@ type Pieces = Arc<RwLock<BTreeMap<u64, Arc<Vec<u8>>>>>;
 /// Place and CRC-32 of a piece of a [`Log`]; 0 in memory.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Piece {
-    offset: u64,
-    bytes: usize,
-    crc: u32,
+    pub offset: u64,
+    pub bytes: usize,
+    pub crc: u32,
 }
 
 impl Piece {
-    /// The piece at `offset` of a file.
-    pub(crate) fn new(offset: u64, bytes: usize, crc: u32) -> Self {
-        Self { offset, bytes, crc }
-    }
-
-    pub(crate) fn crc(self) -> u32 {
-        self.crc
-    }
-
     /// The places of its bytes in the file.
     pub(crate) fn range(self) -> Range<u64> {
         self.offset..self.offset + self.bytes as u64

@@ -51,7 +51,7 @@ pub(crate) struct Sealed<T> {
 }
 
 /// The reason why a record cannot be used.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Flaw {
     /// It ends early.
     Torn,
@@ -61,25 +61,31 @@ pub(crate) enum Flaw {
     Foreign,
     /// A record of this other version.
     Version(String),
+    /// The file cannot be read.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Flaw {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
 }
 
 impl Flaw {
     /// The error for a flaw of the file `path`, which should be `expected`.
     pub(crate) fn error(self, path: &Path, expected: &str, remedy: &str) -> Error {
-        let found = match self {
-            Self::Torn | Self::Damaged => "damage",
+        let expected = format!("{expected}; {remedy}");
+        match self {
+            Self::Torn | Self::Damaged => Error::file(path, "damage", expected),
             // Records before format 3 had no such head.
-            Self::Foreign => "damage, or another version",
+            Self::Foreign => Error::file(path, "damage, or another version", expected),
             Self::Version(found) => {
                 let ours = version(PROGRAM, FORMAT);
-                return Error::file(
-                    path,
-                    found,
-                    format_args!("{ours}: run the program that made it, or {remedy}"),
-                );
+                let expected = format!("{ours}: run the program that made it, or {remedy}");
+                Error::file(path, found, expected)
             }
-        };
-        Error::file(path, found, format_args!("{expected}; {remedy}"))
+            Self::Failed(error) => Error::io(path)(error),
+        }
     }
 }
 
@@ -109,51 +115,41 @@ pub(crate) fn save(path: &Path, kind: &str, content: &impl Serialize) -> Result<
     file.commit()
 }
 
-/// Reads the record at the beginning of `from`, whose content has at most `most` bytes.
+/// Reads the record at the beginning of `from`. Content of more than `most` bytes is torn.
 pub(crate) fn read<T: DeserializeOwned>(
     kind: &str,
     from: &mut impl BufRead,
     most: u64,
-) -> io::Result<Result<Sealed<T>, Flaw>> {
+) -> Result<Sealed<T>, Flaw> {
     let mut line = Vec::new();
     from.by_ref().take(MAX_HEAD).read_until(b'\n', &mut line)?;
     if !line.starts_with(&MAGIC[..MAGIC.len().min(line.len())]) {
-        return Ok(Err(Flaw::Foreign));
+        return Err(Flaw::Foreign);
     }
-    if !line.ends_with(b"\n") && (line.len() as u64) < MAX_HEAD {
-        return Ok(Err(Flaw::Torn));
+    if !line.ends_with(b"\n") {
+        return Err(Flaw::Torn);
     }
-    let Ok(found) = serde_json::from_slice::<Head>(&[&line, &b"0}"[..]].concat()) else {
-        return Ok(Err(Flaw::Damaged));
-    };
+    let found: Head = serde_json::from_slice(&[&line, &b"0}"[..]].concat()).map_err(|_| Flaw::Damaged)?;
     if found.kind != kind {
-        return Ok(Err(Flaw::Foreign));
+        return Err(Flaw::Foreign);
     }
     if (found.tagore.as_str(), found.format) != (PROGRAM, FORMAT) {
-        return Ok(Err(Flaw::Version(version(&found.tagore, found.format))));
-    }
-    if found.bytes > most {
-        return Ok(Err(Flaw::Damaged));
+        return Err(Flaw::Version(version(&found.tagore, found.format)));
     }
     let mut rest = Vec::new();
-    let length = found.bytes.saturating_add(END.len() as u64);
-    from.by_ref().take(length).read_to_end(&mut rest)?;
-    if (rest.len() as u64) < length {
-        return Ok(Err(Flaw::Torn));
+    from.by_ref().take(found.bytes.min(most).saturating_add(END.len() as u64)).read_to_end(&mut rest)?;
+    if ((rest.len() - END.len().min(rest.len())) as u64) < found.bytes {
+        return Err(Flaw::Torn);
     }
     let content = rest.strip_suffix(END).filter(|content| head(kind, content).as_bytes() == line);
-    let content = content.and_then(|content| serde_json::from_slice(content).ok());
-    let bytes = (line.len() + rest.len()) as u64;
-    Ok(content.map(|content| Sealed { content, bytes }).ok_or(Flaw::Damaged))
+    let content = content.and_then(|content| serde_json::from_slice(content).ok()).ok_or(Flaw::Damaged)?;
+    Ok(Sealed { content, bytes: (line.len() + rest.len()) as u64 })
 }
 
 /// Reads the record that is all of `file`.
 pub(crate) fn read_all<T: DeserializeOwned>(kind: &str, mut file: &[u8]) -> Result<T, Flaw> {
-    match read(kind, &mut file, u64::MAX) {
-        Ok(Ok(Sealed { content, .. })) if file.is_empty() => Ok(content),
-        Ok(Err(flaw)) => Err(flaw),
-        _ => Err(Flaw::Damaged),
-    }
+    let Sealed { content, .. } = read(kind, &mut file, u64::MAX)?;
+    if file.is_empty() { Ok(content) } else { Err(Flaw::Damaged) }
 }
 
 /// Parameters of a build by their names on the command line.
@@ -184,38 +180,36 @@ mod tests {
     fn a_record_tells_what_is_wrong() {
         let sound = seal("table", &[1, 2]).unwrap();
         let read = |record: &[u8]| read_all::<Vec<u32>>("table", record);
-        assert_eq!(read(&sound), Ok(vec![1, 2]));
+        assert_eq!(read(&sound).unwrap(), [1, 2]);
         for place in 0..sound.len() {
-            assert_eq!(read(&sound[..place]), Err(Flaw::Torn), "cut to {place} bytes");
+            assert!(matches!(read(&sound[..place]), Err(Flaw::Torn)), "cut to {place} bytes");
             let mut changed = sound.clone();
             changed[place] ^= 1;
             assert!(read(&changed).is_err(), "byte {place}");
         }
-        assert_eq!(read(&[&sound[..], b" "].concat()), Err(Flaw::Damaged));
+        assert!(matches!(read(&[&sound[..], b" "].concat()), Err(Flaw::Damaged)));
         for foreign in ["{}", "null", "{\n  \"manifest\": {}\n}"] {
-            assert_eq!(read(foreign.as_bytes()), Err(Flaw::Foreign), "{foreign}");
+            assert!(matches!(read(foreign.as_bytes()), Err(Flaw::Foreign)), "{foreign}");
         }
-        assert_eq!(read(&seal("rows", &[1, 2]).unwrap()), Err(Flaw::Foreign));
-        // Another content behind a right checksum.
-        assert_eq!(read(&seal("table", &"text").unwrap()), Err(Flaw::Damaged));
+        assert!(matches!(read(&seal("rows", &[1, 2]).unwrap()), Err(Flaw::Foreign)));
+        // Another content after a right checksum.
+        assert!(matches!(read(&seal("table", &"text").unwrap()), Err(Flaw::Damaged)));
         let text = String::from_utf8(sound).unwrap();
         assert!(serde_json::from_str::<serde_json::Value>(&text).unwrap()["content"].is_array(), "{text}");
         let flaw = read(text.replace("\"format\":3", "\"format\":2").as_bytes()).unwrap_err();
         let error = flaw.error(Path::new("table"), "a table", "begin anew").to_string();
-        assert_eq!(
-            error,
-            format!(
-                "table: found tagore {PROGRAM}, format 2, expected tagore {PROGRAM}, format 3: run the program that made it, or begin anew"
-            )
-        );
+        let expected =
+            format!("expected tagore {PROGRAM}, format 3: run the program that made it, or begin anew");
+        assert_eq!(error, format!("table: found tagore {PROGRAM}, format 2, {expected}"));
     }
 
     #[test]
     fn a_record_may_be_followed_by_other_bytes() {
-        let record = seal("object", &7).unwrap();
-        let mut from = &[&record[..], b"pieces"].concat()[..];
-        let Sealed { content, bytes } = read::<u32>("object", &mut from, 1).unwrap().unwrap();
-        assert_eq!((content, bytes, from), (7, record.len() as u64, &b"pieces"[..]));
-        assert_eq!(read::<u32>("object", &mut &record[..], 0).unwrap().err(), Some(Flaw::Damaged));
+        let record = seal("object", &17).unwrap();
+        let file = [&record[..], b"pieces"].concat();
+        let mut from = &file[..];
+        let Sealed { content, bytes } = read::<u32>("object", &mut from, 2).unwrap();
+        assert_eq!((content, bytes, from), (17, record.len() as u64, &b"pieces"[..]));
+        assert!(matches!(read::<u32>("object", &mut &file[..], 1), Err(Flaw::Torn)));
     }
 }

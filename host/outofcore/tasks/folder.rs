@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use super::context::Described;
 use super::finish::FinishedIndex;
 use super::id::{TaskId, TaskStage};
 use super::object::{ObjectBytes, ObjectPart, bytes_of};
@@ -266,9 +265,8 @@ impl TaskFolder {
         if !self.store.has(TaskId::FINISH, true)? {
             return Ok(None);
         }
-        let object = self.store.open(TaskId::FINISH)?;
-        let described = object.and_then(|object| object.description::<Described<FinishedIndex>>());
-        Ok(described.map(|described| described.more).filter(|index| index.is_at(output)))
+        let index = self.store.open(TaskId::FINISH)?.and_then(|object| object.more::<FinishedIndex>());
+        Ok(index.filter(|index| index.is_at(output)))
     }
 
     /// Whether the object of a task exists, with a sound head and of the right length, and under

@@ -1,5 +1,4 @@
-//! The file of an object: a sealed record with a description and the index of pieces, then the
-//! pieces (`docs/tasks.md`).
+//! The file of an object: a sealed record with the index of pieces, then the pieces (`docs/tasks.md`).
 //!
 //! The record has a checksum of its own, and so has each piece. A reader that needs one piece checks
 //! the record and that piece.
@@ -22,8 +21,8 @@ use crate::{Error, Result, regular_file};
 /// The kind of an object's record.
 const KIND: &str = "object";
 
-/// Maximum bytes of a description.
-const MAX_DESCRIPTION: u64 = 1 << 20;
+/// Maximum bytes of a record without its index.
+const MAX_MORE: u64 = 1 << 20;
 
 /// Maximum bytes of a piece in the index.
 const MAX_ENTRY: u64 = 48;
@@ -45,7 +44,12 @@ pub(super) struct ObjectLimits {
 struct Head<D> {
     /// Hash of the plan.
     plan: u64,
-    description: D,
+    /// The task that made it.
+    task: String,
+    /// The kind of device that it was made on.
+    device: String,
+    /// Further content.
+    more: D,
     /// Key, bytes and CRC-32 of each piece, in the order of the file. Keys, such as numbers of
     /// clusters, ascend.
     pieces: Vec<(u32, u64, u32)>,
@@ -61,7 +65,7 @@ impl Sealed<Head<Value>> {
         let Head { plan: found, pieces, .. } = &self.content;
         let (mut places, mut end) = (Pieces::new(), self.bytes);
         for &(key, bytes, crc) in pieces {
-            places.insert(key, Piece::new(end, usize::try_from(bytes).ok()?, crc));
+            places.insert(key, Piece { offset: end, bytes: usize::try_from(bytes).ok()?, crc });
             end = end.checked_add(bytes)?;
         }
         let is_sound =
@@ -70,21 +74,22 @@ impl Sealed<Head<Value>> {
     }
 }
 
-/// The content of an object: a description, and pieces in ascending order of their keys.
-pub(super) struct Content<'a, D> {
-    pub description: &'a D,
-    pub pieces: &'a [(u32, &'a [u8])],
-}
+/// A piece of a new object, and its key.
+pub(super) type NewPiece<'a> = (u32, &'a [u8]);
 
-impl<D: Serialize> Content<'_, D> {
-    /// Writes the object of the plan with this hash to a new file.
-    pub(super) fn write(&self, plan: u64, file: &mut File) -> io::Result<()> {
-        let pieces =
-            self.pieces.iter().map(|&(key, piece)| (key, piece.len() as u64, crc32fast::hash(piece)));
-        let head = Head { plan, description: self.description, pieces: pieces.collect() };
-        file.write_all(&seal(KIND, &head)?)?;
-        self.pieces.iter().try_for_each(|(_, piece)| file.write_all(piece))
-    }
+/// Writes the object of a task of the plan with this hash to a new file. Keys of pieces ascend.
+pub(super) fn write(
+    plan: u64,
+    task: String,
+    device: &str,
+    more: impl Serialize,
+    pieces: &[NewPiece<'_>],
+    file: &mut File,
+) -> io::Result<()> {
+    let index = pieces.iter().map(|&(key, piece)| (key, piece.len() as u64, crc32fast::hash(piece)));
+    let head = Head { plan, task, device: device.to_owned(), more, pieces: index.collect() };
+    file.write_all(&seal(KIND, &head)?)?;
+    pieces.iter().try_for_each(|(_, piece)| file.write_all(piece))
 }
 
 /// The part of an object that a task reads. Each begins with the head, the index and the
@@ -112,8 +117,8 @@ pub struct ObjectBytes {
 /// if `begin` ends before the pieces.
 pub(super) fn bytes_of(part: ObjectPart, plan: u64, begin: &[u8]) -> Result<Option<ObjectBytes>, Flaw> {
     let head = match read(KIND, &mut &begin[..], u64::MAX) {
-        Ok(Err(Flaw::Torn)) => return Ok(None),
-        head => head.unwrap_or(Err(Flaw::Damaged))?,
+        Err(Flaw::Torn) => return Ok(None),
+        head => head?,
     };
     let (pieces, length) = head.pieces(plan).ok_or(Flaw::Foreign)?;
     let first = if part == ObjectPart::Whole { 0..length } else { 0..head.bytes };
@@ -130,7 +135,11 @@ pub(super) struct Object {
     file: File,
     path: PathBuf,
     pieces: Pieces,
-    description: Value,
+    /// The task that made it.
+    pub task: String,
+    /// The kind of device that it was made on.
+    pub device: String,
+    more: Value,
 }
 
 impl Object {
@@ -144,24 +153,23 @@ impl Object {
             Err(Error::File { .. }) => return Ok(None),
             file => file?,
         };
-        let most = MAX_DESCRIPTION.saturating_add(MAX_ENTRY.saturating_mul(limits.pieces as u64));
-        let head = read(KIND, &mut BufReader::new(&file), most).map_err(Error::io(path))?;
-        let bytes = file.metadata().map_err(Error::io(path))?.len();
-        let Some((head, (pieces, length))) =
-            head.ok().and_then(|head| head.pieces(plan).map(|pieces| (head, pieces)))
-        else {
-            return Ok(None);
+        let most = MAX_MORE.saturating_add(MAX_ENTRY.saturating_mul(limits.pieces as u64));
+        let head = match read::<Head<Value>>(KIND, &mut BufReader::new(&file), most) {
+            Err(Flaw::Failed(error)) => return Err(Error::io(path)(error)),
+            Err(_) => return Ok(None),
+            Ok(head) => head,
         };
-        let fits = length == bytes
+        let Some((pieces, length)) = head.pieces(plan) else { return Ok(None) };
+        let fits = length == file.metadata().map_err(Error::io(path))?.len()
             && pieces.len() <= limits.pieces
             && pieces.values().all(|piece| piece.bytes() <= limits.bytes);
-        let description = head.content.description;
-        Ok(fits.then(|| Self { file, path: path.to_owned(), pieces, description }))
+        let Head { task, device, more, .. } = head.content;
+        Ok(fits.then(|| Self { file, path: path.to_owned(), pieces, task, device, more }))
     }
 
-    /// The description; `None` if it is of another kind.
-    pub(super) fn description<D: DeserializeOwned>(&self) -> Option<D> {
-        D::deserialize(&self.description).ok()
+    /// The further content; `None` if it is of another kind.
+    pub(super) fn more<D: DeserializeOwned>(&self) -> Option<D> {
+        D::deserialize(&self.more).ok()
     }
 
     /// Bytes of a piece; 0 if there is none.
@@ -188,13 +196,13 @@ impl Object {
     pub(super) fn is_sound(&self) -> Result<bool> {
         let is_sound = |piece: &Piece| -> io::Result<bool> {
             let mut file = BufReader::with_capacity(READ_AT_ONCE, &self.file);
-            file.seek(SeekFrom::Start(piece.range().start))?;
+            file.seek(SeekFrom::Start(piece.offset))?;
             let (mut rest, mut hasher) = (file.take(piece.bytes()), crc32fast::Hasher::new());
             loop {
                 let content = rest.fill_buf()?;
                 let bytes = content.len();
                 if bytes == 0 {
-                    return Ok(rest.limit() == 0 && hasher.finalize() == piece.crc());
+                    return Ok(rest.limit() == 0 && hasher.finalize() == piece.crc);
                 }
                 hasher.update(content);
                 rest.consume(bytes);
@@ -225,10 +233,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("object");
         let pieces: [(u32, &[u8]); 3] = [(2, &[1, 2, 3]), (5, &[]), (9, &[4; 50])];
-        let content = Content { description: &"a description", pieces: &pieces };
-        content.write(7, &mut File::create(&path).unwrap()).unwrap();
+        write(7, "build-1".to_owned(), "cpu", "a description", &pieces, &mut File::create(&path).unwrap())
+            .unwrap();
         let object = Object::open(&path, 7, LIMITS).unwrap().unwrap();
-        assert_eq!(object.description::<String>().unwrap(), "a description");
+        assert_eq!(object.more::<String>().unwrap(), "a description");
         assert_eq!([2, 5, 9].map(|key| object.piece_bytes(key)), [3, 0, 50]);
         assert_eq!(object.piece(9).unwrap().unwrap(), [4; 50]);
         assert!(object.piece(3).unwrap().unwrap().is_empty() && object.is_sound().unwrap());

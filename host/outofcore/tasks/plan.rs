@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::memory::task_memory;
-use super::object::{Content, ObjectLimits, numbers};
+use super::object::{NewPiece, ObjectLimits, numbers};
 use super::store::ObjectStore;
 use crate::atomic_file::AtomicFile;
 use crate::cluster::assigner::RowRounding;
@@ -23,7 +23,6 @@ use crate::outofcore::run::OutOfCore;
 use crate::outofcore::store::{Parameters, check_parameters, read_all, seal};
 use crate::regular_file::{is_missing, open_planted, read_at_most};
 use crate::vectors::embedding::Embedding;
-use crate::vectors::range::check_smallest;
 use crate::{
     Builder, DataShape, Device, Error, Fingerprint, Format, MAX_ROWS, Metric, Repeated, Result, Strategy,
     Vectors,
@@ -308,7 +307,7 @@ impl Plan {
 }
 
 impl Shared {
-    fn pieces(&self) -> [(u32, &[u8]); 3] {
+    fn pieces(&self) -> [NewPiece<'_>; 3] {
         let Self { centres, rounding, repeated } = self;
         [
             (CENTRES, bytemuck::cast_slice(centres.values())),
@@ -326,8 +325,7 @@ impl Shared {
 
     fn put(&self, store: &ObjectStore) -> Result<()> {
         let (scale, dim) = (self.rounding.scale.to_bits(), self.rounding.mean.len());
-        let content = Content { description: &SharedDescription { scale, dim }, pieces: &self.pieces() };
-        store.put(PLAN_OBJECT, &content)
+        store.put(PLAN_OBJECT, "", &SharedDescription { scale, dim }, &self.pieces())
     }
 
     /// Reads the object of `plan`.
@@ -337,7 +335,7 @@ impl Shared {
             Error::file(&store.path(PLAN_OBJECT), "damage", expected)
         };
         let object = store.open(PLAN_OBJECT)?.ok_or_else(damaged)?;
-        let SharedDescription { scale, dim } = object.description().ok_or_else(damaged)?;
+        let SharedDescription { scale, dim } = object.more().ok_or_else(damaged)?;
         let piece = |key| -> Result<Vec<u8>> { object.piece(key)?.ok_or_else(damaged) };
         let centres: Vec<f32> = numbers(&piece(CENTRES)?).ok_or_else(damaged)?;
         let rounding = RowRounding {
@@ -367,11 +365,6 @@ pub(super) fn check_range(rows: usize) -> Result<()> {
     let sound = rows > 0 && rows.is_multiple_of(SUM_ROWS) && rows <= MAX_ROWS;
     let expected = format_args!("a multiple of {SUM_ROWS}");
     if sound { Ok(()) } else { Err(Error::argument("range_rows", rows, expected)) }
-}
-
-/// Checks the largest magnitude of the base.
-pub(super) fn check_largest(base: &Vectors, largest: f32, builder: &Builder) -> Result<()> {
-    check_smallest(base, largest, builder.descent.metric)
 }
 
 /// The kind of `device`: devices of a kind make the same bytes.

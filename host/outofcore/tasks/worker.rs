@@ -13,7 +13,7 @@ use super::folder::TaskFolder;
 use super::id::{TaskId, TaskStage};
 use super::plan::{Shared, device_kind};
 use crate::atomic_file::remove;
-use crate::outofcore::store::{Fault, lost_again};
+use crate::outofcore::store::{Fault, lost_again, or_lost};
 use crate::regular_file::is_missing;
 use crate::same_file::check_no_input;
 use crate::vectors::embedding::Embedding;
@@ -83,12 +83,8 @@ impl TaskFolder {
 
     /// The clusters before `number` that share nodes with it; `None` before `place` has run.
     pub(super) fn before(&self, number: u32) -> Result<Option<Vec<u32>>> {
-        let clusters = match read_clusters(&self.plan, &self.store) {
-            Ok(clusters) => clusters,
-            Err(Fault::Lost(_)) => return Ok(None),
-            Err(Fault::Failed(error)) => return Err(error),
-        };
-        Ok(Some(clusters.before(number)))
+        let clusters = or_lost(read_clusters(&self.plan, &self.store))?;
+        Ok(clusters.ok().map(|clusters| clusters.before(number)))
     }
 }
 
@@ -131,11 +127,7 @@ impl TaskWorker {
             return Ok(Ok(Worked::Present));
         }
         self.check_inputs(task)?;
-        match self.make(task) {
-            Ok(()) => Ok(Ok(Worked::Made)),
-            Err(Fault::Failed(error)) => Err(error),
-            Err(Fault::Lost(lost)) => Ok(Err(lost)),
-        }
+        or_lost(self.make(task).map(|()| Worked::Made))
     }
 
     /// Checks that all objects exist that `task` reads.
@@ -325,10 +317,9 @@ impl TaskWorker {
         while let Some(&task) = left.last() {
             // Another process may have made it meanwhile.
             let made = self.folder.is_made(task, &self.output, true)?;
-            match if made { Ok(()) } else { self.make(task) } {
+            match or_lost(if made { Ok(()) } else { self.make(task) })? {
                 Ok(()) => drop(left.pop()),
-                Err(Fault::Failed(error)) => return Err(error),
-                Err(Fault::Lost(earlier)) => lose(earlier, &mut left)?,
+                Err(earlier) => lose(earlier, &mut left)?,
             }
         }
         Ok(())
