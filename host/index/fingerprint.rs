@@ -29,8 +29,8 @@ impl Fingerprint {
         // All before the first is needed: a busy disk takes long for each.
         rows.iter().for_each(|&row| some.prefetch(row..row + 1));
         let hash_row =
-            |hash, row| with_matrix!(some.rows(), m => add_fnv1a(hash, bytemuck::cast_slice(m.row(row))));
-        let hash = vectors.far_apart(|| rows.into_iter().fold(FNV_OF_NOTHING, hash_row));
+            |hash, row| with_matrix!(some.rows(), m => fnv1a(hash, bytemuck::cast_slice(m.row(row))));
+        let hash = vectors.far_apart(|| rows.into_iter().fold(FNV_START, hash_row));
         let (rows, dim) = (vectors.len() as u64, vectors.dim() as u32);
         Ok(Self { rows, dim, element: vectors.element_type(), hash })
     }
@@ -53,14 +53,10 @@ impl Fingerprint {
 }
 
 /// The 64-bit FNV-1a of no bytes.
-const FNV_OF_NOTHING: u64 = 0xcbf2_9ce4_8422_2325;
+pub(crate) const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// The 64-bit FNV-1a of `bytes`.
-pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
-    add_fnv1a(FNV_OF_NOTHING, bytes)
-}
-
-fn add_fnv1a(hash: u64, bytes: &[u8]) -> u64 {
+/// Adds `bytes` to a 64-bit FNV-1a.
+pub(crate) fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
@@ -71,9 +67,9 @@ mod tests {
     #[test]
     fn the_hash_is_fnv1a() {
         // Published test vectors of the 64-bit variant.
-        assert_eq!(fnv1a(b""), 0xcbf2_9ce4_8422_2325);
-        assert_eq!(fnv1a(b"a"), 0xaf63_dc4c_8601_ec8c);
-        assert_eq!(fnv1a(b"foobar"), 0x8594_4171_f739_67e8);
+        assert_eq!(fnv1a(FNV_START, b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a(FNV_START, b"a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fnv1a(FNV_START, b"foobar"), 0x8594_4171_f739_67e8);
     }
 
     #[test]

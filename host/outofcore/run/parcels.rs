@@ -158,11 +158,11 @@ mod tests {
     /// file of lists. Returns the neighbours of all nodes.
     fn merged(left: usize, progress: &Progress, damage: impl FnOnce(&mut [u8])) -> Attempt<Vec<u32>> {
         let folder = tempfile::tempdir().unwrap();
-        let of = |name| Log::open(&std::sync::Arc::new(Folder::open(folder.path()).unwrap()), name, 0);
+        let log = |name| Log::open(&std::sync::Arc::new(Folder::open(folder.path()).unwrap()), name, 0);
         let nodes = LAST as usize * NODES;
         let done = Checkpoint::new(LAST as usize + 1, 8, 0);
-        let rows = Bins::new(of("rows")?.unwrap(), 8, 1 << 16);
-        let mut merger = Merger::new(nodes, 1, done, of("lists")?.unwrap(), rows);
+        let rows = Bins::new(log("rows")?.unwrap(), 8, 1 << 16);
+        let mut merger = Merger::new(nodes, 1, done, log("lists")?.unwrap(), rows);
         let places = |cluster: u32| cluster as usize * NODES..(cluster as usize + 1) * NODES;
         for cluster in 0..LAST {
             let keys = places(cluster).map(|node| (nodes - 1 - node) as Key).collect();

@@ -16,7 +16,7 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::atomic_file::AtomicFile;
+use crate::atomic_file::write_file;
 use crate::{Error, Result};
 
 /// Version of all records, and of the files that they describe.
@@ -65,12 +65,6 @@ pub(crate) enum Flaw {
     Failed(io::Error),
 }
 
-impl From<io::Error> for Flaw {
-    fn from(error: io::Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
 impl Flaw {
     /// The error for a flaw of the file `path`, which should be `expected`.
     pub(crate) fn error(self, path: &Path, expected: &str, remedy: &str) -> Error {
@@ -102,17 +96,14 @@ fn head(kind: &str, content: &[u8]) -> String {
 }
 
 /// The record of `content`.
-pub(crate) fn seal(kind: &str, content: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+pub(crate) fn seal(kind: &str, content: &impl Serialize) -> io::Result<Vec<u8>> {
     let content = serde_json::to_vec(content)?;
     Ok([head(kind, &content).as_bytes(), &content, END].concat())
 }
 
 /// Saves the record of `content` as the file `path`. A kill leaves either the old or the new file.
 pub(crate) fn save(path: &Path, kind: &str, content: &impl Serialize) -> Result<()> {
-    let record = seal(kind, content).map_err(|error| Error::io(path)(error.into()))?;
-    let mut file = AtomicFile::create(path)?;
-    file.write_all(&record)?;
-    file.commit()
+    write_file(path, &seal(kind, content).map_err(Error::io(path))?)
 }
 
 /// Reads the record at the beginning of `from`. Content of more than `most` bytes is torn.
@@ -122,7 +113,7 @@ pub(crate) fn read<T: DeserializeOwned>(
     most: u64,
 ) -> Result<Sealed<T>, Flaw> {
     let mut line = Vec::new();
-    from.by_ref().take(MAX_HEAD).read_until(b'\n', &mut line)?;
+    from.by_ref().take(MAX_HEAD).read_until(b'\n', &mut line).map_err(Flaw::Failed)?;
     if !line.starts_with(&MAGIC[..MAGIC.len().min(line.len())]) {
         return Err(Flaw::Foreign);
     }
@@ -137,7 +128,8 @@ pub(crate) fn read<T: DeserializeOwned>(
         return Err(Flaw::Version(version(&found.tagore, found.format)));
     }
     let mut rest = Vec::new();
-    from.by_ref().take(found.bytes.min(most).saturating_add(END.len() as u64)).read_to_end(&mut rest)?;
+    let length = found.bytes.min(most).saturating_add(END.len() as u64);
+    from.by_ref().take(length).read_to_end(&mut rest).map_err(Flaw::Failed)?;
     if ((rest.len() - END.len().min(rest.len())) as u64) < found.bytes {
         return Err(Flaw::Torn);
     }

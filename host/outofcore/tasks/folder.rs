@@ -207,15 +207,15 @@ impl TaskFolder {
         use ObjectPart::{Head, Piece, Whole};
         let number = task.number;
         let input = |id: TaskId, part| TaskInput { task: Some(id), object: self.object(id), part };
-        let of = |stage, part| self.tasks_of(stage).map(move |id| input(id, part)).collect::<Vec<_>>();
+        let all = |stage, part| self.tasks_of(stage).map(move |id| input(id, part)).collect::<Vec<_>>();
         let one = |stage| input(TaskId { stage, number }, Whole);
         let place = |part| input(TaskId::PLACE, part);
         let mut inputs = vec![TaskInput { task: None, object: self.store.name(PLAN_OBJECT), part: Whole }];
         inputs.extend(match task.stage {
             TaskStage::Assign => Vec::new(),
-            TaskStage::Place => of(TaskStage::Assign, Whole),
+            TaskStage::Place => all(TaskStage::Assign, Whole),
             TaskStage::Write => vec![one(TaskStage::Assign), place(Piece(number))],
-            TaskStage::Build => [vec![place(Whole)], of(TaskStage::Write, Piece(number))].concat(),
+            TaskStage::Build => [vec![place(Whole)], all(TaskStage::Write, Piece(number))].concat(),
             TaskStage::Merge => {
                 let before: Vec<u32> = match self.before(number)? {
                     Some(before) => before,
@@ -223,12 +223,12 @@ impl TaskFolder {
                 };
                 let build = |other| input(TaskId { stage: TaskStage::Build, number: other }, Piece(number));
                 let before = before.into_iter().map(build).collect();
-                [vec![place(Whole), one(TaskStage::Build)], of(TaskStage::Write, Piece(number)), before]
+                [vec![place(Whole), one(TaskStage::Build)], all(TaskStage::Write, Piece(number)), before]
                     .concat()
             }
-            TaskStage::Assemble => of(TaskStage::Merge, Piece(number)),
+            TaskStage::Assemble => all(TaskStage::Merge, Piece(number)),
             TaskStage::Finish => {
-                [vec![place(Head)], of(TaskStage::Build, Head), of(TaskStage::Assemble, Whole)].concat()
+                [vec![place(Head)], all(TaskStage::Build, Head), all(TaskStage::Assemble, Whole)].concat()
             }
         });
         Ok(inputs)

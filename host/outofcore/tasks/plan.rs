@@ -14,7 +14,7 @@ use super::store::ObjectStore;
 use crate::atomic_file::AtomicFile;
 use crate::cluster::assigner::RowRounding;
 use crate::cluster::cpu::Centres;
-use crate::index::fnv1a;
+use crate::index::{FNV_START, fnv1a};
 use crate::outofcore::partition::{
     Found, PartitionInput, SPLITS, SUM_ROWS, chunk_rows, find_centres, find_repeated,
 };
@@ -158,7 +158,7 @@ impl Plan {
         }
         let path = folder.join(PLAN);
         let record = self.record(&path)?;
-        let hash = fnv1a(&record);
+        let hash = fnv1a(FNV_START, &record);
         // Its lock is held from the check on: of two plans, one is the folder's.
         let mut file = AtomicFile::create_unfollowed(&path)?;
         if fs::symlink_metadata(&path).is_ok() {
@@ -189,7 +189,7 @@ impl Plan {
         })?;
         plan.check()
             .map_err(|error| Error::file(&path, error.to_string(), "numbers of a build: plan again"))?;
-        let store = ObjectStore::new(folder, fnv1a(&plan.record(&path)?), plan.object_limits());
+        let store = ObjectStore::new(folder, fnv1a(FNV_START, &plan.record(&path)?), plan.object_limits());
         Ok((plan, store))
     }
 
@@ -246,7 +246,7 @@ impl Plan {
 
     /// The file of the plan. Its hash is in the names of all objects.
     fn record(&self, path: &Path) -> Result<Vec<u8>> {
-        seal(KIND, self).map_err(|error| Error::io(path)(error.into()))
+        seal(KIND, self).map_err(Error::io(path))
     }
 
     /// The number of ranges of rows.
