@@ -14,7 +14,7 @@ read -ra options <<<"${OPTIONS:-}"
 mkdir -p "$dir.log"
 
 # Memory of a task of a stage in MiB, with room for the program.
-memory() { echo $(($(grep -o "\"$1\": [0-9]*" "$dir/plan.json" | tail -n 1 | grep -o '[0-9]*$') / 1048576 + 512)); }
+memory() { echo $(($(grep -o "\"$1\":[0-9]*" "$dir/plan.json" | tail -n 1 | grep -o '[0-9]*$') / 1048576 + 512)); }
 
 # submit NAME COUNT MEMORY AFTER GPUS COMMAND..: prints the number of the job.
 submit() {

@@ -28,7 +28,7 @@ impl Fingerprint {
         // All before the first is needed: a busy disk takes long for each.
         rows.iter().for_each(|&row| some.prefetch(row..row + 1));
         let hash_row = |hash, row| fnv1a(hash, some.bytes_of_row(row));
-        let hash = vectors.far_apart(|| rows.into_iter().fold(0xcbf2_9ce4_8422_2325, hash_row));
+        let hash = vectors.far_apart(|| rows.into_iter().fold(FNV_START, hash_row));
         let (rows, dim) = (vectors.len() as u64, vectors.dim() as u32);
         Ok(Self { rows, dim, element: vectors.element_type(), hash })
     }
@@ -50,7 +50,11 @@ impl Fingerprint {
     }
 }
 
-fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
+/// The 64-bit FNV-1a of no bytes.
+pub(crate) const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// Adds `bytes` to a 64-bit FNV-1a.
+pub(crate) fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
@@ -61,9 +65,9 @@ mod tests {
     #[test]
     fn the_hash_is_fnv1a() {
         // Published test vectors of the 64-bit variant.
-        assert_eq!(fnv1a(0xcbf2_9ce4_8422_2325, b""), 0xcbf2_9ce4_8422_2325);
-        assert_eq!(fnv1a(0xcbf2_9ce4_8422_2325, b"a"), 0xaf63_dc4c_8601_ec8c);
-        assert_eq!(fnv1a(0xcbf2_9ce4_8422_2325, b"foobar"), 0x8594_4171_f739_67e8);
+        assert_eq!(fnv1a(FNV_START, b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a(FNV_START, b"a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fnv1a(FNV_START, b"foobar"), 0x8594_4171_f739_67e8);
     }
 
     #[test]

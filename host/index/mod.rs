@@ -26,6 +26,7 @@ pub(crate) use entries::{RANDOM_ENTRIES, random_entries};
 pub use file::IndexRoom;
 pub(crate) use file::{IndexFile, WrittenRows};
 pub use fingerprint::Fingerprint;
+pub(crate) use fingerprint::{FNV_START, fnv1a};
 pub use formats::{Export, IndexFormat, RowSink};
 pub(crate) use identity::Identity;
 pub use layer::{Layer, MAX_LAYER_BEAM};

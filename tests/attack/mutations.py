@@ -155,9 +155,21 @@ def repair_index(data, block_size=1 << 20):
     return bytes(data)
 
 
-def is_checked_json(content):
-    """Whether content is JSON behind its CRC-32."""
-    return len(content) > 4 and content[4:5] in b"{[" and int.from_bytes(content[:4], "little") == zlib.crc32(content[4:])
+def unsealed(content):
+    """The head and the JSON of a sealed record (docs/formats.md), and the bytes after it; none if there is no record."""
+    line, _, rest = content.partition(b"\n")
+    try:
+        head = json.loads(line + b"0}")
+        length = head["bytes"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return head, rest[:length], rest[length + 2 :]
+
+
+def sealed(head, text):
+    """A record with another JSON, and a right checksum."""
+    head = head | {"bytes": len(text), "crc": zlib.crc32(text), "content": 0}
+    return json.dumps(head, separators=(",", ":")).encode()[:-2] + b"\n" + text + b"}\n"
 
 
 def numbers_of(value, found=None, path=()):

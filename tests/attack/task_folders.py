@@ -10,7 +10,7 @@ import threading
 import time
 import zlib
 
-from mutations import edit_number, mutate
+from mutations import edit_number, mutate, sealed, unsealed
 from part import files_in
 from process import FILE_SIZE
 
@@ -21,7 +21,6 @@ HUGE = FILE_SIZE * 3 // 4  # bytes
 BUILD = ["--index", "vamana", "--device", "cpu", "--knn", "8", "--cluster-size", "600"]
 PLAN = ["task", "plan", "-i", "base.fbin", "-o", "x", "--dir", "tasks", "--range-rows", "1024", *BUILD]
 STAGES = ["assign", "place", "write", "build", "merge", "assemble", "finish"]
-HEAD, ENTRY = struct.Struct("<8sIIQQII"), struct.Struct("<IIQQ")
 
 
 class Part:
@@ -257,15 +256,15 @@ class Part:
         """Changes a number of the plan, and its hash to the right one."""
         case.title = "plan.json forged"
         path = tasks / "plan.json"
-        sealed = json.loads(path.read_text())
-        plan = json.loads(edit_number(json.dumps(sealed["plan"]), case.draw))
-        sealed = {"plan": plan, "hash": f"{fnv(json.dumps(plan, separators=(',', ':'), ensure_ascii=False).encode()):016x}"}
-        path.write_text(json.dumps(sealed))
+        head, plan, _ = unsealed(path.read_bytes())
+        plan = json.dumps(json.loads(edit_number(plan, case.draw)), separators=(",", ":"), ensure_ascii=False).encode()
+        record = sealed(head, plan)
+        path.write_bytes(record)
         old = next(tasks.glob("plan.????????????????"))
-        content = bytearray(old.read_bytes())
         # The object of the plan is of the new one too.
-        struct.pack_into("<Q", content, 24, int(sealed["hash"], 16))
-        (tasks / f"plan.{sealed['hash']}").write_bytes(summed(content))
+        head, content, pieces = unsealed(old.read_bytes())
+        content = json.dumps(json.loads(content) | {"plan": fnv(record)}).encode()
+        (tasks / f"plan.{fnv(record):016x}").write_bytes(sealed(head, content) + pieces)
         self.task(case, "status")
         self.all(case)
 
@@ -284,11 +283,9 @@ def fnv(content):
 
 def forged(content, draw, other):
     """An object with damage in its description, a piece or its index, and right checksums; or with a piece of an `other`."""
-    _, _, count, _, plan, length, _ = HEAD.unpack_from(content)
-    entries = [ENTRY.unpack_from(content, HEAD.size + ENTRY.size * place) for place in range(count)]
-    begin = HEAD.size + ENTRY.size * count
-    description = content[begin : begin + length]
-    pieces = [(key, content[offset : offset + size]) for key, _, offset, size in entries]
+    head, content, rest = unsealed(content)
+    content = json.loads(content)
+    pieces = pieces_of(content, rest)
     full = [place for place, (_, piece) in enumerate(pieces) if piece]
     kind = draw.choice(["piece"] * 6 + ["numbers"] * 6 + ["other", "lost", "description", "description", "index"] if full else ["description"])
     if kind in ["piece", "numbers"]:
@@ -298,16 +295,16 @@ def forged(content, draw, other):
         damaged = mutate(piece, draw) if kind == "piece" else with_numbers(piece, draw)
         pieces[place] = (key, damaged if draw.random() < 0.3 else (damaged + bytes(len(piece)))[: len(piece)])
     elif kind == "other":
-        pieces = pieces_of(other)
+        _, theirs, rest = unsealed(other)
+        pieces = pieces_of(json.loads(theirs), rest)
     elif kind == "lost":
         del pieces[draw.choice(full)]
     elif kind == "description":
-        description = edit_number(description, draw)
-    written = bytearray(object_of(plan, description, pieces))
+        content["more"] = json.loads(edit_number(json.dumps(content["more"]), draw))
+    content["pieces"] = [[key, len(piece), zlib.crc32(piece)] for key, piece in pieces]
     if kind == "index":
-        at = HEAD.size + draw.randrange(ENTRY.size * count) // 4 * 4
-        struct.pack_into("<I", written, at, draw.choice([0, 1, 2**31, 2**32 - 1]))
-    return summed(written)
+        content["pieces"] = json.loads(edit_number(json.dumps(content["pieces"]), draw))
+    return sealed(head, json.dumps(content).encode()) + b"".join(piece for _, piece in pieces)
 
 
 def with_numbers(piece, draw):
@@ -319,31 +316,10 @@ def with_numbers(piece, draw):
     return struct.pack(f"<{len(words)}I", *words) + piece[4 * len(words) :]
 
 
-def pieces_of(content):
-    count = HEAD.unpack_from(content)[2]
-    entries = [ENTRY.unpack_from(content, HEAD.size + ENTRY.size * place) for place in range(count)]
-    return [(key, content[offset : offset + size]) for key, _, offset, size in entries]
-
-
-def object_of(plan, description, pieces):
-    """An object of these pieces, its checksums to be made."""
-    offset = HEAD.size + ENTRY.size * len(pieces) + len(description)
-    index = b""
-    for key, piece in pieces:
-        index += ENTRY.pack(key, 0, offset, len(piece))
-        offset += len(piece)
-    head = HEAD.pack(b"TAGOBJCT", 1, len(pieces), offset, plan, len(description), 0)
-    return head + index + description + b"".join(piece for _, piece in pieces)
-
-
-def summed(data):
-    """The object with right checksums."""
-    data = bytearray(data)
-    count, description = struct.unpack_from("<I", data, 12)[0], struct.unpack_from("<I", data, 32)[0]
-    for place in range(count):
-        at = HEAD.size + ENTRY.size * place
-        _, _, offset, length = ENTRY.unpack_from(data, at)
-        struct.pack_into("<I", data, at + 4, zlib.crc32(data[offset : offset + length]))
-    heading = HEAD.size + ENTRY.size * count + description
-    struct.pack_into("<I", data, 36, zlib.crc32(data[:36] + data[HEAD.size : heading]))
-    return bytes(data)
+def pieces_of(content, rest):
+    """The keys and bytes of the pieces after a record."""
+    pieces = []
+    for key, length, _ in content["pieces"]:
+        pieces.append((key, rest[:length]))
+        rest = rest[length:]
+    return pieces

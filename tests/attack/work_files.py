@@ -8,7 +8,7 @@ import zlib
 from dataclasses import dataclass
 
 import cases
-from mutations import edit_number, is_checked_json, mutate, text
+from mutations import edit_number, mutate, sealed, text, unsealed
 from part import files_in
 from scenarios import DISK
 
@@ -123,7 +123,8 @@ class Part:
         path, draw, content = work / name, case.draw, snapshot[name]
         kinds = ["bytes", "bytes", "bytes", "numbers", "numbers", "forged", "forged", "text", "gone", "older", "link", "dangling", "pipe", "folder"]
         kind = draw.choice(kinds)
-        text_of = json_of(content)
+        record = unsealed(content)
+        text_of = record and record[1]
         case.title += f"{name}: {kind} "
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
         if kind == "link":
@@ -149,16 +150,15 @@ class Part:
 
 def forged(content, draw):
     """A state or the manifest with another number behind a right checksum."""
-    if is_checked_json(content):
-        return sealed(edit_number(content[4:], draw))
-    manifest = json.loads(edit_number(json.dumps(json.loads(content)["manifest"]), draw))
-    return json.dumps({"manifest": manifest, "crc": zlib.crc32(compact(manifest))}).encode()
+    head, json_text, _ = unsealed(content)
+    return sealed(head, edit_number(json_text, draw))
 
 
 def forged_piece(snapshot, draw):
     """A log with damage in one piece, and the state that lists the piece, with the checksum of the damaged bytes; none
     if no state lists one."""
-    states = {name: json.loads(snapshot[name][4:]) for name in ["table", "checkpoint"] if is_checked_json(snapshot.get(name, b""))}
+    records = {name: record for name in ["table", "checkpoint"] if (record := unsealed(snapshot.get(name, b"")))}
+    states = {name: json.loads(json_text) for name, (_, json_text, _) in records.items()}
     pieces = [
         (name, LOGS[key], piece)
         for name, state in states.items()
@@ -176,25 +176,10 @@ def forged_piece(snapshot, draw):
     damaged = mutate(bytes(data[begin : begin + length]), draw)
     data[begin : begin + length] = (damaged + bytes(length))[:length]
     piece["crc"] = zlib.crc32(data[begin : begin + length])
-    return {log: bytes(data), name: sealed(compact(states[name]))}
+    return {log: bytes(data), name: sealed(records[name][0], json.dumps(states[name]).encode())}
 
 
 def pieces_of(value):
     if isinstance(value, dict):
         return [value] if value.keys() == {"offset", "bytes", "crc"} else []
     return [piece for item in value for piece in pieces_of(item)] if isinstance(value, list) else []
-
-
-def compact(value):
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def sealed(text):
-    return zlib.crc32(text).to_bytes(4, "little") + text
-
-
-def json_of(content):
-    """The JSON of a state or of the manifest; none if it is neither."""
-    if is_checked_json(content):
-        return content[4:]
-    return content if content[:1] == b"{" else None

@@ -4,10 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use tagore::outofcore::{Order, OutOfCore, TaskFiles, TaskFolder, TaskId, TaskStage, TaskWorker};
 use tagore::{Builder, Device, Format, Strategy, Synth};
 
-use super::plan;
+use super::{plan, sealed};
 
 /// A build in tasks, and the index of one machine.
 struct Case {
@@ -53,28 +54,26 @@ impl Case {
     }
 }
 
-fn number<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    bytes[at..at + N].try_into().unwrap()
-}
-
 /// Changes a piece of an object, or the first one that is not empty, and sets all checksums right
 /// (docs/tasks.md).
 fn forge(path: &Path, key: Option<u32>, change: impl FnOnce(&mut [u8])) {
     let mut bytes = fs::read(path).unwrap();
-    let pieces = u32::from_le_bytes(number(&bytes, 12)) as usize;
-    let description = u32::from_le_bytes(number(&bytes, 32)) as usize;
-    let is_it = |&at: &usize| match key {
-        Some(key) => number(&bytes, at) == key.to_le_bytes(),
-        None => number(&bytes, at + 16) != [0; 8],
-    };
-    let entry = (0..pieces).map(|piece| 40 + 24 * piece).find(is_it).unwrap();
-    let [offset, length] = [8, 16].map(|at| u64::from_le_bytes(number(&bytes, entry + at)) as usize);
-    change(&mut bytes[offset..offset + length]);
-    let crc = crc32fast::hash(&bytes[offset..offset + length]);
-    bytes[entry + 4..entry + 8].copy_from_slice(&crc.to_le_bytes());
-    let heading = [&bytes[..36], &bytes[40..40 + 24 * pieces + description]].concat();
-    bytes[36..40].copy_from_slice(&crc32fast::hash(&heading).to_le_bytes());
-    fs::write(path, bytes).unwrap();
+    let begin = bytes.windows(2).position(|end| end == b"}\n").unwrap() + 2;
+    let mut head: Value = serde_json::from_slice(&bytes[..begin]).unwrap();
+    let pieces = head["content"]["pieces"].as_array_mut().unwrap();
+    let mut offset = begin;
+    let piece = pieces.iter_mut().find(|piece| {
+        let length = piece[1].as_u64().unwrap() as usize;
+        let is_it = key.map_or(length > 0, |key| piece[0] == key);
+        offset += if is_it { 0 } else { length };
+        is_it
+    });
+    let piece = piece.unwrap();
+    let content = &mut bytes[offset..offset + piece[1].as_u64().unwrap() as usize];
+    change(content);
+    piece[2] = crc32fast::hash(content).into();
+    let record = sealed("object", &head["content"].to_string());
+    fs::write(path, [record.as_bytes(), &bytes[begin..]].concat()).unwrap();
 }
 
 #[test]
@@ -140,15 +139,8 @@ fn forged_plans_are_refused() {
     let case = Case::new();
     let path = case.tasks.path().join("plan.json");
     let sound = fs::read_to_string(&path).unwrap();
-    let (mut quoted, mut compact) = (false, sound.clone());
-    compact.retain(|char| {
-        quoted ^= char == '"';
-        quoted || !char.is_whitespace()
-    });
-    let (compact, sealed) = compact[8..].rsplit_once(",\"hash\":").unwrap();
-    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    let hash = |json: &str| format!("{:016x}", json.bytes().fold(0xcbf2_9ce4_8422_2325, mix));
-    assert_eq!(sealed, format!("\"{}\"}}", hash(compact)));
+    let plan = sound.split_once('\n').unwrap().1.strip_suffix("}\n").unwrap();
+    assert_eq!(sealed("plan", plan), sound);
     for (from, to, expected) in [
         ("\"dim\":4", "\"dim\":0", "dim: found 0, expected 1 to"),
         ("\"rows\":1500", "\"rows\":18446744073709551615", "n: found 18446744073709551615, expected 1 to"),
@@ -156,15 +148,15 @@ fn forged_plans_are_refused() {
         ("\"cluster_size\":500,\"cache\"", "\"cluster_size\":0,\"cache\"", "cluster_size: found 0"),
         ("\"largest_square\":0", "\"largest_square\":9221120237041090560", "largest square: found NaN"),
     ] {
-        let plan = compact.replace(from, to);
-        assert_ne!(plan, compact, "{from}");
-        fs::write(&path, format!("{{\"plan\":{plan},\"hash\":\"{}\"}}", hash(&plan))).unwrap();
+        let forged = plan.replace(from, to);
+        assert_ne!(forged, plan, "{from}");
+        fs::write(&path, sealed("plan", &forged)).unwrap();
         let error = TaskFolder::open(case.tasks.path()).unwrap_err().to_string();
         assert!(error.contains("plan.json: found ") && error.contains(expected), "{to}: {error}");
     }
     let clusters = format!("\"clusters\":{},\"range_rows\"", case.tasks.clusters());
-    let plan = compact.replace(&clusters, "\"clusters\":4294967296,\"range_rows\"");
-    fs::write(&path, format!("{{\"plan\":{plan},\"hash\":\"{}\"}}", hash(&plan))).unwrap();
+    let forged = plan.replace(&clusters, "\"clusters\":4294967296,\"range_rows\"");
+    fs::write(&path, sealed("plan", &forged)).unwrap();
     let error = TaskFolder::open(case.tasks.path()).unwrap_err().to_string();
     assert!(error.contains("clusters: found 4294967296, expected 2 to"), "{error}");
     fs::write(&path, " ".repeat(2 << 20)).unwrap();

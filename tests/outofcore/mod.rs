@@ -31,6 +31,15 @@ fn build(builder: &Builder, base: &Vectors, plan: ClusterPlan, path: &Path) -> O
     stats
 }
 
+/// A sealed record of this version (docs/formats.md).
+fn sealed(kind: &str, content: &str) -> String {
+    let (bytes, crc) = (content.len(), crc32fast::hash(content.as_bytes()));
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        "{{\"tagore\":\"{version}\",\"format\":3,\"kind\":\"{kind}\",\"bytes\":{bytes},\"crc\":{crc},\"content\":\n{content}}}\n"
+    )
+}
+
 /// A progress handle that cancels the build after `clusters` clusters.
 fn stops_at(clusters: u64) -> Progress {
     stops_when(move |update| (update.stage, update.done) == ("build", clusters))

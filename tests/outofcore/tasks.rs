@@ -231,9 +231,9 @@ fn a_task_runs_on_the_named_parts_of_its_inputs_and_of_the_data_set() {
     fs::write(folder.path().join(folder.object(assign)), "damage").unwrap();
     let place = TaskId { stage: TaskStage::Place, number: 0 };
     assert!(folder.base_rows(place).unwrap().is_none());
-    let foreign =
-        folder.bytes_of(&folder.inputs(TaskId { stage: TaskStage::Place, number: 0 }).unwrap()[0], &[7; 99]);
-    assert!(foreign.unwrap_err().to_string().contains("found no object of this plan"));
+    let inputs = folder.inputs(place).unwrap();
+    let foreign = folder.bytes_of(&inputs[0], &[7; 99]).unwrap_err().to_string();
+    assert!(foreign.contains("another version, expected an intact object of this plan"), "{foreign}");
     case.ends("scratch folders");
     // Full clusters, entry points of clusters, no layers.
     let case = Case::new(vamana().layers(false), &heavy(), 300, Order::Cluster);
@@ -343,7 +343,7 @@ fn a_changed_base_another_plan_and_a_damaged_plan_are_refused() {
     fs::write(&file, sound).unwrap();
     let plan = case.path("tasks").join("plan.json");
     let json = fs::read_to_string(&plan).unwrap();
-    fs::write(&plan, json.replace("\"range_rows\": 1024", "\"range_rows\": 2048")).unwrap();
+    fs::write(&plan, json.replace("\"range_rows\":1024", "\"range_rows\":2048")).unwrap();
     let error = TaskFolder::open(&case.path("tasks")).unwrap_err().to_string();
     assert!(error.contains("plan.json: found damage, expected the plan of a build in tasks"), "{error}");
     fs::write(&plan, json).unwrap();

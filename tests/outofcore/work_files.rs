@@ -8,7 +8,7 @@ use serde_json::Value;
 use tagore::outofcore::{ClusterPlan, OutOfCore, OutOfCoreStats};
 use tagore::{Builder, Device, Error, Fingerprint, Strategy, Synth, Vectors};
 
-use super::{plan, stops_at, stops_when};
+use super::{plan, sealed, stops_at, stops_when};
 
 /// A build stopped after some clusters, and the bytes of its index without the stop.
 struct Stopped {
@@ -61,13 +61,11 @@ impl Stopped {
         stats
     }
 
-    /// Changes the JSON of a state and its checksum.
+    /// Changes the content of a state and its checksum.
     fn forge(&self, name: &str, change: impl FnOnce(&mut Value)) {
-        let content = fs::read(self.work(name)).unwrap();
-        let mut json = serde_json::from_slice(&content[4..]).unwrap();
-        change(&mut json);
-        let json = serde_json::to_vec(&json).unwrap();
-        fs::write(self.work(name), [&crc32fast::hash(&json).to_le_bytes()[..], &json].concat()).unwrap();
+        let mut record: Value = serde_json::from_slice(&fs::read(self.work(name)).unwrap()).unwrap();
+        change(&mut record["content"]);
+        fs::write(self.work(name), sealed(name, &record["content"].to_string())).unwrap();
     }
 
     /// Changes the content of a piece of a log and its checksum.

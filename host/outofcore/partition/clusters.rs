@@ -127,7 +127,7 @@ impl Partition {
             Members::Vectors(_) => shape.read(records)?,
             Members::Ids(_, base) => shape.read_from((base, in_place), records)?,
         };
-        cluster.ok_or(Fault::Damage(Damage::Clusters))
+        cluster.ok_or(Fault::Lost(Damage::Clusters))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::outofcore::partition::{Partition, PartitionInput, RowLists, Table, fi
 use crate::outofcore::plan::{ClusterGraph, ClusterPlan, Dispatcher};
 use crate::outofcore::store::{
     Attempt, Bins, CHECKPOINT, CLUSTERS, Checkpoint, CheckpointShape, Checkpoints, Damage, Fault, LISTS, Log,
-    Medium, Pair, REPEATED, ROWS, Saving, TABLE, changed,
+    Pair, REPEATED, ROWS, Saving, TABLE, Work, changed,
 };
 use crate::parallel::{join, spawn};
 use crate::vectors::embedding::Embedding;
@@ -54,7 +54,7 @@ struct Begun {
 
 impl Run<'_> {
     /// Goes on from the work that is there. In the `first` attempt this is of an earlier run.
-    pub(super) fn attempt(&self, work: &mut Medium, first: bool, stats: &mut OutOfCoreStats) -> Attempt<()> {
+    pub(super) fn attempt(&self, work: &mut Work, first: bool, stats: &mut OutOfCoreStats) -> Attempt<()> {
         let Self { settings: OutOfCore { builder, .. }, base, .. } = *self;
         let began = Instant::now();
         let embedding = Embedding::new(base, builder.descent.metric, &self.progress.partition)?;
@@ -111,7 +111,7 @@ impl Run<'_> {
     /// Removes the state of damaged content, so that the next attempt makes the content again.
     ///
     /// Damaged lists: checks all waiting parcels, and returns the pairs of damaged ones.
-    pub(super) fn forget(&self, work: &Medium, damage: Damage) -> Result<BTreeSet<Pair>> {
+    pub(super) fn forget(&self, work: &Work, damage: Damage) -> Result<BTreeSet<Pair>> {
         match damage {
             Damage::Clusters | Damage::Repeated => work.forget(TABLE)?,
             Damage::Rows => work.forget(CHECKPOINT)?,
@@ -134,7 +134,7 @@ impl Run<'_> {
     /// Clusters of an `earlier` run must be of the unchanged base.
     fn partition(
         &self,
-        work: &Medium,
+        work: &Work,
         embedding: &Embedding,
         earlier: bool,
     ) -> Attempt<(Partition, Option<Saving>)> {
@@ -156,10 +156,10 @@ impl Run<'_> {
         self.new_partition(work, embedding)
     }
 
-    fn new_partition(&self, work: &Medium, embedding: &Embedding) -> Attempt<(Partition, Option<Saving>)> {
+    fn new_partition(&self, work: &Work, embedding: &Embedding) -> Attempt<(Partition, Option<Saving>)> {
         let Self { settings: OutOfCore { builder, .. }, base, plan, trace, devices, .. } = *self;
         let task = trace.start(TaskKind::Partition, "partition", None);
-        let empty = |name, damage| work.log(name, 0)?.ok_or(Fault::Damage(damage));
+        let empty = |name, damage| work.log(name, 0)?.ok_or(Fault::Lost(damage));
         let log = || empty(CLUSTERS, Damage::Clusters);
         let repeated_log = empty(REPEATED, Damage::Repeated)?;
         let mut partition = thread::scope(|scope| {
@@ -182,7 +182,7 @@ impl Run<'_> {
                 seed: builder.descent.seed,
                 progress: &self.progress.partition,
             };
-            if plan.reads_base || matches!(work, Medium::Memory) {
+            if plan.reads_base || work.is_in_memory() {
                 self.row_lists(input, log, repeated_log)
             } else {
                 let repeated = &find_repeated(builder, base, plan, input.progress)?;
@@ -252,7 +252,7 @@ impl Run<'_> {
     }
 
     /// Loads the last checkpoint, and computes the steps of all clusters.
-    fn begin(&self, work: &Medium, graph: &ClusterGraph, base_checksum: u32) -> Result<Begun> {
+    fn begin(&self, work: &Work, graph: &ClusterGraph, base_checksum: u32) -> Result<Begun> {
         let Self { settings: OutOfCore { builder, order, .. }, plan, .. } = *self;
         let (shape, row_bins) = (self.shape(graph), plan.row_bins.count);
         let checkpoint = work.load::<Checkpoint>(CHECKPOINT)?;
@@ -275,7 +275,7 @@ impl Run<'_> {
     /// meanwhile, before the first checkpoint. The last checkpoint may still be saving on return.
     fn merge(
         &self,
-        work: &Medium,
+        work: &Work,
         partition: &Partition,
         table: Option<Saving>,
         embedding: &Embedding,
@@ -287,13 +287,13 @@ impl Run<'_> {
             self.begin(work, graph, partition.checksums.digest())?;
         stats.built += left;
         let lists = work.log(LISTS, checkpoint.list_bytes)?;
-        let rows = work.log(ROWS, checkpoint.row_bytes)?.ok_or(Fault::Damage(Damage::Rows))?;
+        let rows = work.log(ROWS, checkpoint.row_bytes)?.ok_or(Fault::Lost(Damage::Rows))?;
         // A short file of lists: any of them may be lost, so build all clusters again.
-        let lists = lists.ok_or(Fault::Damage(Damage::Rows))?;
+        let lists = lists.ok_or(Fault::Lost(Damage::Rows))?;
         let rows = Bins::open(rows, checkpoint.rows.clone(), plan.row_bins.buffer);
         let degree = builder.strategy.max_degree();
         let mut merger = Merger::new(self.base.len(), degree, checkpoint, lists, rows);
-        let mut checkpoints = work.checkpoints(CHECKPOINT, *every);
+        let mut checkpoints = work.checkpoints(*every);
         table.map_or(Ok(()), |save| checkpoints.run(save))?;
         let stage = self.progress.build.stage("build", left as u64);
         let peak_gpu_bytes = AtomicU64::new(0);

@@ -1,6 +1,6 @@
 //! The builder of indexes out of core.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,9 @@ use super::stats::OutOfCoreStats;
 use super::trace::Trace;
 use crate::atomic_file::with_suffix;
 use crate::outofcore::plan::{ClusterPlan, Limits, Order};
-use crate::outofcore::store::{Damage, Fault, INPUT, Manifest, Medium, WorkFolder, input, unfinished};
+use crate::outofcore::store::{
+    Damage, INPUT, Manifest, Parameters, Work, input, lost_again, or_lost, unfinished,
+};
 use crate::same_file::check_no_input;
 use crate::{Builder, DataShape, Device, Result, Target, Vectors};
 
@@ -102,7 +104,8 @@ impl OutOfCore {
     /// Sets whether to resume an unfinished build of the same index from its work files.
     ///
     /// The index is the same, byte for byte. The build reads all of the base first, and refuses a
-    /// changed one. Without work files, the build begins.
+    /// changed one, or work files of another version of the program. Without work files, the build
+    /// begins.
     #[must_use]
     pub fn resume(self, resume: bool) -> Self {
         Self { resume, ..self }
@@ -146,16 +149,14 @@ impl OutOfCore {
         let mut manifest =
             Manifest { parameters: self.parameters(base, &devices)?, plan: stopped.unwrap_or(*plan) };
         let mut work = if self.in_memory && stopped.is_none() {
-            Medium::Memory
+            Work::in_memory()
         } else {
-            Medium::Folder(WorkFolder::open(&folder, &mut manifest, self.resume)?)
+            Work::open(&folder, &mut manifest, self.resume)?
         };
         // A resumed build keeps its plan, whatever memory is free now.
         let plan = manifest.plan;
         plan.check(base.len())?;
-        if let Medium::Folder(folder) = &work {
-            folder.check_free(plan.disk_bytes)?;
-        }
+        work.check_free(plan.disk_bytes)?;
         let progress = self.parts(base, &plan, &devices)?;
         let trace = Trace::new();
         let parameters = manifest.parameters.clone();
@@ -172,18 +173,14 @@ impl OutOfCore {
         // Content is made again once. A second damage means a bad disk.
         let mut repaired = BTreeSet::new();
         loop {
-            match run.attempt(&mut work, repaired.is_empty(), &mut stats) {
-                Ok(()) => break,
-                Err(Fault::Failed(error)) => return Err(error),
-                Err(Fault::Damage(damage)) => {
-                    if !repaired.insert(damage) {
-                        return Err(damage.error(work.path()));
-                    }
-                    tracing::warn!(file = damage.file(), "damaged work file; making its content again");
-                    repaired.extend(run.forget(&work, damage)?.into_iter().map(Damage::Lists));
-                    stats.repaired.push(damage.file());
-                }
+            let ended = run.attempt(&mut work, repaired.is_empty(), &mut stats);
+            let Err(damage) = or_lost(ended)? else { break };
+            if !repaired.insert(damage) {
+                return Err(lost_again(&work.path().join(damage.file()), 1));
             }
+            tracing::warn!(file = damage.file(), "damaged work file; making its content again");
+            repaired.extend(run.forget(&work, damage)?.into_iter().map(Damage::Lists));
+            stats.repaired.push(damage.file());
         }
         stats.tasks = trace.tasks();
         let removing = Instant::now();
@@ -203,11 +200,7 @@ impl OutOfCore {
     }
 
     /// The data set and all parameters that decide the index.
-    pub(in crate::outofcore) fn parameters(
-        &self,
-        base: &Vectors,
-        devices: &[Device],
-    ) -> Result<BTreeMap<String, String>> {
+    pub(in crate::outofcore) fn parameters(&self, base: &Vectors, devices: &[Device]) -> Result<Parameters> {
         let Self { builder, order, plan, .. } = self;
         let mut parameters = builder.all_parameters(builder.descent.k_for(base)?);
         let kind = if devices.contains(&Device::Cpu) { "cpu" } else { "gpu" };

@@ -75,8 +75,8 @@ impl LocalIndex {
                 let OnDevice { gpu, base, edges } = *there;
                 let lifts = embedding.lifts(&vectors, &descent.progress)?;
                 drop(vectors);
-                let edges = (edges, builder.strategy.max_degree());
-                with_typed!(base, base => Box::new(DeviceLists::new(&gpu, base, lifts, edges, members)?))
+                let degree = builder.strategy.max_degree();
+                with_typed!(base, base => Box::new(DeviceLists::new(&gpu, base, lifts, edges, degree, members)?))
             }
             PrunedRows::Host(rows) => {
                 let space = embedding.space(vectors, &descent.progress)?;

@@ -60,7 +60,7 @@ impl Waiting {
         if let Some(keys) = &self.keys {
             return Ok(keys.clone());
         }
-        let lost = || Fault::Damage(Damage::Lists(self.pair));
+        let lost = || Fault::Lost(Damage::Lists(self.pair));
         let piece = self.piece.ok_or_else(lost)?;
         let mut all: Vec<Key> = zeros(piece.bytes() as usize / size_of::<Key>())?;
         let sound = spill.read_to(piece, bytemuck::cast_slice_mut(&mut all))?;
@@ -123,7 +123,7 @@ impl Merger {
         lock(&self.spill).reader()
     }
 
-    fn is_merged(&self, (a, b): Pair) -> bool {
+    fn is_merged(&self, a: u32, b: u32) -> bool {
         self.done.merged.contains(&(a.min(b), a.max(b)))
     }
 
@@ -135,7 +135,7 @@ impl Merger {
         let all = Arc::new(lists);
         for ParcelPlaces { other, places } in parcels {
             let pair = (cluster, *other);
-            if !self.is_merged(pair) {
+            if !self.is_merged(cluster, *other) {
                 let part = places.start * self.degree..places.end * self.degree;
                 let keys = Some(Resident { all: Arc::clone(&all), part });
                 self.parcels.entry(pair).or_insert(Parcel { keys, piece: None, taken: false });
@@ -232,7 +232,7 @@ impl Merger {
     /// if an edge of `graph` has not been merged: the checkpoint then lost lists.
     pub(super) fn end(mut self, graph: &ClusterGraph) -> Attempt<Merged> {
         if self.done.merged.len() != graph.edges() {
-            return Err(Fault::Damage(Damage::Rows));
+            return Err(Fault::Lost(Damage::Rows));
         }
         self.rows.pieces()?;
         let Checkpoint { entries, central, second_visits, hits, .. } = self.done;

@@ -158,11 +158,11 @@ mod tests {
     /// file of lists. Returns the neighbours of all nodes.
     fn merged(left: usize, progress: &Progress, damage: impl FnOnce(&mut [u8])) -> Attempt<Vec<u32>> {
         let folder = tempfile::tempdir().unwrap();
-        let of = |name| Log::open(&std::sync::Arc::new(Folder::open(folder.path()).unwrap()), name, 0);
+        let log = |name| Log::open(&std::sync::Arc::new(Folder::open(folder.path()).unwrap()), name, 0);
         let nodes = LAST as usize * NODES;
         let done = Checkpoint::new(LAST as usize + 1, 8, 0);
-        let rows = Bins::new(of("rows")?.unwrap(), 8, 1 << 16);
-        let mut merger = Merger::new(nodes, 1, done, of("lists")?.unwrap(), rows);
+        let rows = Bins::new(log("rows")?.unwrap(), 8, 1 << 16);
+        let mut merger = Merger::new(nodes, 1, done, log("lists")?.unwrap(), rows);
         let places = |cluster: u32| cluster as usize * NODES..(cluster as usize + 1) * NODES;
         for cluster in 0..LAST {
             let keys = places(cluster).map(|node| (nodes - 1 - node) as Key).collect();
@@ -220,7 +220,7 @@ mod tests {
         assert!(matches!(error, Fault::Failed(Error::Cancelled)));
         for (place, cluster) in [(5, 0), (NODES * 8 + 5, 2), (NODES * 24 - 1, 4)] {
             let error = merged(3, &Progress::silent(), |lists| lists[place] ^= 1).err().unwrap();
-            assert!(matches!(error, Fault::Damage(Damage::Lists((found, LAST))) if found == cluster));
+            assert!(matches!(error, Fault::Lost(Damage::Lists((found, LAST))) if found == cluster));
         }
     }
 }

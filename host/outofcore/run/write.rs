@@ -54,7 +54,7 @@ impl Run<'_> {
             }
             Ok(())
         })?;
-        if sound { Ok(()) } else { Err(Fault::Damage(Damage::Rows)) }
+        if sound { Ok(()) } else { Err(Fault::Lost(Damage::Rows)) }
     }
 
     /// Writes the index range by range, then its layers. Sets the statistics of layers and
@@ -71,7 +71,7 @@ impl Run<'_> {
         let mut file = ending.create(AtomicFile::create(self.output)?, merged.entries.len())?;
         // The last unit is the layers.
         let stage = self.progress.write.stage("write", merged.rows.count() as u64 + 1);
-        self.write_rows(&mut file, (merged, repeated), &stage)?;
+        self.write_rows(&mut file, merged, repeated, &stage)?;
         // The disk writes the rows meanwhile.
         let graph = file.rows()?;
         let began = Instant::now();
@@ -89,7 +89,8 @@ impl Run<'_> {
     fn write_rows(
         &self,
         file: &mut IndexFile,
-        (merged, repeated): (&Merged, &Repeated),
+        merged: &Merged,
+        repeated: &Repeated,
         stage: &StageProgress<'_>,
     ) -> Attempt<()> {
         let builder = &self.settings.builder;
@@ -136,7 +137,7 @@ impl Run<'_> {
         let first = bin * nodes_per_bin;
         let mut range = RowRange::new(first..n.min(first + nodes_per_bin), n, degree)?;
         let sound = rows.read(bin, |piece| range.add(piece))?;
-        range.finish(repeated).filter(|_| sound).ok_or(Fault::Damage(Damage::Rows))
+        range.finish(repeated).filter(|_| sound).ok_or(Fault::Lost(Damage::Rows))
     }
 }
 
@@ -149,12 +150,7 @@ pub(crate) fn append_rows(file: &mut IndexFile, rows: &[u32], degree: usize) -> 
 
 /// Whether `rows` are the padded rows of the nodes from `first` on: distinct ids of other nodes of
 /// an index of `nodes` rows, none of them `repeated`, then `u32::MAX`.
-pub(crate) fn are_rows(
-    rows: &[u32],
-    degree: usize,
-    first: usize,
-    (nodes, repeated): (usize, &Repeated),
-) -> bool {
+pub(crate) fn are_rows(rows: &[u32], degree: usize, first: usize, nodes: usize, repeated: &Repeated) -> bool {
     let is_row = |sorted: &mut Vec<u32>, (node, row): (usize, &[u32])| {
         let count = row.iter().position(|&id| id == NO_ID).unwrap_or(row.len());
         let (ids, padding) = row.split_at(count);
@@ -210,7 +206,7 @@ impl RowRange {
     pub(crate) fn finish(self, repeated: &Repeated) -> Option<Vec<u32>> {
         let Self { ids, nodes, degree, rows, missing, sound } = self;
         let is_sound = sound && !missing.contains(&true);
-        (is_sound && are_rows(&rows, degree, ids.start, (nodes, repeated))).then_some(rows)
+        (is_sound && are_rows(&rows, degree, ids.start, nodes, repeated)).then_some(rows)
     }
 }
 

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tagore_device::key::NO_ID;
 
-use super::{Log, Pair, Piece, save};
+use super::sealed::save;
+use super::{CHECKPOINT, Log, Pair, Piece};
 use crate::outofcore::plan::{ClusterGraph, list_bytes, row_bytes};
 use crate::parallel::{new_thread, no_thread};
 use crate::{Progress, Result};
@@ -83,7 +84,7 @@ pub(crate) struct CheckpointShape<'a> {
 
 impl CheckpointShape<'_> {
     /// The number of nodes that a pair shares; `None` if no such clusters share nodes.
-    fn shared(self, (a, b): Pair) -> Option<u64> {
+    fn shared(self, a: u32, b: u32) -> Option<u64> {
         let known = (a.max(b) as usize) < self.graph.clusters();
         Some(if known { self.graph.shared(a, b) } else { 0 }).filter(|&nodes| nodes > 0)
     }
@@ -99,16 +100,16 @@ impl Checkpoint {
     pub(crate) fn is_sound(&self, shape: CheckpointShape<'_>) -> bool {
         let is_node = |node: u32| (node as usize) < shape.nodes;
         let Self { entries, central, merged, waiting, rows, .. } = self;
-        let is_list = |(&pair, piece): (&Pair, &Option<Piece>)| {
+        let is_list = |(&(a, b), piece): (&Pair, &Option<Piece>)| {
             let bytes_of = |nodes: u64| nodes * list_bytes(shape.degree) as u64;
             let fits = |piece: &Piece| {
                 piece.is_sound(self.list_bytes, list_bytes(shape.degree))
-                    && shape.shared(pair).map(bytes_of) == Some(piece.bytes())
+                    && shape.shared(a, b).map(bytes_of) == Some(piece.bytes())
             };
-            shape.shared(pair).is_some() && piece.as_ref().is_none_or(fits)
+            shape.shared(a, b).is_some() && piece.as_ref().is_none_or(fits)
         };
         // The sum is at most the number of nodes if all pairs are known, so nothing overflows.
-        let finished = merged.iter().map(|&pair| shape.shared(pair).filter(|_| pair.0 < pair.1));
+        let finished = merged.iter().map(|&(a, b)| shape.shared(a, b).filter(|_| a < b));
         let finished = finished.sum::<Option<u64>>().map(|nodes| nodes * row_bytes(shape.degree) as u64);
         let rows_sound =
             rows.iter().flatten().all(|piece| piece.is_sound(self.row_bytes, row_bytes(shape.degree)));
@@ -203,7 +204,7 @@ impl Checkpoints {
         let Some(path) = self.path.clone() else { return Ok(()) };
         self.run(move || {
             sync()?;
-            save(&path, &checkpoint)
+            save(&path, CHECKPOINT, &checkpoint)
         })
     }
 

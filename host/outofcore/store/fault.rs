@@ -5,10 +5,11 @@ use std::path::Path;
 use super::{CLUSTERS, LISTS, Pair, REPEATED, ROWS};
 use crate::Error;
 
-/// The cause of a failed attempt.
-pub(crate) enum Fault {
-    /// A damaged work file. The build can make its content again.
-    Damage(Damage),
+/// The cause of a failed attempt at a build, or of a failed task.
+#[derive(Debug)]
+pub(crate) enum Fault<L = Damage> {
+    /// Missing or damaged content, which can be made again.
+    Lost(L),
     /// Any other error.
     Failed(Error),
 }
@@ -27,7 +28,16 @@ pub(crate) enum Damage {
 }
 
 /// The result of a step of an attempt.
-pub(crate) type Attempt<T> = Result<T, Fault>;
+pub(crate) type Attempt<T, L = Damage> = Result<T, Fault<L>>;
+
+/// Tells lost content from other errors.
+pub(crate) fn or_lost<T, L>(attempt: Attempt<T, L>) -> Result<Result<T, L>, Error> {
+    match attempt {
+        Ok(done) => Ok(Ok(done)),
+        Err(Fault::Lost(lost)) => Ok(Err(lost)),
+        Err(Fault::Failed(error)) => Err(error),
+    }
+}
 
 impl Damage {
     /// The damaged work file.
@@ -39,14 +49,14 @@ impl Damage {
             Self::Repeated => REPEATED,
         }
     }
-
-    /// The error for content that is damaged a second time.
-    pub(crate) fn error(self, folder: &Path) -> Error {
-        Error::file(&folder.join(self.file()), "damage for the second time", "intact content; check the disk")
-    }
 }
 
-impl From<Error> for Fault {
+/// The error for a file whose content was made again this many `times`, and is lost again.
+pub(crate) fn lost_again(path: &Path, times: usize) -> Error {
+    Error::file(path, format_args!("damage after repair {times}"), "intact content; check the disk")
+}
+
+impl<L> From<Error> for Fault<L> {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }

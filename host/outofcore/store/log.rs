@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
-use std::path::PathBuf;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use serde::{Deserialize, Serialize};
@@ -46,12 +47,26 @@ type Pieces = Arc<RwLock<BTreeMap<u64, Arc<Vec<u8>>>>>;
 /// Place and CRC-32 of a piece of a [`Log`]; 0 in memory.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Piece {
-    offset: u64,
-    bytes: usize,
-    crc: u32,
+    pub offset: u64,
+    pub bytes: usize,
+    pub crc: u32,
 }
 
 impl Piece {
+    /// The places of its bytes in the file.
+    pub(crate) fn range(self) -> Range<u64> {
+        self.offset..self.offset + self.bytes as u64
+    }
+
+    /// Reads the piece of `file` to `content`, which has its length. Returns false if it is damaged.
+    pub(crate) fn read(self, mut file: &File, path: &Path, content: &mut [u8]) -> Result<bool> {
+        match file.seek(SeekFrom::Start(self.offset)).and_then(|_| file.read_exact(content)) {
+            Ok(()) => Ok(crc32fast::hash(content) == self.crc),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(Error::io(path)(error)),
+        }
+    }
+
     pub(crate) fn bytes(self) -> u64 {
         self.bytes as u64
     }
@@ -205,25 +220,17 @@ impl Reader {
         if content.len() != piece.bytes {
             return Ok(false);
         }
-        let (file, path) = match self {
-            Self::File { file, path } => (file, path),
-            Self::Memory(pieces) => {
-                let found = in_memory(pieces, piece);
-                return Ok(found.is_some_and(|found| {
-                    content.copy_from_slice(&found);
-                    true
-                }));
-            }
-        };
-        let read = file.seek(SeekFrom::Start(piece.offset)).and_then(|_| file.read_exact(content));
-        match read {
-            Ok(()) => {
+        match self {
+            Self::File { file, path } => {
+                let is_sound = piece.read(file, path, content);
                 // Never read again: leave the page cache to other files.
                 self.will_read(piece, false);
-                Ok(crc32fast::hash(content) == piece.crc)
+                is_sound
             }
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
-            Err(error) => Err(Error::io(path)(error)),
+            Self::Memory(pieces) => Ok(in_memory(pieces, piece).is_some_and(|found| {
+                content.copy_from_slice(&found);
+                true
+            })),
         }
     }
 }

@@ -1,12 +1,11 @@
 //! The manifest of a work folder: which build its files belong to.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::atomic_file::AtomicFile;
+use super::sealed::{self, Parameters, check_parameters};
 use crate::outofcore::plan::{ClusterPlan, Limits};
 use crate::regular_file::{open_planted, read_at_most};
 use crate::{Error, Fingerprint, Result, Vectors};
@@ -20,35 +19,24 @@ const MAX_MANIFEST: u64 = 1 << 20;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Manifest {
     /// The data set and all parameters that decide the index, by their names on the command line.
-    pub parameters: BTreeMap<String, String>,
+    pub parameters: Parameters,
     /// The clusters. A resumed build keeps them, whatever memory is free then.
     pub plan: ClusterPlan,
 }
 
-/// The manifest in its file.
-#[derive(Serialize, Deserialize)]
-struct Sealed<M> {
-    manifest: M,
-    /// CRC-32 of the manifest as compact JSON.
-    crc: u32,
-}
-
 impl Manifest {
-    fn crc(&self) -> serde_json::Result<u32> {
-        Ok(crc32fast::hash(&serde_json::to_vec(self)?))
-    }
-
     pub(super) fn save(&self, path: &Path) -> Result<()> {
-        let json = self.crc().and_then(|crc| serde_json::to_vec_pretty(&Sealed { manifest: self, crc }));
-        let mut file = AtomicFile::create(path)?;
-        file.write_all(&json.map_err(|error| Error::io(path)(error.into()))?)?;
-        file.commit()
+        sealed::save(path, "manifest", self)
     }
 
-    /// Parses a manifest; `None` if it is damaged.
-    pub(super) fn read(content: &[u8]) -> Option<Self> {
-        let Sealed { manifest, crc }: Sealed<Self> = serde_json::from_slice(content).ok()?;
-        manifest.crc().is_ok_and(|found| found == crc).then_some(manifest)
+    /// Reads the manifest at `path` from its content.
+    ///
+    /// # Errors
+    /// If it is damaged or of another version.
+    pub(super) fn read(path: &Path, content: &[u8]) -> Result<Self> {
+        let remedy = "delete the folder to build anew";
+        sealed::read_all("manifest", content)
+            .map_err(|flaw| flaw.error(path, "the manifest of a build", remedy))
     }
 }
 
@@ -58,7 +46,7 @@ impl Manifest {
 ///
 /// # Errors
 /// [`Error::Unfinished`] unless `resume` is set; or if the build was of another data set than
-/// `base`, or its manifest is damaged.
+/// `base`, or its manifest is damaged or of another version.
 pub fn unfinished(
     folder: &Path,
     base: &Vectors,
@@ -74,11 +62,9 @@ pub fn unfinished(
         return Err(Error::Unfinished { folder: folder.to_owned() });
     }
     let content = read_at_most(&open_planted(&path, false)?, &path, MAX_MANIFEST)?;
-    let Manifest { parameters, plan } = Manifest::read(&content).ok_or_else(|| damaged(&path))?;
-    let (before, now) = (parameters.get(INPUT), input(base)?);
-    if before != Some(&now) {
-        return Err(other_parameter(&path, INPUT, before, Some(&now)));
-    }
+    let Manifest { mut parameters, plan } = Manifest::read(&path, &content)?;
+    parameters.retain(|name, _| name == INPUT);
+    check_parameters(&path, &parameters, &[(INPUT.to_owned(), input(base)?)].into())?;
     plan.check(base.len())?;
     Ok(Some(ClusterPlan { limits: *given, ..plan }))
 }
@@ -90,24 +76,4 @@ pub(crate) const INPUT: &str = "input";
 pub(crate) fn input(base: &Vectors) -> Result<String> {
     let Fingerprint { rows, dim, element, hash } = Fingerprint::compute(base)?;
     Ok(format!("{rows} x {dim} {element}, hash {hash:016x}"))
-}
-
-pub(super) fn damaged(manifest: &Path) -> Error {
-    Error::file(manifest, "damage", "the manifest of a build; delete the folder to build anew")
-}
-
-/// The error for work files whose parameter `key` was another one `before`.
-pub(super) fn other_parameter(
-    manifest: &Path,
-    key: &str,
-    before: Option<&String>,
-    now: Option<&String>,
-) -> Error {
-    let describe = |value: Option<&String>| match value {
-        Some(value) => format!("{key} {value}"),
-        None => format!("no {key}"),
-    };
-    let now = describe(now);
-    let expected = format!("{now}; resume with the parameters of the work files, or choose another folder");
-    Error::file(manifest, describe(before), expected)
 }

@@ -7,23 +7,22 @@ mod fault;
 mod folder;
 mod log;
 mod manifest;
-mod medium;
 mod repeated;
+mod sealed;
 mod work;
 
 pub(crate) use self::bins::{Bins, Gather};
 pub(crate) use self::checkpoint::{CentralNode, Checkpoint, CheckpointShape, Checkpoints};
 pub(crate) use self::checksums::{Checksums, Summing, changed, rows_crc};
-pub(crate) use self::fault::{Attempt, Damage, Fault};
+pub(crate) use self::fault::{Attempt, Damage, Fault, lost_again, or_lost};
 #[cfg(test)]
 pub(crate) use self::folder::Folder;
 pub(crate) use self::log::{Log, Piece, Reader};
 pub use self::manifest::unfinished;
 pub(crate) use self::manifest::{INPUT, Manifest, input};
-pub(crate) use self::medium::{Medium, Saving};
 pub(crate) use self::repeated::{RepeatedFile, RepeatedPieces};
-pub(crate) use self::work::WorkFolder;
-use self::work::save;
+pub(crate) use self::sealed::{Flaw, Parameters, Sealed, check_parameters, read, read_all, seal};
+pub(crate) use self::work::{Saving, Work};
 
 /// Two clusters. Of a waiting list: the cluster of the list, and the cluster built later.
 pub(crate) type Pair = (u32, u32);

@@ -71,6 +71,6 @@ impl RepeatedFile {
         let take = |piece: &[u8]| words.extend_from_slice(&bytemuck::pod_collect_to_vec::<u8, u32>(piece));
         let sound = self.bins.read(0, take)?;
         let repeated = Repeated::read(&words, self.rows).ok().filter(|_| sound);
-        repeated.ok_or(Fault::Damage(Damage::Repeated))
+        repeated.ok_or(Fault::Lost(Damage::Repeated))
     }
 }

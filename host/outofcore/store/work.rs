@@ -1,4 +1,4 @@
-//! The work folder of a build: its lock, and its state after a kill.
+//! The work of a build: in a folder, with its lock and its state after a kill, or in memory.
 //!
 //! A build may be killed at any moment. The files of the folder then tell its state:
 //!
@@ -10,14 +10,15 @@ use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::folder::{DiskSpace, Folder};
-use super::manifest::{MANIFEST, Manifest, damaged, other_parameter};
-use super::{CHECKPOINT, CLUSTERS, LISTS, Log, REPEATED, ROWS, TABLE};
-use crate::atomic_file::AtomicFile;
+use super::manifest::{MANIFEST, Manifest};
+use super::sealed::{check_parameters, read_all, save};
+use super::{CHECKPOINT, CLUSTERS, Checkpoints, LISTS, Log, REPEATED, ROWS, TABLE};
 use crate::{Error, Result};
 
 const LOCK: &str = "lock";
@@ -27,59 +28,59 @@ const DONE: &str = "done";
 /// Expected state of the folder of a new build, in errors.
 const FREE: &str = "an empty folder, or none";
 
-/// The folder of the work files. One build holds it at a time.
-pub(crate) struct WorkFolder {
-    folder: Arc<Folder>,
+/// Saves a state, on any thread.
+pub(crate) type Saving = Box<dyn FnOnce() -> Result<()> + Send>;
+
+/// The place of a build's work.
+pub(crate) struct Work {
+    /// The folder of the work files, from which a stopped build goes on. One build holds it at a
+    /// time. Without it, the work is in memory and ends with the process.
+    folder: Option<Arc<Folder>>,
     kept: bool,
     /// Holds the lock while open.
     lock: Option<File>,
 }
 
-impl WorkFolder {
+impl Work {
+    pub(crate) fn in_memory() -> Self {
+        Self { folder: None, kept: true, lock: None }
+    }
+
     /// Locks the folder at `path` for the build of `manifest`, and removes the files of a finished
     /// build.
     ///
     /// If `resume` is set and the folder has work files of this build, their plan replaces the plan
     /// of `manifest`.
     pub(crate) fn open(path: &Path, manifest: &mut Manifest, resume: bool) -> Result<Self> {
-        let folder = Arc::new(Folder::open(path)?);
+        let folder = Folder::open(path)?;
         // Check before writing: the folder may hold foreign files.
-        Contents::of(&folder)?;
+        Contents::read(&folder)?;
         folder.make_private()?;
-        let lock = lock(&folder)?;
-        let mut contents = Contents::of(&folder)?;
-        let mut work = Self { folder, kept: true, lock: Some(lock) };
+        let lock = Some(lock(&folder)?);
+        let Contents { begun, done } = Contents::read(&folder)?;
         // Leftovers of a killed build: this build holds the lock.
-        work.remove_all(is_temporary)?;
-        if contents.done {
-            work.clear()?;
-            contents.begun = false;
+        remove_all(&folder, is_temporary)?;
+        if done {
+            clear(&folder)?;
         }
-        let file = work.state(MANIFEST);
-        if !contents.begun {
-            work.kept = false;
-            manifest.save(&file)?;
-        } else if resume {
-            manifest.plan = work.check(manifest)?.plan;
-        } else {
+        let begun = begun && !done;
+        let file = folder.path().join(MANIFEST);
+        if begun && resume {
+            let found = Manifest::read(&file, &folder.read(MANIFEST)?.unwrap_or_default())?;
+            check_parameters(&file, &found.parameters, &manifest.parameters)?;
+            manifest.plan = found.plan;
+        } else if begun {
             return Err(Error::Unfinished { folder: path.to_owned() });
+        }
+        let work = Self { folder: Some(Arc::new(folder)), kept: begun, lock };
+        if !begun {
+            manifest.save(&file)?;
         }
         Ok(work)
     }
 
-    /// Reads the folder's manifest and compares its parameters with `manifest`.
-    ///
-    /// # Errors
-    /// If it is damaged or belongs to another build.
-    fn check(&self, manifest: &Manifest) -> Result<Manifest> {
-        let path = self.state(MANIFEST);
-        let content = self.folder.read(MANIFEST)?.unwrap_or_default();
-        let found = Manifest::read(&content).ok_or_else(|| damaged(&path))?;
-        let (before, now) = (&found.parameters, &manifest.parameters);
-        match before.keys().chain(now.keys()).find(|&key| before.get(key) != now.get(key)) {
-            None => Ok(found),
-            Some(key) => Err(other_parameter(&path, key, before.get(key), now.get(key))),
-        }
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.folder.is_none()
     }
 
     /// Keeps the folder when it is dropped: a later build can resume from it.
@@ -89,25 +90,17 @@ impl WorkFolder {
 
     /// Removes the folder and its files: the index is complete.
     pub(crate) fn remove(mut self) {
-        // After a kill during removal, `done` tells that the build has ended. If the rename fails,
-        // the folder looks unfinished, and a later build can still resume it.
-        let _ = self.folder.rename(MANIFEST, DONE);
-        self.kept = false;
+        if let Some(folder) = &self.folder {
+            // After a kill during removal, `done` tells that the build has ended. If the rename
+            // fails, the folder looks unfinished, and a later build can still resume it.
+            let _ = folder.rename(MANIFEST, DONE);
+            self.kept = false;
+        }
     }
 
-    /// Removes all work files except the lock, the manifest last.
-    fn clear(&self) -> Result<()> {
-        self.remove_all(|name| is_work_file(name) || is_temporary(name))?;
-        self.remove_all(|name| name == MANIFEST || name == DONE)
-    }
-
-    fn remove_all(&self, which: impl Fn(&OsStr) -> bool) -> Result<()> {
-        let names = self.folder.names()?;
-        names.iter().filter(|name| which(name)).try_for_each(|name| self.folder.remove(name))
-    }
-
+    /// Its name in errors.
     pub(crate) fn path(&self) -> &Path {
-        self.folder.path()
+        self.folder.as_ref().map_or(Path::new("memory"), |folder| folder.path())
     }
 
     /// Checks that the disk has room for `bytes` bytes, existing work files included.
@@ -115,7 +108,8 @@ impl WorkFolder {
     /// # Errors
     /// If it has not.
     pub(crate) fn check_free(&self, bytes: u64) -> Result<()> {
-        if let Some(DiskSpace { used, free }) = self.folder.space()?
+        if let Some(folder) = &self.folder
+            && let Some(DiskSpace { used, free }) = folder.space()?
             && free.saturating_add(used) < bytes
         {
             let expected = format!("{} for work files and the index", bytes - used.min(bytes));
@@ -124,40 +118,75 @@ impl WorkFolder {
         Ok(())
     }
 
-    /// Opens the work file `name` and cuts it to its first `bytes` bytes; `None` if it is shorter.
+    /// Opens the log `name` and cuts it to its first `bytes` bytes; `None` if it is shorter.
     pub(crate) fn log(&self, name: &'static str, bytes: u64) -> Result<Option<Log>> {
-        Log::open(&self.folder, name, bytes)
+        match &self.folder {
+            Some(folder) => Log::open(folder, name, bytes),
+            None => Ok((bytes == 0).then(Log::in_memory)),
+        }
     }
 
-    /// The path of the state `name`.
-    pub(crate) fn state(&self, name: &str) -> PathBuf {
-        self.path().join(name)
+    /// The path of the state `name`. Memory keeps no states.
+    fn state(&self, name: &str) -> Option<PathBuf> {
+        Some(self.folder.as_ref()?.path().join(name))
     }
 
     /// Loads the state `name`; `None` if it is missing or damaged.
     pub(crate) fn load<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
-        let content = self.folder.read(name)?.unwrap_or_default();
-        let Some((crc, json)) = content.split_first_chunk::<4>() else { return Ok(None) };
-        let sound = u32::from_le_bytes(*crc) == crc32fast::hash(json);
-        Ok(if sound { serde_json::from_slice(json).ok() } else { None })
+        let Some(folder) = &self.folder else { return Ok(None) };
+        Ok(folder.read(name)?.and_then(|content| read_all(name, &content).ok()))
+    }
+
+    /// Saves the state `name`.
+    pub(crate) fn save(&self, name: &str, state: &impl Serialize) -> Result<()> {
+        self.state(name).map_or(Ok(()), |path| save(&path, name, state))
+    }
+
+    /// A function that saves the state `name` after `sync`; `None` if nothing can use it later.
+    pub(crate) fn saving(
+        &self,
+        name: &'static str,
+        state: impl Serialize + Send + 'static,
+        sync: impl FnOnce() -> Result<()> + Send + 'static,
+    ) -> Option<Saving> {
+        let path = self.state(name)?;
+        Some(Box::new(move || {
+            sync()?;
+            save(&path, name, &state)
+        }))
     }
 
     /// Removes the state `name`.
     pub(crate) fn forget(&self, name: &str) -> Result<()> {
-        self.folder.remove(name)
+        self.folder.as_ref().map_or(Ok(()), |folder| folder.remove(name))
+    }
+
+    /// Saves checkpoints at most every `every`, if a later run can use them.
+    pub(crate) fn checkpoints(&self, every: Duration) -> Checkpoints {
+        Checkpoints::new(self.state(CHECKPOINT), every)
     }
 }
 
-impl Drop for WorkFolder {
+impl Drop for Work {
     fn drop(&mut self) {
-        if !self.kept {
+        if let (false, Some(folder)) = (self.kept, &self.folder) {
             // Errors are ignored: the build has its own result to report.
-            let _ = self.clear().and_then(|()| self.folder.remove(LOCK));
+            let _ = clear(folder).and_then(|()| folder.remove(LOCK));
             // Some systems cannot remove an open file.
             self.lock.take();
-            let _ = fs::remove_dir(self.path());
+            let _ = fs::remove_dir(folder.path());
         }
     }
+}
+
+/// Removes all work files except the lock, the manifest last.
+fn clear(folder: &Folder) -> Result<()> {
+    remove_all(folder, |name| is_work_file(name) || is_temporary(name))?;
+    remove_all(folder, |name| name == MANIFEST || name == DONE)
+}
+
+fn remove_all(folder: &Folder, which: impl Fn(&OsStr) -> bool) -> Result<()> {
+    folder.names()?.iter().filter(|name| which(name)).try_for_each(|name| folder.remove(name))
 }
 
 /// Locks the folder.
@@ -184,7 +213,7 @@ impl Contents {
     ///
     /// # Errors
     /// If a file is not from a build.
-    fn of(folder: &Folder) -> Result<Self> {
+    fn read(folder: &Folder) -> Result<Self> {
         let names = folder.names()?;
         let has = |name: &str| names.iter().any(|found| found == name);
         let (begun, done) = (has(MANIFEST), has(DONE));
@@ -203,19 +232,10 @@ fn is_work_file(name: &OsStr) -> bool {
     [REPEATED, CLUSTERS, LISTS, ROWS, TABLE, CHECKPOINT].iter().any(|&file| name == file)
 }
 
-/// Whether `name` is a temporary file of [`AtomicFile`].
+/// Whether `name` is a temporary file of [`AtomicFile`](crate::atomic_file::AtomicFile).
 fn is_temporary(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name.starts_with(b".") && name.windows(8).any(|part| part == b".tagore-")
-}
-
-/// Saves `state` at `path` as a CRC-32 and JSON. A kill leaves either the old or the new state.
-pub(crate) fn save(path: &Path, state: &impl Serialize) -> Result<()> {
-    let json = serde_json::to_vec(state).map_err(|error| Error::io(path)(error.into()))?;
-    let mut file = AtomicFile::create(path)?;
-    file.write_all(&crc32fast::hash(&json).to_le_bytes())?;
-    file.write_all(&json)?;
-    file.commit()
 }
 
 #[cfg(test)]
@@ -247,7 +267,7 @@ mod tests {
     fn a_folder_has_one_build_and_is_removed_unless_kept() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("work");
-        let open = |degree: &str, resume| WorkFolder::open(&path, &mut manifest(degree), resume);
+        let open = |degree: &str, resume| Work::open(&path, &mut manifest(degree), resume);
         let error = |degree: &str, resume| open(degree, resume).err().unwrap().to_string();
         fs::create_dir(&path).unwrap();
         let mut folder = open("32", false).unwrap();
@@ -265,7 +285,7 @@ mod tests {
         assert!(found.contains("manifest.json: found degree 32, expected degree 48; resume with"), "{found}");
         let mut other = manifest("32");
         other.plan.clusters = 7;
-        let folder = WorkFolder::open(&path, &mut other, true).unwrap();
+        let folder = Work::open(&path, &mut other, true).unwrap();
         assert_eq!(other.plan.clusters, 9, "the plan of the work files counts");
         folder.remove();
         assert!(!path.exists());
@@ -277,7 +297,7 @@ mod tests {
     fn foreign_files_are_not_touched() {
         let parent = tempfile::tempdir().unwrap();
         fs::write(parent.path().join("letter"), "").unwrap();
-        let error = WorkFolder::open(parent.path(), &mut manifest("32"), true).err().unwrap().to_string();
+        let error = Work::open(parent.path(), &mut manifest("32"), true).err().unwrap().to_string();
         assert!(error.ends_with("found letter, expected an empty folder, or none"), "{error}");
         assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1);
     }
@@ -286,14 +306,15 @@ mod tests {
     fn a_damaged_state_is_none() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("work");
-        let folder = WorkFolder::open(&path, &mut manifest("32"), false).unwrap();
+        let folder = Work::open(&path, &mut manifest("32"), false).unwrap();
         let load = || folder.load::<Vec<u32>>("state").unwrap();
         assert_eq!(load(), None);
-        save(&folder.state("state"), &[1, 2]).unwrap();
+        folder.save("state", &[1, 2]).unwrap();
         assert_eq!(load(), Some(vec![1, 2]));
-        fs::write(folder.state("state"), "abcd[1,2]").unwrap();
+        let sound = fs::read_to_string(path.join("state")).unwrap();
+        fs::write(path.join("state"), sound.replace("[1,2]", "[1,3]")).unwrap();
         assert_eq!(load(), None);
-        fs::write(folder.state("state"), "a").unwrap();
+        fs::write(path.join("state"), "a").unwrap();
         assert_eq!(load(), None);
         folder.forget("state").unwrap();
         folder.forget("state").unwrap();
@@ -327,7 +348,7 @@ mod tests {
         ] {
             for resume in [false, true] {
                 fill(state);
-                let folder = WorkFolder::open(&path, &mut manifest("32"), resume).unwrap();
+                let folder = Work::open(&path, &mut manifest("32"), resume).unwrap();
                 assert_eq!(names(), ["lock", "manifest.json"].map(str::to_owned).into(), "{state:?}");
                 folder.remove();
                 assert!(!path.exists(), "{state:?}");
@@ -339,9 +360,9 @@ mod tests {
         {
             fill(state);
             manifest("32").save(&path.join(MANIFEST)).unwrap();
-            let error = WorkFolder::open(&path, &mut manifest("32"), false).err().unwrap().to_string();
+            let error = Work::open(&path, &mut manifest("32"), false).err().unwrap().to_string();
             assert!(error.ends_with("expected resume, or another work folder"), "{error}");
-            let folder = WorkFolder::open(&path, &mut manifest("32"), true).unwrap();
+            let folder = Work::open(&path, &mut manifest("32"), true).unwrap();
             assert!(!names().iter().any(|name| name.contains("tagore-")), "{state:?}");
             folder.remove();
             assert!(!path.exists(), "{state:?}");
@@ -352,7 +373,7 @@ mod tests {
         {
             fill(state);
             for resume in [false, true] {
-                let error = WorkFolder::open(&path, &mut manifest("32"), resume).err().unwrap().to_string();
+                let error = Work::open(&path, &mut manifest("32"), resume).err().unwrap().to_string();
                 assert!(error.ends_with(", expected an empty folder, or none"), "{error}");
                 assert_eq!(names().len(), state.len());
             }
@@ -363,7 +384,7 @@ mod tests {
     fn the_manifest_goes_last() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("work");
-        let folder = WorkFolder::open(&path, &mut manifest("32"), false).unwrap();
+        let folder = Work::open(&path, &mut manifest("32"), false).unwrap();
         // A folder named `rows` stops the removal, like a kill.
         fs::create_dir(path.join("rows")).unwrap();
         folder.remove();
@@ -371,7 +392,7 @@ mod tests {
             path.join("done").exists() && !path.join("manifest.json").exists() && path.join("lock").exists()
         );
         fs::remove_dir(path.join("rows")).unwrap();
-        WorkFolder::open(&path, &mut manifest("32"), false).unwrap().remove();
+        Work::open(&path, &mut manifest("32"), false).unwrap().remove();
         assert!(!path.exists());
     }
 
@@ -379,7 +400,7 @@ mod tests {
     fn a_damaged_manifest_is_refused() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("work");
-        let mut folder = WorkFolder::open(&path, &mut manifest("32"), false).unwrap();
+        let mut folder = Work::open(&path, &mut manifest("32"), false).unwrap();
         folder.keep();
         drop(folder);
         let file = path.join("manifest.json");
@@ -389,22 +410,30 @@ mod tests {
             sound.replace(from, to)
         };
         let wrong = [
-            edit("\"cluster_size\": 100", "\"cluster_size\": 101"),
-            edit("\"cache\": 2", "\"cache\": 0"),
-            edit("\"degree\": \"32\"", "\"degree\": \"33\""),
-            edit("\"crc\": ", "\"crc\": 1"),
+            edit("\"cluster_size\":100", "\"cluster_size\":101"),
+            edit("\"cache\":2", "\"cache\":0"),
+            edit("\"degree\":\"32\"", "\"degree\":\"33\""),
+            edit("\"crc\":", "\"crc\":1"),
             sound[..sound.len() / 2].to_owned(),
             String::new(),
-            "null".to_owned(),
+            sound.replace('\n', " "),
         ];
         for content in wrong {
             fs::write(&file, &content).unwrap();
-            let error = WorkFolder::open(&path, &mut manifest("32"), true).err().unwrap().to_string();
+            let error = Work::open(&path, &mut manifest("32"), true).err().unwrap().to_string();
             assert!(error.ends_with("manifest.json: found damage, expected the manifest of a build; delete the folder to build anew"), "{error}");
         }
-        // White space does not matter.
-        fs::write(&file, sound.replace('\n', " ")).unwrap();
-        WorkFolder::open(&path, &mut manifest("32"), true).unwrap().remove();
+        // Of an earlier version, without a head.
+        fs::write(&file, "{\n  \"manifest\": {}\n}").unwrap();
+        let error = Work::open(&path, &mut manifest("32"), true).err().unwrap().to_string();
+        assert!(
+            error.contains(
+                "manifest.json: found damage, or another version, expected the manifest of a build; delete"
+            ),
+            "{error}"
+        );
+        fs::write(&file, sound).unwrap();
+        Work::open(&path, &mut manifest("32"), true).unwrap().remove();
     }
 
     #[cfg(unix)]
@@ -415,14 +444,14 @@ mod tests {
         fs::write(&secret, "kept").unwrap();
         fs::create_dir(&path).unwrap();
         std::os::unix::fs::symlink(parent.path().join("new"), path.join("lock")).unwrap();
-        let error = WorkFolder::open(&path, &mut manifest("32"), false).err().unwrap().to_string();
+        let error = Work::open(&path, &mut manifest("32"), false).err().unwrap().to_string();
         assert!(
             error.ends_with("lock: found a link, expected a regular file; delete the folder to build anew"),
             "{error}"
         );
         assert!(!parent.path().join("new").exists());
         fs::remove_file(path.join("lock")).unwrap();
-        let mut folder = WorkFolder::open(&path, &mut manifest("32"), false).unwrap();
+        let mut folder = Work::open(&path, &mut manifest("32"), false).unwrap();
         for name in ["clusters", "lists", "rows"] {
             std::os::unix::fs::symlink(&secret, path.join(name)).unwrap();
             let error = folder.log(name, 0).err().unwrap().to_string();
@@ -434,7 +463,7 @@ mod tests {
         drop(folder);
         fs::remove_file(path.join("manifest.json")).unwrap();
         std::os::unix::fs::symlink(&secret, path.join("manifest.json")).unwrap();
-        let error = WorkFolder::open(&path, &mut manifest("32"), true).err().unwrap().to_string();
+        let error = Work::open(&path, &mut manifest("32"), true).err().unwrap().to_string();
         assert!(error.contains("manifest.json: found a link"), "{error}");
         assert_eq!(fs::read_to_string(&secret).unwrap(), "kept");
     }

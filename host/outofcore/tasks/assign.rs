@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::context::{Context, Input, Outcome, open};
+use super::context::{Context, Input, Outcome};
 use super::id::{TaskId, TaskStage};
-use super::plan::{Plan, check_largest};
+use super::plan::Plan;
 use super::store::ObjectStore;
 use crate::Error;
 use crate::cluster::assigner::{Assigner, AssignerRoom};
@@ -14,6 +14,7 @@ use crate::outofcore::partition::{
 use crate::outofcore::plan::{ClusterGraph, Dispatcher, RECORD_HEAD};
 use crate::outofcore::store::rows_crc;
 use crate::vectors::Access;
+use crate::vectors::range::check_smallest;
 
 // Pieces of `assign`: nearest centres, sums of blocks of rows, and rows by their pair of centres.
 const NEAREST: u32 = 0;
@@ -78,7 +79,7 @@ impl Context<'_> {
     }
 
     fn assigned(&self, range: u32) -> Outcome<Input<Assigned>> {
-        self.open(TaskId::new(TaskStage::Assign, range as usize))
+        self.store.input(TaskId::new(TaskStage::Assign, range as usize))
     }
 
     /// Reads the nearest centres of the rows of a range.
@@ -109,8 +110,8 @@ impl Context<'_> {
                 return Err(input.lost());
             }
             add_blocks(&mut mean, &sums);
-            if !devices.contains(&input.device) {
-                devices.push(input.device.clone());
+            if !devices.contains(&input.object.device) {
+                devices.push(input.object.device.clone());
             }
             let ids = shared.repeated.others(plan.rows(range));
             let pairs = counts(plan, &input, ids.len())?;
@@ -130,7 +131,7 @@ impl Context<'_> {
             }
             stage.advance(1)?;
         }
-        check_largest(base, largest, builder)?;
+        check_smallest(base, largest, builder.descent.metric)?;
         mean.iter_mut().for_each(|sum| *sum /= nodes as f64);
         let mut pairs: Vec<[u64; 3]> =
             filling.shared.into_iter().map(|((a, b), nodes)| [a.into(), b.into(), nodes]).collect();
@@ -152,7 +153,7 @@ impl Context<'_> {
         let (rows, input) = (plan.rows(range), self.assigned(range)?);
         let ids = shared.repeated.others(rows.clone());
         let mut pairs = self.nearest(&input, ids.len())?;
-        let placed: Input<Placed> = self.open(TaskId::PLACE)?;
+        let placed: Input<Placed> = self.store.input(TaskId::PLACE)?;
         for [id, a, b] in placed.numbers::<[u32; 3]>(range)? {
             let place = ids.binary_search(&id).map_err(|_| placed.lost())?;
             if a == b || a.max(b) as usize >= plan.clusters {
@@ -198,7 +199,7 @@ fn counts(plan: &Plan, input: &Input<Assigned>, most: usize) -> Outcome<Vec<[u32
 pub(super) fn first_full(plan: &Plan, store: &ObjectStore) -> Outcome<Option<u32>> {
     let mut filling = Filling::new(plan.clusters, plan.limits.cluster_size);
     for range in 0..plan.ranges() as u32 {
-        let input: Input<Assigned> = open(store, TaskId::new(TaskStage::Assign, range as usize))?;
+        let input: Input<Assigned> = store.input(TaskId::new(TaskStage::Assign, range as usize))?;
         let pairs = counts(plan, &input, plan.rows(range).len())?;
         if !filling.put_all(&pairs) {
             return Ok(Some(range));
@@ -209,7 +210,7 @@ pub(super) fn first_full(plan: &Plan, store: &ObjectStore) -> Outcome<Option<u32
 
 /// Reads the clusters of `place`.
 pub(super) fn read_clusters(plan: &Plan, store: &ObjectStore) -> Outcome<Clusters> {
-    let input: Input<Placed> = open(store, TaskId::PLACE)?;
+    let input: Input<Placed> = store.input(TaskId::PLACE)?;
     let count = plan.clusters;
     let (pairs, order): (Vec<[u64; 3]>, Vec<u32>) = (input.numbers(SHARED)?, input.numbers(ORDER)?);
     let mean: Vec<f64> = input.numbers(MEAN)?;

@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use tagore_device::key::{Key, NONE};
 
 use super::assign::{Clusters, read_clusters};
-use super::context::{Context, Input, Outcome, TaskFault};
+use super::context::{Context, Input, Outcome};
 use super::id::{TaskId, TaskStage};
 use crate::outofcore::partition::{Cluster, ClusterShape, MemberRecords};
 use crate::outofcore::plan::RECORD_HEAD;
 use crate::outofcore::run::{ClusterLists, HostLists, LocalIndex, Members, WaitingLists, parcels};
-use crate::outofcore::store::CentralNode;
+use crate::outofcore::store::{CentralNode, Fault};
 use crate::{Error, Result};
 
 /// The description of `build`.
@@ -28,7 +28,7 @@ struct WrittenMembers<'a> {
     context: &'a Context<'a>,
     cluster: u32,
     /// The first fault. Readers of records know no lost objects.
-    fault: RefCell<Option<TaskFault>>,
+    fault: RefCell<Option<Fault<TaskId>>>,
 }
 
 impl WrittenMembers<'_> {
@@ -37,8 +37,8 @@ impl WrittenMembers<'_> {
         let record = RECORD_HEAD + base.element_type().row_bytes(base.dim());
         for range in 0..self.context.plan.ranges() {
             self.context.builder.descent.progress.check()?;
-            let input: Input<()> = self.context.open(TaskId::new(TaskStage::Write, range))?;
-            if !input.object().piece_bytes(self.cluster).is_multiple_of(record) {
+            let input: Input<()> = self.context.store.input(TaskId::new(TaskStage::Write, range))?;
+            if !input.object.piece_bytes(self.cluster).is_multiple_of(record) {
                 return Err(input.lost());
             }
             let piece = input.piece(self.cluster)?;
@@ -100,7 +100,7 @@ impl Context<'_> {
     }
 
     pub(super) fn built(&self, cluster: u32) -> Outcome<Input<BuiltCluster>> {
-        let built: Input<BuiltCluster> = self.open(TaskId::new(TaskStage::Build, cluster as usize))?;
+        let built: Input<BuiltCluster> = self.store.input(TaskId::new(TaskStage::Build, cluster as usize))?;
         let BuiltCluster { members, central, entry } = built.more;
         let is_node = |node: u32| (node as usize) < self.base.len();
         let sound =

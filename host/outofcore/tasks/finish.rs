@@ -63,7 +63,7 @@ impl Context<'_> {
         let mut rows = RowRange::new(ids, self.base.len(), self.builder.strategy.max_degree())?;
         for cluster in 0..self.plan.clusters {
             self.builder.descent.progress.check()?;
-            let merged: Input<()> = self.open(TaskId::new(TaskStage::Merge, cluster))?;
+            let merged: Input<()> = self.store.input(TaskId::new(TaskStage::Merge, cluster))?;
             rows.add(&merged.piece(range)?);
         }
         let rows = rows.finish(&self.shared.repeated).ok_or_else(|| {
@@ -78,12 +78,12 @@ impl Context<'_> {
     pub(super) fn finish(&self, output: &Path) -> Outcome<()> {
         let Self { base, builder, embedding, plan, shared, device, .. } = *self;
         let (mut entries, mut central) = (Vec::new(), CentralNode::NONE);
-        let mut devices = self.open::<Placed>(TaskId::PLACE)?.more.devices;
+        let mut devices = self.store.input::<Placed>(TaskId::PLACE)?.more.devices;
         for cluster in 0..plan.clusters as u32 {
             let built = self.built(cluster)?;
             entries.extend(built.more.entry);
             central = central.nearer(built.more.central);
-            devices.push(built.device);
+            devices.push(built.object.device);
         }
         let ending = Ending { builder, base, plan: &plan.limits, repeated: &shared.repeated };
         let plan_hash = self.store.plan;
@@ -94,11 +94,11 @@ impl Context<'_> {
         let stage = builder.descent.progress.stage("write", plan.ranges() as u64 + 1);
         let degree = builder.strategy.max_degree();
         for range in 0..plan.ranges() {
-            let input: Input<()> = self.open(TaskId::new(TaskStage::Assemble, range))?;
+            let input: Input<()> = self.store.input(TaskId::new(TaskStage::Assemble, range))?;
             let rows: Vec<u32> = input.numbers(ROWS)?;
             let ids = plan.rows(range as u32);
             if rows.len() != ids.len() * degree
-                || !are_rows(&rows, degree, ids.start, (base.len(), &shared.repeated))
+                || !are_rows(&rows, degree, ids.start, base.len(), &shared.repeated)
             {
                 return Err(input.lost());
             }

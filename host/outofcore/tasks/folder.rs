@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use super::context::Described;
 use super::finish::FinishedIndex;
 use super::id::{TaskId, TaskStage};
 use super::object::{ObjectBytes, ObjectPart, bytes_of};
@@ -10,6 +9,7 @@ use super::plan::{PLAN_OBJECT, Plan, TaskFiles};
 use super::store::ObjectStore;
 use crate::outofcore::partition::SUM_ROWS;
 use crate::outofcore::run::OutOfCore;
+use crate::outofcore::store::Flaw;
 use crate::{Error, Format, Result, Vectors};
 
 /// The folder of a build in tasks, which any number of processes share.
@@ -207,15 +207,15 @@ impl TaskFolder {
         use ObjectPart::{Head, Piece, Whole};
         let number = task.number;
         let input = |id: TaskId, part| TaskInput { task: Some(id), object: self.object(id), part };
-        let of = |stage, part| self.tasks_of(stage).map(move |id| input(id, part)).collect::<Vec<_>>();
+        let all = |stage, part| self.tasks_of(stage).map(move |id| input(id, part)).collect::<Vec<_>>();
         let one = |stage| input(TaskId { stage, number }, Whole);
         let place = |part| input(TaskId::PLACE, part);
         let mut inputs = vec![TaskInput { task: None, object: self.store.name(PLAN_OBJECT), part: Whole }];
         inputs.extend(match task.stage {
             TaskStage::Assign => Vec::new(),
-            TaskStage::Place => of(TaskStage::Assign, Whole),
+            TaskStage::Place => all(TaskStage::Assign, Whole),
             TaskStage::Write => vec![one(TaskStage::Assign), place(Piece(number))],
-            TaskStage::Build => [vec![place(Whole)], of(TaskStage::Write, Piece(number))].concat(),
+            TaskStage::Build => [vec![place(Whole)], all(TaskStage::Write, Piece(number))].concat(),
             TaskStage::Merge => {
                 let before: Vec<u32> = match self.before(number)? {
                     Some(before) => before,
@@ -223,12 +223,12 @@ impl TaskFolder {
                 };
                 let build = |other| input(TaskId { stage: TaskStage::Build, number: other }, Piece(number));
                 let before = before.into_iter().map(build).collect();
-                [vec![place(Whole), one(TaskStage::Build)], of(TaskStage::Write, Piece(number)), before]
+                [vec![place(Whole), one(TaskStage::Build)], all(TaskStage::Write, Piece(number)), before]
                     .concat()
             }
-            TaskStage::Assemble => of(TaskStage::Merge, Piece(number)),
+            TaskStage::Assemble => all(TaskStage::Merge, Piece(number)),
             TaskStage::Finish => {
-                [vec![place(Head)], of(TaskStage::Build, Head), of(TaskStage::Assemble, Whole)].concat()
+                [vec![place(Head)], all(TaskStage::Build, Head), all(TaskStage::Assemble, Whole)].concat()
             }
         });
         Ok(inputs)
@@ -241,9 +241,11 @@ impl TaskFolder {
     /// # Errors
     /// If the object is none of this plan, or damaged.
     pub fn bytes_of(&self, input: &TaskInput, begin: &[u8]) -> Result<Option<ObjectBytes>> {
-        let path = self.path().join(&input.object);
-        let expected = "an intact object of this plan: run its task again";
-        bytes_of(input.part, self.store.plan, begin).map_err(|found| Error::file(&path, found, expected))
+        let flaw = |flaw: Flaw| {
+            let path = self.path().join(&input.object);
+            flaw.error(&path, "an intact object of this plan", "run its task again")
+        };
+        bytes_of(input.part, self.store.plan, begin).map_err(flaw)
     }
 
     /// The finished index, if the task `finish` has run and its file is in place.
@@ -263,9 +265,8 @@ impl TaskFolder {
         if !self.store.has(TaskId::FINISH, true)? {
             return Ok(None);
         }
-        let object = self.store.open(TaskId::FINISH)?;
-        let described = object.and_then(|object| object.description::<Described<FinishedIndex>>());
-        Ok(described.map(|described| described.more).filter(|index| index.is_at(output)))
+        let index = self.store.open(TaskId::FINISH)?.and_then(|object| object.more::<FinishedIndex>());
+        Ok(index.filter(|index| index.is_at(output)))
     }
 
     /// Whether the object of a task exists, with a sound head and of the right length, and under

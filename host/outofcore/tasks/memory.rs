@@ -17,7 +17,9 @@ pub(super) fn task_memory(
     builder: &Builder,
     data: &DataShape,
     plan: &ClusterPlan,
-    (clusters, range_rows, repeated): (usize, usize, usize),
+    clusters: usize,
+    range_rows: usize,
+    repeated: usize,
 ) -> Result<BTreeMap<String, u64>> {
     let size = plan.cluster_size;
     let target = Target::of(builder.descent.device, size)?;

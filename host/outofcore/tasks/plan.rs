@@ -9,19 +9,20 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::memory::task_memory;
-use super::object::{Content, ObjectLimits, numbers};
+use super::object::{NewPiece, ObjectLimits, numbers};
 use super::store::ObjectStore;
 use crate::atomic_file::AtomicFile;
 use crate::cluster::assigner::RowRounding;
 use crate::cluster::cpu::Centres;
+use crate::index::{FNV_START, fnv1a};
 use crate::outofcore::partition::{
     Found, PartitionInput, SPLITS, SUM_ROWS, chunk_rows, find_centres, find_repeated,
 };
 use crate::outofcore::plan::{ClusterPlan, Order, RECORD_HEAD};
 use crate::outofcore::run::OutOfCore;
+use crate::outofcore::store::{Parameters, check_parameters, read_all, seal};
 use crate::regular_file::{is_missing, open_planted, read_at_most};
 use crate::vectors::embedding::Embedding;
-use crate::vectors::range::check_smallest;
 use crate::{
     Builder, DataShape, Device, Error, Fingerprint, Format, MAX_ROWS, Metric, Repeated, Result, Strategy,
     Vectors,
@@ -30,14 +31,14 @@ use crate::{
 /// The name of the plan's file.
 pub(super) const PLAN: &str = "plan.json";
 
+/// The kind of its record.
+const KIND: &str = "plan";
+
 /// The name of the object beside it.
 pub(super) const PLAN_OBJECT: &str = "plan";
 
 /// Maximum bytes of that file.
 const MAX_PLAN: u64 = 1 << 20;
-
-/// Version of tasks and of their objects.
-const VERSION: u32 = 2;
 
 /// Parameters that are no settings of a builder.
 const OTHERS: [&str; 7] = ["index", "input", "order", "device", "host-memory", "gpu-memory", "cluster-size"];
@@ -58,10 +59,7 @@ pub struct TaskFiles {
 /// All that decides the objects of a build.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
-    /// Version of tasks and objects, and of the program.
-    version: (u32, String),
-    /// The parameters by their names on the command line.
-    parameters: BTreeMap<String, String>,
+    parameters: Parameters,
     pub base: PathBuf,
     pub format: Format,
     pub fingerprint: Fingerprint,
@@ -80,14 +78,6 @@ pub(super) struct Plan {
     content: u32,
     /// Host memory of a task of each stage, in bytes.
     pub memory: BTreeMap<String, u64>,
-}
-
-/// The plan in its file.
-#[derive(Serialize, Deserialize)]
-struct Sealed<P> {
-    plan: P,
-    /// 64-bit FNV-1a of the plan as compact JSON, in hexadecimal.
-    hash: String,
 }
 
 /// The content of the object beside the plan.
@@ -133,9 +123,8 @@ impl Plan {
         let Found { centres, rounding, .. } = find_centres(&input, chunk_rows(limits, dim))?;
         let clusters = centres.count();
         let shared = Shared { centres, rounding, repeated };
-        let memory = task_memory(builder, &data, limits, (clusters, range_rows, shared.repeated.len()))?;
+        let memory = task_memory(builder, &data, limits, clusters, range_rows, shared.repeated.len())?;
         let plan = Self {
-            version: (VERSION, env!("CARGO_PKG_VERSION").to_owned()),
             parameters,
             base: path,
             format,
@@ -168,18 +157,21 @@ impl Plan {
             _ => (),
         }
         let path = folder.join(PLAN);
-        let json = |error: serde_json::Error| Error::io(&path)(error.into());
-        let hash = self.hash().map_err(json)?;
+        let record = self.record(&path)?;
+        let hash = fnv1a(FNV_START, &record);
         // Its lock is held from the check on: of two plans, one is the folder's.
         let mut file = AtomicFile::create_unfollowed(&path)?;
-        if fs::symlink_metadata(&path).is_ok() && Self::open(folder)?.1.plan != hash {
-            let expected = "an empty folder, or none: plan in a folder of its own";
-            return Err(Error::file(&path, "the plan of another build", expected));
+        if fs::symlink_metadata(&path).is_ok() {
+            let (found, store) = Self::open(folder)?;
+            check_parameters(&path, &found.parameters, &self.parameters)?;
+            if store.plan != hash {
+                let expected = "an empty folder, or none: plan in a folder of its own";
+                return Err(Error::file(&path, "the plan of another build", expected));
+            }
         }
         let store = ObjectStore::new(folder, hash, self.object_limits());
         shared.put(&store)?;
-        let sealed = Sealed { plan: self, hash: format!("{hash:016x}") };
-        file.write_all(&serde_json::to_vec_pretty(&sealed).map_err(json)?)?;
+        file.write_all(&record)?;
         file.commit()?;
         Ok(store)
     }
@@ -192,23 +184,13 @@ impl Plan {
             false => error,
         })?;
         let content = read_at_most(&file, &path, MAX_PLAN)?;
-        let damaged =
-            || Error::file(&path, "damage", "the plan of a build in tasks: plan again in another folder");
-        let Sealed { plan, hash }: Sealed<Self> = serde_json::from_slice(&content).map_err(|_| damaged())?;
-        let found = plan.hash().map_err(|_| damaged())?;
-        if format!("{found:016x}") != hash {
-            return Err(damaged());
-        }
-        let version = (VERSION, env!("CARGO_PKG_VERSION").to_owned());
-        if plan.version != version {
-            let of = |(tasks, program): &(u32, String)| format!("tagore {program}, tasks {tasks}");
-            let expected = format!("{}: run the program that made the plan", of(&version));
-            return Err(Error::file(&path, of(&plan.version), expected));
-        }
+        let plan: Self = read_all(KIND, &content).map_err(|flaw| {
+            flaw.error(&path, "the plan of a build in tasks", "plan again in another folder")
+        })?;
         plan.check()
             .map_err(|error| Error::file(&path, error.to_string(), "numbers of a build: plan again"))?;
-        let limits = plan.object_limits();
-        Ok((plan, ObjectStore::new(folder, found, limits)))
+        let store = ObjectStore::new(folder, fnv1a(FNV_START, &plan.record(&path)?), plan.object_limits());
+        Ok((plan, store))
     }
 
     /// Checks the numbers of a plan from a file.
@@ -262,10 +244,9 @@ impl Plan {
         }
     }
 
-    fn hash(&self) -> serde_json::Result<u64> {
-        let json = serde_json::to_vec(self)?;
-        let mix = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        Ok(json.iter().fold(0xcbf2_9ce4_8422_2325, mix))
+    /// The file of the plan. Its hash is in the names of all objects.
+    fn record(&self, path: &Path) -> Result<Vec<u8>> {
+        seal(KIND, self).map_err(Error::io(path))
     }
 
     /// The number of ranges of rows.
@@ -320,7 +301,7 @@ impl Plan {
 }
 
 impl Shared {
-    fn pieces(&self) -> [(u32, &[u8]); 3] {
+    fn pieces(&self) -> [NewPiece<'_>; 3] {
         let Self { centres, rounding, repeated } = self;
         [
             (CENTRES, bytemuck::cast_slice(centres.values())),
@@ -338,8 +319,7 @@ impl Shared {
 
     fn put(&self, store: &ObjectStore) -> Result<()> {
         let (scale, dim) = (self.rounding.scale.to_bits(), self.rounding.mean.len());
-        let content = Content { description: &SharedDescription { scale, dim }, pieces: &self.pieces() };
-        store.put(PLAN_OBJECT, &content)
+        store.put(PLAN_OBJECT, "", &SharedDescription { scale, dim }, &self.pieces())
     }
 
     /// Reads the object of `plan`.
@@ -349,7 +329,7 @@ impl Shared {
             Error::file(&store.path(PLAN_OBJECT), "damage", expected)
         };
         let object = store.open(PLAN_OBJECT)?.ok_or_else(damaged)?;
-        let SharedDescription { scale, dim } = object.description().ok_or_else(damaged)?;
+        let SharedDescription { scale, dim } = object.more().ok_or_else(damaged)?;
         let piece = |key| -> Result<Vec<u8>> { object.piece(key)?.ok_or_else(damaged) };
         let centres: Vec<f32> = numbers(&piece(CENTRES)?).ok_or_else(damaged)?;
         let rounding = RowRounding {
@@ -379,11 +359,6 @@ pub(super) fn check_range(rows: usize) -> Result<()> {
     let sound = rows > 0 && rows.is_multiple_of(SUM_ROWS) && rows <= MAX_ROWS;
     let expected = format_args!("a multiple of {SUM_ROWS}");
     if sound { Ok(()) } else { Err(Error::argument("range_rows", rows, expected)) }
-}
-
-/// Checks the largest magnitude of the base.
-pub(super) fn check_largest(base: &Vectors, largest: f32, builder: &Builder) -> Result<()> {
-    check_smallest(base, largest, builder.descent.metric)
 }
 
 /// The kind of `device`: devices of a kind make the same bytes.

@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use super::assign::first_full;
 use super::build::BuiltCluster;
-use super::context::{Outcome, TaskFault, open};
+use super::context::Outcome;
 use super::folder::TaskFolder;
 use super::id::{TaskId, TaskStage};
 use crate::Result;
+use crate::outofcore::store::or_lost;
 use crate::prune::Entry;
 use crate::vectors::spread_rows;
 
@@ -40,11 +41,7 @@ impl TaskFolder {
             TaskStage::Build | TaskStage::Merge | TaskStage::Assemble => Ok(Vec::new()),
             TaskStage::Finish => self.ending_rows(),
         };
-        match found {
-            Ok(rows) => Ok(Some(rows)),
-            Err(TaskFault::Lost(_)) => Ok(None),
-            Err(TaskFault::Failed(error)) => Err(error),
-        }
+        Ok(or_lost(found)?.ok())
     }
 
     /// The rows that `finish` reads.
@@ -58,7 +55,7 @@ impl TaskFolder {
         }
         let mut nodes = Vec::new();
         for id in self.tasks_of(TaskStage::Build) {
-            let built = open::<BuiltCluster>(&self.store, id)?.more;
+            let built = self.store.input::<BuiltCluster>(id)?.more;
             nodes.extend(built.entry.iter().chain([&built.central.node]).copied().map(u64::from));
         }
         nodes.retain(|&node| node < self.rows());

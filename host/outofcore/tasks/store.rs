@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use super::object::{Content, Object, ObjectLimits};
+use super::object::{self, NewPiece, Object, ObjectLimits};
 use crate::regular_file::is_missing;
 use crate::{Error, Result};
 
@@ -59,16 +59,16 @@ impl ObjectStore {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub(super) fn open(&self, id: impl ToString) -> Result<Option<Object>> {
+    pub(super) fn open(&self, id: impl ToString + Copy) -> Result<Option<Object>> {
         match Object::open(&self.path(id), self.plan, self.limits) {
             Err(error) if is_missing(&error) => Ok(None),
-            object => object,
+            object => Ok(object?.filter(|object| object.task == id.to_string())),
         }
     }
 
     /// Whether the object of the task `id` exists, its head is sound and its length is right.
     /// With `all`, reads all of it and checks all of its checksums.
-    pub(super) fn has(&self, id: impl ToString, all: bool) -> Result<bool> {
+    pub(super) fn has(&self, id: impl ToString + Copy, all: bool) -> Result<bool> {
         match self.open(id)? {
             Some(object) => Ok(!all || object.is_sound()?),
             None => Ok(false),
@@ -80,10 +80,16 @@ impl ObjectStore {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub(super) fn put(&self, id: impl ToString + Copy, content: &Content<'_, impl Serialize>) -> Result<()> {
+    pub(super) fn put(
+        &self,
+        id: impl ToString + Copy,
+        device: &str,
+        more: &impl Serialize,
+        pieces: &[NewPiece<'_>],
+    ) -> Result<()> {
         let path = self.path(id);
         for attempt in 1.. {
-            match self.write(id, &path, content) {
+            match self.write(id, &path, device, more, pieces) {
                 // The temporary file is gone: the run of `finish` removes those of others when all
                 // objects are there.
                 Err(Error::Io { source, .. })
@@ -106,12 +112,14 @@ impl ObjectStore {
         &self,
         id: impl ToString + Copy,
         path: &Path,
-        content: &Content<'_, impl Serialize>,
+        device: &str,
+        more: &impl Serialize,
+        pieces: &[NewPiece<'_>],
     ) -> Result<()> {
         let temporary = Temporary(self.folder.join(format!(".{}.{}{TEMPORARY}", self.name(id), unique())));
         let written = || {
             let mut file = File::options().write(true).create_new(true).open(&temporary.0)?;
-            content.write(self.plan, &mut file)?;
+            object::write(self.plan, id.to_string(), device, more, pieces, &mut file)?;
             file.sync_all()?;
             match fs::hard_link(&temporary.0, path) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
@@ -175,7 +183,7 @@ mod tests {
     use super::*;
 
     fn put(store: &ObjectStore, byte: u8) {
-        store.put("build-1", &Content { description: &0, pieces: &[(0, &[byte; 9])] }).unwrap();
+        store.put("build-1", "cpu", &0, &[(0, &[byte; 9])]).unwrap();
     }
 
     #[test]

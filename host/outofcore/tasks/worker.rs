@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::assign::read_clusters;
 use super::claims::{Claim, Claims};
-use super::context::{Context, Outcome, TaskFault};
+use super::context::{Context, Outcome};
 use super::folder::TaskFolder;
 use super::id::{TaskId, TaskStage};
 use super::plan::{Shared, device_kind};
 use crate::atomic_file::remove;
+use crate::outofcore::store::{Fault, lost_again, or_lost};
 use crate::regular_file::is_missing;
 use crate::same_file::check_no_input;
 use crate::vectors::embedding::Embedding;
@@ -82,12 +83,8 @@ impl TaskFolder {
 
     /// The clusters before `number` that share nodes with it; `None` before `place` has run.
     pub(super) fn before(&self, number: u32) -> Result<Option<Vec<u32>>> {
-        let clusters = match read_clusters(&self.plan, &self.store) {
-            Ok(clusters) => clusters,
-            Err(TaskFault::Lost(_)) => return Ok(None),
-            Err(TaskFault::Failed(error)) => return Err(error),
-        };
-        Ok(Some(clusters.before(number)))
+        let clusters = or_lost(read_clusters(&self.plan, &self.store))?;
+        Ok(clusters.ok().map(|clusters| clusters.before(number)))
     }
 }
 
@@ -130,11 +127,7 @@ impl TaskWorker {
             return Ok(Ok(Worked::Present));
         }
         self.check_inputs(task)?;
-        match self.make(task) {
-            Ok(()) => Ok(Ok(Worked::Made)),
-            Err(TaskFault::Failed(error)) => Err(error),
-            Err(TaskFault::Lost(lost)) => Ok(Err(lost)),
-        }
+        or_lost(self.make(task).map(|()| Worked::Made))
     }
 
     /// Checks that all objects exist that `task` reads.
@@ -183,7 +176,7 @@ impl TaskWorker {
         };
         match made {
             // Another process has finished, and removed the temporary files of all others.
-            Err(TaskFault::Failed(Error::Io { source, .. }))
+            Err(Fault::Failed(Error::Io { source, .. }))
                 if source.kind() == ErrorKind::NotFound && self.folder.is_made(task, output, false)? =>
             {
                 Ok(())
@@ -222,10 +215,10 @@ impl TaskWorker {
                         search.made.insert(task);
                         continue;
                     }
-                    Err(TaskFault::Lost(lost)) => lost,
+                    Err(Fault::Lost(lost)) => lost,
                     // Its own file has vanished while it was written.
-                    Err(TaskFault::Failed(error)) if is_missing(&error) => task,
-                    Err(TaskFault::Failed(error)) => return Err(error),
+                    Err(Fault::Failed(error)) if is_missing(&error) => task,
+                    Err(Fault::Failed(error)) => return Err(error),
                 };
                 drop(claim);
                 self.make_again(lost, &mut losses)?;
@@ -310,7 +303,7 @@ impl TaskWorker {
             *times += 1;
             let path = self.folder.path().join(self.folder.object(task));
             if *times > REPAIRS {
-                return Err(Error::file(&path, "damage again and again", "intact content; check the disk"));
+                return Err(lost_again(&path, REPAIRS));
             }
             tracing::warn!(object = %path.display(), "damaged or missing object; making it again");
             // Its checksums are right, but not its numbers: it would stay.
@@ -324,10 +317,9 @@ impl TaskWorker {
         while let Some(&task) = left.last() {
             // Another process may have made it meanwhile.
             let made = self.folder.is_made(task, &self.output, true)?;
-            match if made { Ok(()) } else { self.make(task) } {
+            match or_lost(if made { Ok(()) } else { self.make(task) })? {
                 Ok(()) => drop(left.pop()),
-                Err(TaskFault::Failed(error)) => return Err(error),
-                Err(TaskFault::Lost(earlier)) => lose(earlier, &mut left)?,
+                Err(earlier) => lose(earlier, &mut left)?,
             }
         }
         Ok(())

@@ -83,8 +83,8 @@ mod tests {
             let memory = MemoryPlan::new().with::<u32>("rows", rows.len()).reserve(gpu).unwrap();
             let mut edges: Buffer<u32> = memory.buffer("rows").unwrap();
             edges.upload(rows).unwrap();
-            let edges = (edges, index.max_degree());
-            Box::new(DeviceLists::new(gpu, there, lifts, edges, members(base.len())).unwrap())
+            let (degree, members) = (index.max_degree(), members(base.len()));
+            Box::new(DeviceLists::new(gpu, there, lifts, edges, degree, members).unwrap())
         })
     }
 

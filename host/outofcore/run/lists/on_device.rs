@@ -56,7 +56,8 @@ impl<T: ListKernels> DeviceLists<T> {
         gpu: &Gpu,
         mut base: Base<T>,
         lifts: Option<(Vec<f32>, f32)>,
-        (edges, degree): (Buffer<u32>, usize),
+        edges: Buffer<u32>,
+        degree: usize,
         members: Members,
     ) -> Result<Self> {
         let n = members.ids.len();

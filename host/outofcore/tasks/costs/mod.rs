@@ -104,7 +104,7 @@ impl TaskCosts {
 
     /// The costs of the stages, in their order.
     pub fn stages(&self) -> Vec<StageCosts> {
-        let of = |(stage, tasks): (TaskStage, &Vec<Work>)| {
+        let costs = |(stage, tasks): (TaskStage, &Vec<Work>)| {
             let sum = |of: fn(&Work) -> u64| tasks.iter().map(of).sum();
             StageCosts {
                 stage,
@@ -116,7 +116,7 @@ impl TaskCosts {
                 seconds: tasks.iter().map(|task| task.seconds).sum(),
             }
         };
-        TaskStage::ALL.into_iter().zip(&self.tasks).map(of).collect()
+        TaskStage::ALL.into_iter().zip(&self.tasks).map(costs).collect()
     }
 
     /// The times of the stages on `machines`, in their order. A stage begins when the one before it
@@ -132,10 +132,10 @@ impl TaskCosts {
     /// the time; with the times of the stages. `machines` has any number of workers.
     pub fn most_workers(&self, machines: &TaskMachines) -> (usize, Vec<StageTime>) {
         let total = |times: &[StageTime]| times.iter().map(|stage| stage.seconds).sum::<f64>();
-        let of = |workers| self.simulate(&TaskMachines { workers, ..*machines });
-        let (mut workers, mut times) = (1, of(1));
+        let simulate = |workers| self.simulate(&TaskMachines { workers, ..*machines });
+        let (mut workers, mut times) = (1, simulate(1));
         while workers < MAX_WORKERS {
-            let twice = of(2 * workers);
+            let twice = simulate(2 * workers);
             if total(&twice) > 0.9 * total(&times) {
                 break;
             }
