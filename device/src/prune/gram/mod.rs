@@ -222,12 +222,12 @@ fn scale_of(farthest: f32) -> f32 {
     blocks_per_multiprocessor = 2
 )]
 pub unsafe fn prune_gram_spread(p: PruneFilter<f32>, rule: Spread) {
-    let (candidates, out, _) = p.node();
-    let has_more = p.stride > LINES && candidates.get(LINES as usize) != NONE;
-    if has_more || p.keeps_all(candidates) {
+    let node = p.node();
+    let has_more = p.stride > LINES && node.candidates.get(LINES as usize) != NONE;
+    if has_more || p.keeps_all(node) {
         return wavefront(&p, &rule);
     }
-    let lines = Lines::read(&p, candidates);
+    let lines = Lines::read(&p, node.candidates);
     lines.multiply();
-    score::select(&lines, &rule, out);
+    score::select(&lines, &rule, node.out);
 }
