@@ -72,10 +72,11 @@ fn pairs<E: TileElement>(p: &Pairs<E::Sum>) {
     let guide_of = |line: u32| one_of(first_guide + line, p.guide_count);
     let centre_of = |line: u32| one_of(first_centre + line, p.centre_count);
     let mut sums: tile::Sums<E::Sum> = [[E::Sum::default(); 4]; 16];
+    let vectors = |first| tile::Vectors { first, stride: p.units * 16 };
     let mut chunk = 0;
     while chunk * tile::UNITS < p.units {
-        tile::start_copy(guides, (p.guides, p.units * 16), chunk, p.units, &guide_of);
-        tile::start_copy(centres, (p.centres, p.units * 16), chunk, p.units, &centre_of);
+        tile::start_copy(guides, vectors(p.guides), chunk, p.units, &guide_of);
+        tile::start_copy(centres, vectors(p.centres), chunk, p.units, &centre_of);
         copy::commit();
         copy::wait::<0>();
         sync_threads();
