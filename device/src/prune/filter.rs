@@ -61,6 +61,7 @@ use crate::block::copied;
 use crate::block::element::Element;
 use crate::block::exact::query_bytes;
 use crate::block::rows::Rows;
+use crate::block::threads::Threads;
 use crate::key::{self, Key, NONE};
 
 /// Maximum number of threads per block: any number of warps up to this, one node per block.
@@ -263,7 +264,7 @@ impl<'a, T: Element> Wave<'a, T> {
         if self.accepted == self.p.most {
             return false;
         }
-        self.p.rows.load(self.values, key::id(neighbour), (thread_idx_x(), block_dim_x()));
+        self.p.rows.load(self.values, key::id(neighbour), Threads::new(thread_idx_x(), block_dim_x()));
         sync_threads();
         true
     }

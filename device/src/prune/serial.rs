@@ -32,6 +32,7 @@ use super::filter::PruneFilter;
 use super::rule::{Distance, Rule, survives};
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::query_bytes;
+use crate::block::threads::Threads;
 use crate::key::{self, Key, NONE};
 
 /// Dynamic shared memory in bytes: the candidate's vector and the accepted keys.
@@ -55,7 +56,7 @@ fn serial<T: Element, R: Rule>(p: &PruneFilter<T>, rule: &R) {
         }
         let mut stays = true;
         if !keep_all {
-            p.rows.load(values, key::id(candidate), (lane, 32));
+            p.rows.load(values, key::id(candidate), Threads::new(lane, 32));
             warp::sync();
             let point = p.rows.point(values, key::id(candidate));
             let d_pc = p.rows.rule_distance(node.lift, candidate);

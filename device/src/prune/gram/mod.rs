@@ -46,6 +46,7 @@ use super::filter::{FILTER_THREADS, PruneFilter, filter_shared_bytes, wavefront}
 use super::rule::{Form, Spread};
 use crate::block::exact::query_bytes;
 use crate::block::rows::RulePoint;
+use crate::block::threads::Threads;
 use crate::key::{self, Key, NONE};
 
 /// Threads per block, one node per block.
@@ -193,7 +194,7 @@ impl<'a> Lines<'a> {
     #[inline(always)]
     fn point(&self, i: u32) -> RulePoint<f32> {
         warp::sync();
-        self.p.rows.load(self.values, self.id(i), (warp::lane_id(), 32));
+        self.p.rows.load(self.values, self.id(i), Threads::new(warp::lane_id(), 32));
         warp::sync();
         self.p.rows.point(self.values, self.id(i))
     }

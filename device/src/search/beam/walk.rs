@@ -79,6 +79,7 @@ use crate::block::element::{Element, GROUP};
 use crate::block::exact::query_bytes;
 use crate::block::rows::{ListPoint, Rows};
 use crate::block::table;
+use crate::block::threads::Threads;
 use crate::key::{self, Key, NO_ID, NONE};
 
 /// The edges of a graph.
@@ -194,7 +195,7 @@ impl<T: Element> Room<T> {
         let parent_count = parents.offset(walk.width as usize);
         let new_count = parent_count.offset(1);
         let slack = new_count.offset(1).cast();
-        points.load(values, id, (thread, block_dim_x()));
+        points.load(values, id, Threads::new(thread, block_dim_x()));
         walk.clear(table);
         if thread == 0 {
             new_count.set(0, 0);
