@@ -94,7 +94,7 @@ impl Launched {
 
     /// The version for vectors of `units` units.
     fn by_chunks<K: ByChunks>(&mut self, units: u32, arguments: K::Arguments) {
-        match Chunks::of(units) {
+        match Chunks::for_units(units) {
             Chunks::One => self.kernel::<K::One>(arguments),
             Chunks::Two => self.kernel::<K::Two>(arguments),
             Chunks::Many => self.kernel::<K::Many>(arguments),

@@ -39,8 +39,8 @@ impl<T: Value> Data<T> {
         &self.values[id * padded::<T>(self.dim)..][..self.dim]
     }
 
-    /// The list distance from `row` to row `id`.
-    pub fn distance(&self, metric: Metric, (row, is_zero): (&[T], bool), id: usize) -> f32 {
+    /// The list distance from `row`, zero or not, to row `id`.
+    pub fn distance(&self, metric: Metric, row: &[T], is_zero: bool, id: usize) -> f32 {
         let zero = is_zero || self.lifts[id] < 0.0;
         if metric == Metric::Cosine && zero { 1.0 } else { exact_distance(metric, row, self.row(id)) }
     }
@@ -58,13 +58,21 @@ impl<T: Value> Data<T> {
     }
 }
 
-/// The search by definition: a beam, steps of `width` nodes, most expansions, and when it stops.
-/// Returns the keys of the beam and of all visited nodes.
+/// Limits of a search.
+pub struct Limits {
+    pub beam: usize,
+    /// Nodes expanded per step.
+    pub width: usize,
+    pub expansions: usize,
+    pub stop: Stop,
+}
+
+/// The search by definition. Returns the keys of the beam and of all visited nodes.
 pub fn search(
     neighbors: impl Fn(u32) -> Vec<u32>,
     key: impl Fn(u32) -> Key,
     entries: &[u32],
-    (beam, width, expansions, stop): (usize, usize, usize, Stop),
+    Limits { beam, width, expansions, stop }: Limits,
 ) -> (Vec<Key>, BTreeSet<Key>) {
     let (mut met, mut expanded) = (BTreeSet::<Key>::new(), BTreeSet::<Key>::new());
     met.extend(entries.iter().map(|&id| key(id)));
@@ -121,11 +129,11 @@ impl RandomGraph {
     }
 }
 
-/// Searches with kernel `K`: `(n, dim, degree, entries)` and `(beam, width, threads)`.
+/// Searches with kernel `K`: `[n, dim, degree, entries]` and `[beam, width, threads]`.
 fn check<T: Value, K: Kernel<Arguments = (BeamSearch<T>,)>>(
     metric: Metric,
-    (n, dim, degree, entries): (usize, usize, usize, usize),
-    (beam, width, threads): (u32, u32, u32),
+    [n, dim, degree, entries]: [usize; 4],
+    [beam, width, threads]: [u32; 3],
     stop: Stop,
     seed: u64,
 ) {
@@ -163,11 +171,12 @@ fn check<T: Value, K: Kernel<Arguments = (BeamSearch<T>,)>>(
     let found = found.values::<Key>().unwrap();
     let mut least = 0;
     for (query, found) in found.chunks_exact(k as usize).enumerate() {
-        let point = (points.row(query), points.lifts[query] < 0.0);
-        let key = |id: u32| key::pack(base.distance(metric, point, id as usize), id);
-        let norm = || (-exact_distance(metric, point.0, point.0)).sqrt();
+        let (point, is_zero) = (points.row(query), points.lifts[query] < 0.0);
+        let key = |id: u32| key::pack(base.distance(metric, point, is_zero, id as usize), id);
+        let norm = || (-exact_distance(metric, point, point)).sqrt();
         let of_query = if stop.takes_norm() { stop.of_query(norm()) } else { stop };
-        let limits = (beam as usize, width as usize, usize::MAX, of_query);
+        let limits =
+            Limits { beam: beam as usize, width: width as usize, expansions: usize::MAX, stop: of_query };
         let (mut expected, met) = search(|node| graph.neighbors(node), key, &graph.entries, limits);
         expected.resize(k as usize, NONE);
         assert_eq!(
@@ -189,29 +198,29 @@ pub const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosi
 #[test]
 fn a_beam_holds_the_nodes_of_the_search_by_definition() {
     for (seed, metric) in SEEDS.into_iter().zip(METRICS) {
-        check::<f32, beam_search_64_f32>(metric, (300, 97, 7, 3), (50, 1, 32), Stop::NEVER, seed);
-        check::<u8, beam_search_64_u8>(metric, (250, 33, 40, 1), (64, 1, 32), Stop::NEVER, seed);
-        check::<f16, beam_search_64_f16>(metric, (60, 1, 3, 2), (1, 1, 32), Stop::NEVER, seed);
-        check::<i8, beam_search_64_i8>(metric, (90, 130, 4, 200), (10, 1, 64), Stop::NEVER, seed);
+        check::<f32, beam_search_64_f32>(metric, [300, 97, 7, 3], [50, 1, 32], Stop::NEVER, seed);
+        check::<u8, beam_search_64_u8>(metric, [250, 33, 40, 1], [64, 1, 32], Stop::NEVER, seed);
+        check::<f16, beam_search_64_f16>(metric, [60, 1, 3, 2], [1, 1, 32], Stop::NEVER, seed);
+        check::<i8, beam_search_64_i8>(metric, [90, 130, 4, 200], [10, 1, 64], Stop::NEVER, seed);
     }
 }
 
 #[test]
 fn tables_that_fill_are_emptied() {
-    check::<u8, beam_search_64_u8>(Metric::L2, (900, 8, 24, 5), (33, 1, 32), Stop::NEVER, 4);
+    check::<u8, beam_search_64_u8>(Metric::L2, [900, 8, 24, 5], [33, 1, 32], Stop::NEVER, 4);
 }
 
 #[test]
 fn wide_beams_hold_more() {
-    check::<u8, beam_search_128_u8>(Metric::L2, (300, 5, 6, 1), (70, 1, 32), Stop::NEVER, 1);
-    check::<f32, beam_search_256_f32>(Metric::L2, (300, 5, 6, 1), (256, 1, 32), Stop::NEVER, 2);
-    check::<i8, beam_search_512_i8>(Metric::L2, (300, 5, 6, 40), (300, 1, 32), Stop::NEVER, 3);
+    check::<u8, beam_search_128_u8>(Metric::L2, [300, 5, 6, 1], [70, 1, 32], Stop::NEVER, 1);
+    check::<f32, beam_search_256_f32>(Metric::L2, [300, 5, 6, 1], [256, 1, 32], Stop::NEVER, 2);
+    check::<i8, beam_search_512_i8>(Metric::L2, [300, 5, 6, 40], [300, 1, 32], Stop::NEVER, 3);
 }
 
 #[test]
 fn several_warps_expand_several_nodes_in_a_step() {
     for (seed, (width, threads)) in SEEDS.into_iter().zip([(4, 128), (3, 32), (8, 256)]) {
-        check::<u8, beam_search_64_u8>(Metric::L2, (300, 20, 9, 3), (40, width, threads), Stop::NEVER, seed);
+        check::<u8, beam_search_64_u8>(Metric::L2, [300, 20, 9, 3], [40, width, threads], Stop::NEVER, seed);
     }
 }
 
@@ -219,13 +228,13 @@ fn several_warps_expand_several_nodes_in_a_step() {
 fn a_search_stops_beyond_its_bound() {
     for (seed, factor) in SEEDS.into_iter().zip([1.0, 1.1, 1.4]) {
         let stop = |rank| Stop { rank, factor, slack: 0.0 };
-        check::<f32, beam_search_64_f32>(Metric::L2, (300, 7, 7, 3), (50, 1, 32), stop(9), seed);
-        check::<u8, beam_search_128_u8>(Metric::Cosine, (300, 5, 6, 1), (70, 1, 32), stop(0), seed);
-        check::<f32, beam_search_256_f32>(Metric::L2, (300, 5, 6, 1), (200, 1, 32), stop(199), seed);
-        check::<i8, beam_search_512_i8>(Metric::L2, (300, 5, 6, 40), (300, 1, 32), stop(77), seed);
-        check::<u8, beam_search_64_u8>(Metric::L2, (300, 20, 9, 3), (40, 4, 128), stop(19), seed);
+        check::<f32, beam_search_64_f32>(Metric::L2, [300, 7, 7, 3], [50, 1, 32], stop(9), seed);
+        check::<u8, beam_search_128_u8>(Metric::Cosine, [300, 5, 6, 1], [70, 1, 32], stop(0), seed);
+        check::<f32, beam_search_256_f32>(Metric::L2, [300, 5, 6, 1], [200, 1, 32], stop(199), seed);
+        check::<i8, beam_search_512_i8>(Metric::L2, [300, 5, 6, 40], [300, 1, 32], stop(77), seed);
+        check::<u8, beam_search_64_u8>(Metric::L2, [300, 20, 9, 3], [40, 4, 128], stop(19), seed);
         let product = Stop { rank: 9, factor: 1.0, slack: factor - 0.9 };
-        check::<f32, beam_search_64_f32>(Metric::InnerProduct, (300, 33, 7, 3), (60, 1, 32), product, seed);
-        check::<i8, beam_search_128_i8>(Metric::InnerProduct, (300, 5, 6, 1), (70, 1, 32), product, seed);
+        check::<f32, beam_search_64_f32>(Metric::InnerProduct, [300, 33, 7, 3], [60, 1, 32], product, seed);
+        check::<i8, beam_search_128_i8>(Metric::InnerProduct, [300, 5, 6, 1], [70, 1, 32], product, seed);
     }
 }

@@ -35,7 +35,7 @@ pub const TWO: [usize; 2] = [9, 16];
 pub const MANY: [usize; 2] = [17, 24];
 
 /// The inner product of vectors `a` and `b` of `dim` components.
-pub fn dot(vectors: &[i64], dim: usize, (a, b): (u32, u32)) -> i64 {
+pub fn dot(vectors: &[i64], dim: usize, a: u32, b: u32) -> i64 {
     let (a, b) = (a as usize * dim, b as usize * dim);
     vectors[a..a + dim].iter().zip(&vectors[b..b + dim]).map(|(x, y)| x * y).sum()
 }
@@ -43,7 +43,8 @@ pub fn dot(vectors: &[i64], dim: usize, (a, b): (u32, u32)) -> i64 {
 /// Merges one line of distances of `rows` rows, from row 20 on, into `list`, where the query is
 /// the row at place `own`, if any. Returns the list and its bound.
 fn merge_line(
-    (distances, list): (&[f32], &[Key]),
+    distances: &[f32],
+    list: &[Key],
     own: Option<usize>,
     capacity: usize,
     seed: u64,
@@ -106,7 +107,7 @@ fn the_smallest_distances_are_merged_once() {
                 let mut list: Vec<Key> =
                     (0..k as u32).map(|i| key::pack(i as f32 * 40.0 - 700.0, 9000 + i)).collect();
                 list[held..].fill(NONE);
-                let (merged, bound) = merge_line((&distances, &list), own, capacity, seed);
+                let (merged, bound) = merge_line(&distances, &list, own, capacity, seed);
                 let mut expected = list.clone();
                 let others = (0..rows).filter(|&place| Some(place) != own);
                 expected.extend(others.map(|place| key::pack(distances[place], (20 + place as u32) ^ 1)));
@@ -130,7 +131,7 @@ fn the_smallest_distances_are_merged_once() {
 fn equal_distances_fill_a_list_without_repeats() {
     for (below, k) in [(0usize, 96usize), (50, 96), (95, 96), (0, 1), (200, 256)] {
         let distances: Vec<f32> = (0..500).map(|i| if i % 500 < below { i as f32 } else { 7777.0 }).collect();
-        let (merged, bound) = merge_line((&distances, &vec![NONE; k]), Some(499), 512, 3);
+        let (merged, bound) = merge_line(&distances, &vec![NONE; k], Some(499), 512, 3);
         assert_eq!(bound, 7777.0);
         assert!(merged.is_sorted() && merged.windows(2).all(|pair| pair[0] != pair[1]));
         let near = merged.iter().filter(|&&key| key::distance(key) < 7777.0).count();
@@ -168,7 +169,7 @@ fn cross_cell_join<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (CrossCellJoi
             QueryTile { cell: 1, first: 270, count: 30 },
         ];
         let most = 120;
-        let dot = |a: u32, b: u32| dot(&vectors, dim, (a, b));
+        let dot = |a: u32, b: u32| dot(&vectors, dim, a, b);
         let value = |to: u32, other: u32| biases[other as usize] - 2 * dot(to, other);
         let middle = -2 * dot(0, 1);
         let bounds: Vec<i64> = (0..count as i64).map(|vector| middle + vector % 5 * 10 - 20).collect();
@@ -400,11 +401,11 @@ fn exact_keys_lack_only_the_norm() {
         let (count, dim) = (45usize, 3);
         let vectors = integers(count * dim, 0, 4, seed + 60);
         let order: Vec<u32> = (0..count as u32).map(|node| node * 7 % count as u32).collect();
-        let norm = |node: usize| dot(&vectors, dim, (node as u32, node as u32));
+        let norm = |node: usize| dot(&vectors, dim, node as u32, node as u32);
         let full = |node: usize| if node == 7 { k / 2 } else { k };
         let lists: Vec<Key> = (0..count)
             .flat_map(|node| {
-                let value = |id: u32| norm(id as usize) - 2 * dot(&vectors, dim, (node as u32, id));
+                let value = |id: u32| norm(id as usize) - 2 * dot(&vectors, dim, node as u32, id);
                 let mut keys: Vec<Key> = (1..=full(node))
                     .map(|i| ((node + i) % count) as u32)
                     .map(|id| key::pack(value(id) as f32, id))

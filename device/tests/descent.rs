@@ -44,7 +44,7 @@ impl Rows {
 
     /// Puts `id` in the row of `node`, and `node` in a slot of the group of `2^bits` places in that
     /// of `id`.
-    fn bring(&mut self, node: u32, place: u32, id: u32, (group, bits): (u32, u32)) {
+    fn bring(&mut self, node: u32, place: u32, id: u32, group: u32, bits: u32) {
         self.0[(node * ROW + place) as usize] = id;
         let reverse = &mut self.0[(id * ROW + group + slot(node, SALT, bits)) as usize];
         *reverse = (*reverse).min(scramble(node, SALT));
@@ -68,7 +68,7 @@ fn nodes_bring_neighbours_and_reverse_neighbours() {
                 let (id, is_new) = (key::id(*key), key::is_unvisited(*key));
                 let (place, group) = if is_new { (&mut new, 0) } else { (&mut old, SAMPLE) };
                 if *key != NONE && *place < SAMPLE {
-                    sample.bring(node, group + *place, id, (2 * SAMPLE + group, SAMPLE_BITS));
+                    sample.bring(node, group + *place, id, 2 * SAMPLE + group, SAMPLE_BITS);
                     *place += 1;
                     *key = key::plain(*key);
                 }
@@ -76,7 +76,7 @@ fn nodes_bring_neighbours_and_reverse_neighbours() {
             for (place, key) in after_gather[node as usize].iter_mut().enumerate() {
                 if *key != NONE {
                     if (place as u32) < GATHER {
-                        gather.bring(node, place as u32, key::id(*key), (GATHER, GATHER_BITS));
+                        gather.bring(node, place as u32, key::id(*key), GATHER, GATHER_BITS);
                     }
                     *key |= UNVISITED;
                 }
@@ -130,7 +130,7 @@ fn a_random_start_brings_different_nodes() {
                 "node {node}: found an id twice"
             );
             for (place, &id) in row.iter().enumerate().filter(|id| *id.1 != u32::MAX) {
-                expected.bring(node, place as u32, id, (2 * SAMPLE, SAMPLE_BITS));
+                expected.bring(node, place as u32, id, 2 * SAMPLE, SAMPLE_BITS);
             }
         }
         assert_eq!(rows, expected.0);
@@ -346,7 +346,7 @@ fn proposals_are_merged_without_known_ids() {
 }
 
 /// The list of `node` after an expansion, and the number of distances computed for it.
-fn expanded(base: &Base, rows: &Rows, (node, old): (u32, &[Key]), most: usize) -> (Vec<Key>, u64) {
+fn expanded(base: &Base, rows: &Rows, node: u32, old: &[Key], most: usize) -> (Vec<Key>, u64) {
     let unvisited = old.iter().filter(|&&key| key != NONE && key::is_unvisited(key));
     let parents: Vec<u32> = unvisited.take(most).map(|&key| key::id(key)).collect();
     let mut met: BTreeMap<u32, Key> = BTreeMap::new();
@@ -400,7 +400,7 @@ fn expand<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Expand<E::Sum>,)>>(of
             let mut ids: Vec<u32> = (0..nodes).filter(|&id| id != node).collect();
             ids.sort_by_key(|id| scramble(*id, node));
             for (place, &id) in ids.iter().take(20 + node as usize % 44).enumerate() {
-                rows.bring(node, place as u32, id, (GATHER, GATHER_BITS));
+                rows.bring(node, place as u32, id, GATHER, GATHER_BITS);
             }
         }
         let emulator = Emulator::with_seed(seed);
@@ -428,7 +428,7 @@ fn expand<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Expand<E::Sum>,)>>(of
         let (mut added, mut computed) = (0, 0);
         for node in 0..nodes {
             let old = &lists[node as usize];
-            let (expected, computed_here) = expanded(&base, &rows, (node, old), most as usize);
+            let (expected, computed_here) = expanded(&base, &rows, node, old, most as usize);
             computed += computed_here;
             let ids: BTreeSet<u32> = old.iter().map(|&key| key::id(key)).collect();
             added += expected.iter().filter(|&&key| key != NONE && !ids.contains(&key::id(key))).count();

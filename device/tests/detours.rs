@@ -8,6 +8,7 @@ use cuda_std::prelude::*;
 use cuda_std::shared;
 use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
 use emulator::{Allocation, Emulator};
+use tagore_device::block::threads::Threads;
 use tagore_device::key::{self, Key, NONE};
 use tagore_device::prune::detours::*;
 use tagore_device::prune::ids::{ID_ROWS, ID_THREADS, Ids, prune_ids};
@@ -29,9 +30,9 @@ unsafe fn look_up(list: Global<u32>, len: u32, ids: Global<u32>, least: u32, cou
         i += threads;
     }
     let table = Places::new(table, len);
-    table.clear((thread, threads));
+    table.clear(Threads::new(thread, threads));
     sync_threads();
-    table.enter(here, len, (thread, threads));
+    table.enter(here, len, Threads::new(thread, threads));
     sync_threads();
     let asked = ids.get_quad(thread as usize * 4);
     table.find(asked, [least, 0, least, 0], |place| {

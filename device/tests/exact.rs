@@ -97,7 +97,7 @@ impl Sum for i32 {
 const WEIGHT: i64 = -2;
 
 /// Whether the filter lets a row of this bias pass at the bound of a query, with this product.
-fn passes<S: Sum>(bound: S, (bias, product): (i64, i64), weight: i64) -> bool {
+fn passes<S: Sum>(bound: S, bias: i64, product: i64, weight: i64) -> bool {
     let of_query = S::margin_of_query(bound, S::of(weight));
     let margin = S::plus(S::plus(of_query, S::margin_of_row(S::of(bias), S::of(weight))), S::of(product));
     margin >= S::default()
@@ -150,8 +150,7 @@ impl FilterCase {
         let bound = self.bounds[query];
         let is_below = |&row: &usize| {
             let (bias, product) = (self.biases[row], self.product(query, row));
-            let (value, passes) =
-                (self.value(query, row), passes::<S>(S::of(bound), (bias, product), WEIGHT));
+            let (value, passes) = (self.value(query, row), passes::<S>(S::of(bound), bias, product, WEIGHT));
             assert!(if passes { value <= bound } else { value >= bound }, "{value} and bound {bound}");
             passes
         };
@@ -358,7 +357,7 @@ impl<T: Value> SettleCase<T> {
     /// Checks the bound of a query whose list now ends with `last`. Queries have squared norm 100.
     fn check_bound<S: Sum>(&self, query: usize, bound: S, last: Key) {
         let weight = if self.metric == Metric::InnerProduct { -1 } else { -2 };
-        let passes = |value: i64| passes(bound, (value, 0), weight);
+        let passes = |value: i64| passes(bound, value, 0, weight);
         if query == 3 {
             assert!(!passes(-1_000_000), "a closed query stays closed");
         } else if last == NONE {

@@ -8,7 +8,7 @@ use tagore_device::prune::path::*;
 use tagore_device::search::beam::stop::Stop;
 use tagore_device::search::beam::walk::*;
 
-use crate::beam::{Data, search};
+use crate::beam::{Data, Limits, search};
 use crate::device::TestDevice;
 use crate::exact::{Value, exact_distance};
 use crate::{SEEDS, integers};
@@ -26,7 +26,7 @@ struct PathCase<T> {
 }
 
 impl<T: Value> PathCase<T> {
-    fn new(metric: Metric, (n, dim, k, entries): (usize, usize, usize, usize), seed: u64) -> Self {
+    fn new(metric: Metric, [n, dim, k, entries]: [usize; 4], seed: u64) -> Self {
         let mut base = Data::<T>::new(n, dim, &[5], seed);
         if dim == 1 {
             // Many ties.
@@ -49,8 +49,8 @@ impl<T: Value> PathCase<T> {
 
     /// The key of a pair by list distance.
     fn list_key(&self, node: usize, other: usize) -> Key {
-        let row = (self.base.row(node), self.base.lifts[node] < 0.0);
-        key::pack(self.base.distance(self.metric, row, other), other as u32)
+        let is_zero = self.base.lifts[node] < 0.0;
+        key::pack(self.base.distance(self.metric, self.base.row(node), is_zero, other), other as u32)
     }
 
     /// The key of a pair by order distance: squared L2, but list distance for inner products.
@@ -103,7 +103,7 @@ impl<T: Value> PathCase<T> {
     /// The candidates of a node by definition.
     fn expected(&self, node: u32, limit: usize) -> Vec<Key> {
         let to = |id: u32| self.list_key(node as usize, id as usize);
-        let limits = (32, 1, EXPANSIONS as usize, Stop::NEVER);
+        let limits = Limits { beam: 32, width: 1, expansions: EXPANSIONS as usize, stop: Stop::NEVER };
         let (_, visited) = search(|node| self.neighbors(node), to, &self.entries, limits);
         let visited = visited.into_iter().map(|key| key as u32);
         let mut ids: Vec<u32> = visited.chain(self.neighbors(node)).filter(|&id| id != node).collect();
@@ -117,10 +117,10 @@ impl<T: Value> PathCase<T> {
     }
 }
 
-/// Collects with kernel `K`: `(n, dim, k, entries)`.
+/// Collects with kernel `K`: `[n, dim, k, entries]`.
 fn check<T: Value, K: Kernel<Arguments = (Paths<T>,)>>(
     metric: Metric,
-    sizes: (usize, usize, usize, usize),
+    sizes: [usize; 4],
     limit: usize,
     seed: u64,
 ) {
@@ -145,13 +145,13 @@ fn check<T: Value, K: Kernel<Arguments = (Paths<T>,)>>(
 #[test]
 fn candidates_are_the_visited_nodes_and_the_own_list() {
     for seed in SEEDS {
-        check::<f32, prune_path_f32>(Metric::InnerProduct, (70, 97, 13, 1), 20, seed);
-        check::<u8, prune_path_u8>(Metric::L2, (200, 20, 40, 1), 30, seed);
-        check::<f16, prune_path_f16>(Metric::Cosine, (60, 5, 9, 8), 200, seed);
+        check::<f32, prune_path_f32>(Metric::InnerProduct, [70, 97, 13, 1], 20, seed);
+        check::<u8, prune_path_u8>(Metric::L2, [200, 20, 40, 1], 30, seed);
+        check::<f16, prune_path_f16>(Metric::Cosine, [60, 5, 9, 8], 200, seed);
     }
 }
 
 #[test]
 fn candidates_at_one_distance_are_the_smallest_ids() {
-    check::<i8, prune_path_i8>(Metric::L2, (180, 1, 50, 3), 5, 7);
+    check::<i8, prune_path_i8>(Metric::L2, [180, 1, 50, 3], 5, 7);
 }

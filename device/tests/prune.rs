@@ -148,7 +148,7 @@ impl<T: Value> Base<T> {
     }
 
     /// The candidates of `node` that a rule accepts, by the definition of its form.
-    fn accepted(&self, (rule, t): (&dyn Rule, f32), node: u32, candidates: &[Key], most: usize) -> Vec<Key> {
+    fn accepted(&self, rule: &dyn Rule, t: f32, node: u32, candidates: &[Key], most: usize) -> Vec<Key> {
         let mut accepted: Vec<Key> = Vec::new();
         let length = |key: Key| self.length(node, key);
         let d_ac = |a: Key, c: Key| self.rule_distance(key::id(a), key::id(c));
@@ -188,7 +188,7 @@ fn filters<T: Value, R: Rule + Copy, K: Kernel<Arguments = (PruneFilter<T>, R)>>
     block: u32,
 ) {
     for (seed, (dim, count, most)) in SEEDS.into_iter().zip([(1, 70, 8), (97, 45, 20), (33, 9, 512)]) {
-        compare::<T, R, K>(&Base::new(dim, seed), (rule, threshold), (count, most), (block, seed));
+        compare::<T, R, K>(&Base::new(dim, seed), rule, threshold, [count, most], block, seed);
     }
 }
 
@@ -196,9 +196,11 @@ fn filters<T: Value, R: Rule + Copy, K: Kernel<Arguments = (PruneFilter<T>, R)>>
 /// compares with the definition.
 fn compare<T: Value, R: Rule + Copy, K: Kernel<Arguments = (PruneFilter<T>, R)>>(
     base: &Base<T>,
-    (rule, threshold): (R, f32),
-    (count, most): (usize, usize),
-    (block, seed): (u32, u64),
+    rule: R,
+    threshold: f32,
+    [count, most]: [usize; 2],
+    block: u32,
+    seed: u64,
 ) {
     let nodes = [0u32, 29, 3, 49];
     let candidates: Vec<Vec<Key>> =
@@ -224,7 +226,7 @@ fn compare<T: Value, R: Rule + Copy, K: Kernel<Arguments = (PruneFilter<T>, R)>>
             let mut expected = if pass_short == 1 && candidates.len() <= most {
                 candidates.clone()
             } else {
-                base.accepted((&rule, rule.prepare(threshold)), node, candidates, most)
+                base.accepted(&rule, rule.prepare(threshold), node, candidates, most)
             };
             expected.resize(most, NONE);
             let found = part::<Key>(&forward, node as usize * most, most);
@@ -274,8 +276,7 @@ fn products_accept_the_candidates_of_the_definition() {
             // Under cosine, the lifts of zero vectors.
             base.lifts = (0..150).map(|row| if row % 37 == 7 { -1.0 } else { 0.0 }).collect();
         }
-        let block = (GRAM_THREADS, seed);
-        compare::<f32, _, prune_gram_spread>(&base, (Spread, 0.0), (count, most), block);
+        compare::<f32, _, prune_gram_spread>(&base, Spread, 0.0, [count, most], GRAM_THREADS, seed);
     }
 }
 

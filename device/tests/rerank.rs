@@ -14,8 +14,10 @@ use crate::{SEEDS, integers};
 /// Reranks `counts[query]` of `walked` nodes with kernel `K`.
 fn check<T: Value, K: Kernel<Arguments = (Rerank<T>,)>>(
     metric: Metric,
-    (n, dim): (usize, usize),
-    (walked, k): (usize, usize),
+    n: usize,
+    dim: usize,
+    walked: usize,
+    k: usize,
     seed: u64,
 ) {
     let counts = [walked, 0, 1, walked.saturating_sub(3)];
@@ -45,9 +47,9 @@ fn check<T: Value, K: Kernel<Arguments = (Rerank<T>,)>>(
     device.launch::<K>(counts.len() as u32, RERANK_THREADS, (arguments,));
     let reranked = reranked.values::<Key>().unwrap();
     for (query, row) in reranked.chunks_exact(k).enumerate() {
-        let point = (points.row(query), points.lifts[query] < 0.0);
+        let (point, is_zero) = (points.row(query), points.lifts[query] < 0.0);
         let ids = found[query * walked..][..counts[query]].iter().map(|&key| key::id(key));
-        let exact = |id: u32| key::pack(base.distance(metric, point, id as usize), id);
+        let exact = |id: u32| key::pack(base.distance(metric, point, is_zero, id as usize), id);
         let mut expected: Vec<Key> = ids.map(exact).collect();
         expected.sort_unstable();
         expected.resize(k.max(expected.len()), NONE);
@@ -59,10 +61,10 @@ fn check<T: Value, K: Kernel<Arguments = (Rerank<T>,)>>(
 fn the_nearest_by_exact_distances_come_first() {
     for (seed, metric) in SEEDS.into_iter().zip(METRICS) {
         // 7 divides no number of nodes, so ids are distinct.
-        check::<f32, search_rerank_f32>(metric, (300, 97), (50, 10), seed);
-        check::<f16, search_rerank_f16>(metric, (600, 130), (512, 512), seed);
-        check::<f32, search_rerank_f32>(metric, (31, 1), (1, 1), seed);
-        check::<f16, search_rerank_f16>(metric, (95, 16), (33, 40), seed);
-        check::<f32, search_rerank_f32>(metric, (200, 33), (129, 7), seed);
+        check::<f32, search_rerank_f32>(metric, 300, 97, 50, 10, seed);
+        check::<f16, search_rerank_f16>(metric, 600, 130, 512, 512, seed);
+        check::<f32, search_rerank_f32>(metric, 31, 1, 1, 1, seed);
+        check::<f16, search_rerank_f16>(metric, 95, 16, 33, 40, seed);
+        check::<f32, search_rerank_f32>(metric, 200, 33, 129, 7, seed);
     }
 }

@@ -4,7 +4,8 @@ use cuda_std::prelude::*;
 use cuda_std::shared;
 use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
 use emulator::Emulator;
-use tagore_device::block::sort::{merge, rank, sort_block};
+use tagore_device::block::sort::{SortedKeys, merge, rank, sort_block};
+use tagore_device::block::threads::Threads;
 use tagore_device::key::{Key, NONE};
 use tagore_device::sort::{
     DIGIT_BITS, DIGITS, Pass, SCAN_THREADS, SORT_KEYS, SORT_THREADS, scan_threads, sort_count, sort_scan,
@@ -56,8 +57,9 @@ unsafe fn sort_and_merge(p: SortAndMerge) {
         p.ranks.set(i as usize, rank(old, p.k, result.get(i as usize)));
         i += block_dim_x();
     }
-    let threads = (thread_idx_x(), block_dim_x());
-    merge((old, p.k), (result, p.len), threads, |place, key| p.out.set(place as usize, key));
+    let threads = Threads::new(thread_idx_x(), block_dim_x());
+    let (old, result) = (SortedKeys::new(old, p.k), SortedKeys::new(result, p.len));
+    merge(old, result, threads, |place, key| p.out.set(place as usize, key));
 }
 
 #[test]

@@ -30,7 +30,8 @@ fn blocks(count: usize) -> u32 {
 /// The results for these values: first faulty row, bits of the largest magnitude, other values.
 fn checked<T: Plain, K: Kernel<Arguments = (Check<T>,)>>(
     values: &[T],
-    (stride, dim): (usize, usize),
+    stride: usize,
+    dim: usize,
 ) -> Vec<u32> {
     let device = TestDevice::new(3);
     let found = device.upload(&[u32::MAX, 0, 0]);
@@ -46,7 +47,7 @@ fn checks_find_the_first_faulty_row_and_values_that_are_no_bytes() {
     // Values between rows do not count.
     let value = |i: usize| if i % stride < dim { (i % 256) as f32 } else { f32::NAN };
     let whole: Vec<f32> = (0..count * stride).map(value).collect();
-    let check = |values: &[f32]| checked::<f32, vectors_check_f32>(values, (stride, dim));
+    let check = |values: &[f32]| checked::<f32, vectors_check_f32>(values, stride, dim);
     assert_eq!(check(&whole), [u32::MAX, 255f32.to_bits(), 0]);
     for (wrong, magnitude) in [(-0.0, 255.0), (0.5, 255.0), (256.0, 256.0), (-700.0f32, 700f32)] {
         let mut values = whole.clone();
@@ -60,7 +61,7 @@ fn checks_find_the_first_faulty_row_and_values_that_are_no_bytes() {
         assert_eq!(check(&values), [17, 255f32.to_bits(), 1], "{wrong}");
     }
     let halves: Vec<f16> = whole.iter().map(|&x| f16::from_f32(x)).collect();
-    assert_eq!(checked::<f16, vectors_check_f16>(&halves, (stride, dim)), [u32::MAX, 255f32.to_bits(), 0]);
+    assert_eq!(checked::<f16, vectors_check_f16>(&halves, stride, dim), [u32::MAX, 255f32.to_bits(), 0]);
 }
 
 #[test]

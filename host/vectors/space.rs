@@ -300,7 +300,7 @@ impl<'a> Space<'a> {
         match self.metric {
             Metric::L2 | Metric::Cosine => order,
             Metric::InnerProduct => {
-                lifted_distance(self.square, (self.lift[node as usize], self.lift[id as usize]), order)
+                lifted_distance(self.square, self.lift[node as usize], self.lift[id as usize], order)
             }
         }
     }

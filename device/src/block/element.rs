@@ -39,7 +39,8 @@ pub trait Element: Plain + Default {
     /// to a multiple of 16 bytes, of the query up to a multiple of [`PIECE`](Self::PIECE).
     fn sums_of_group<const N: usize, const LOADS: usize>(
         metric: Metric,
-        query: (Shared<Self::Query>, Self::Wide),
+        query: Shared<Self::Query>,
+        norm: Self::Wide,
         rows: [Global<Self>; N],
         part: u32,
         dim: u32,
@@ -77,7 +78,8 @@ macro_rules! float_elements {
             #[inline(always)]
             fn sums_of_group<const N: usize, const LOADS: usize>(
                 metric: Metric,
-                (query, _): (Shared<f32>, f32),
+                query: Shared<f32>,
+                _: f32,
                 rows: [Global<Self>; N],
                 part: u32,
                 dim: u32,
@@ -198,7 +200,8 @@ macro_rules! byte_elements {
             #[inline(always)]
             fn sums_of_group<const N: usize, const LOADS: usize>(
                 metric: Metric,
-                (query, norm): (Shared<$type>, i32),
+                query: Shared<$type>,
+                norm: i32,
                 rows: [Global<$type>; N],
                 part: u32,
                 dim: u32,

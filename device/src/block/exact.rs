@@ -11,6 +11,7 @@
 use cuda_std::prelude::*;
 
 use super::element::{Element, GROUP, Wide};
+use super::threads::Threads;
 
 /// A metric, with its number in kernels' arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +52,13 @@ pub const fn query_bytes(dim: u32) -> u32 {
 
 impl<T: Element> ExactQuery<T> {
     /// Copies the `dim` components of `row` to shared memory, which begins at a multiple of 16
-    /// bytes and has [`query_bytes`]. All `threads` threads call this; the caller adds a barrier.
+    /// bytes and has [`query_bytes`]. All threads of `threads` call this; the caller adds a barrier.
     #[inline(always)]
-    pub fn load(values: Shared<T::Query>, row: Global<T>, dim: u32, (thread, threads): (u32, u32)) {
-        let mut i = thread;
+    pub fn load(values: Shared<T::Query>, row: Global<T>, dim: u32, threads: Threads) {
+        let mut i = threads.index;
         while i < dim.next_multiple_of(T::PIECE) {
             values.set(i as usize, if i < dim { row.get(i as usize) } else { T::default() }.query());
-            i += threads;
+            i += threads.count;
         }
     }
 
@@ -97,7 +98,7 @@ impl<T: Element> ExactQuery<T> {
         dim: u32,
     ) -> [f32; N] {
         let part = warp::lane_id() % GROUP;
-        T::sums_of_group::<N, LOADS>(metric, (self.values, self.norm), rows, part, dim).map(|sum| {
+        T::sums_of_group::<N, LOADS>(metric, self.values, self.norm, rows, part, dim).map(|sum| {
             let sum = sum.to_f32();
             match metric {
                 Metric::L2 => sum,

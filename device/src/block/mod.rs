@@ -8,6 +8,7 @@
 //! | `sort`, `select`, `scan` | sorting, merging, selection and prefix sums |
 //! | `peers` | lanes of a warp that hold the same number |
 //! | `table` | a hash table of ids |
+//! | `threads` | the threads that share a piece of work |
 
 pub mod element;
 pub mod exact;
@@ -18,6 +19,7 @@ pub mod select;
 pub mod sort;
 pub mod sums;
 pub mod table;
+pub mod threads;
 pub mod tile;
 pub mod tile_walk;
 

@@ -12,6 +12,7 @@ use cuda_std::prelude::*;
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::{ExactQuery, Metric};
+use crate::block::threads::Threads;
 use crate::key::{self, Key};
 
 /// Rows of the base.
@@ -41,11 +42,11 @@ copied! {
 /// count as 0.
 const ROUNDING: f32 = 4e-6;
 
-/// The squared L2 distance of two lifted rows. `order` is minus their inner product without lifts,
-/// `square` the squared norm of all lifted rows.
+/// The squared L2 distance of two rows with lifts `a` and `b`. `order` is minus their inner product
+/// without lifts, `square` the squared norm of all lifted rows.
 #[inline(always)]
-pub fn lifted_distance(square: f32, lifts: (f32, f32), order: f32) -> f32 {
-    let squared = 2.0 * (square + order - lifts.0 * lifts.1);
+pub fn lifted_distance(square: f32, a: f32, b: f32, order: f32) -> f32 {
+    let squared = 2.0 * (square + order - a * b);
     if squared < ROUNDING * square { 0.0 } else { squared }
 }
 
@@ -75,7 +76,7 @@ impl<T: Element> Rows<T> {
 
     /// Copies row `id` to shared memory, as [`ExactQuery::load`] does.
     #[inline(always)]
-    pub fn load(&self, values: Shared<T::Query>, id: u32, threads: (u32, u32)) {
+    pub fn load(&self, values: Shared<T::Query>, id: u32, threads: Threads) {
         ExactQuery::load(values, self.row(id), self.dim, threads);
     }
 
@@ -110,7 +111,7 @@ impl<T: Element> Rows<T> {
     pub fn rule_distance(&self, lift: f32, key: Key) -> f32 {
         let order = key::distance(key);
         match self.order() {
-            Metric::InnerProduct => lifted_distance(self.square, (lift, self.lift(key::id(key))), order),
+            Metric::InnerProduct => lifted_distance(self.square, lift, self.lift(key::id(key)), order),
             _ => order,
         }
     }

@@ -118,7 +118,7 @@ fn between(low: u32, high: u32, share: f32) -> u32 {
 /// [`NO_VALUE`]; `present` describes it. `k` is at least 1 and below `most`. Of equal values any
 /// may be selected. The whole warp calls this, after a barrier of its own.
 #[inline(always)]
-pub fn select_smallest((row, len): (Shared<u32>, u32), present: Present, (k, most): (u32, u32)) -> Selection {
+pub fn select_smallest(row: Shared<u32>, len: u32, present: Present, k: u32, most: u32) -> Selection {
     let (mut low, mut high) = (present.least.saturating_sub(1), present.greatest);
     if present.count <= most {
         return Selection { threshold: high, ties: ALL_TIES };

@@ -13,6 +13,7 @@ use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
 
+use crate::block::threads::Threads;
 use crate::key::{Key, NONE};
 
 /// The number of leading values, of `len`, for which `is_before` is true; it is false for all later
@@ -137,34 +138,51 @@ pub fn sort_by_warp(keys: Shared<Key>, spare: Shared<Key>, len: u32) -> Shared<K
     spare
 }
 
+/// Ascending keys in shared memory.
+#[derive(Clone, Copy)]
+pub struct SortedKeys {
+    /// The first key.
+    pub keys: Shared<Key>,
+    /// Number of keys.
+    pub len: u32,
+}
+
+impl SortedKeys {
+    /// The `len` keys from `keys` on.
+    #[inline(always)]
+    pub const fn new(keys: Shared<Key>, len: u32) -> Self {
+        Self { keys, len }
+    }
+}
+
 /// Merges two ascending lists without common keys, and passes place and key of each of the first
-/// `k` to `put`.
+/// `list.len` to `put`.
 ///
-/// Only `list` may hold [`NONE`], at its end. The `threads` threads call this, after a barrier;
+/// Only `list` may hold [`NONE`], at its end. All threads of `threads` call this, after a barrier;
 /// none follows.
 #[inline(always)]
 pub fn merge(
-    (list, k): (Shared<Key>, u32),
-    (keys, len): (Shared<Key>, u32),
-    (thread, threads): (u32, u32),
+    SortedKeys { keys: list, len: k }: SortedKeys,
+    SortedKeys { keys, len }: SortedKeys,
+    threads: Threads,
     put: impl Fn(u32, Key),
 ) {
-    let mut i = thread;
+    let mut i = threads.index;
     while i < k {
         let key = list.get(i as usize);
         let place = i + rank(keys, len, key);
         if place < k {
             put(place, key);
         }
-        i += threads;
+        i += threads.count;
     }
-    let mut i = thread;
+    let mut i = threads.index;
     while i < len {
         let key = keys.get(i as usize);
         let place = i + rank(list, k, key);
         if place < k {
             put(place, key);
         }
-        i += threads;
+        i += threads.count;
     }
 }

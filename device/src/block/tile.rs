@@ -49,39 +49,67 @@ pub const fn steps(units: u32) -> u32 {
     if units < UNITS { units.div_ceil(2) } else { STEPS }
 }
 
-/// Starts copies of chunks `first..first + chunks`, one or two chunks, of four lines per calling
-/// thread.
-///
-/// Eight consecutive threads copy a line. A thread copies `line` and the three lines `step` apart
-/// after it. `source` gives the vector of a line; a line without a vector becomes zero. The chunks
-/// go to `to`, one after another. Units from `units` on become zero if `tail` is set.
+/// Vectors in global memory.
+#[derive(Clone, Copy)]
+pub struct Vectors {
+    /// The first vector.
+    pub first: Global<u8>,
+    /// Bytes from one vector to the next.
+    pub stride: u32,
+}
+
+/// The four lines that a thread copies. Eight consecutive threads have the same ones.
+#[derive(Clone, Copy)]
+pub struct CopiedLines {
+    /// The first line.
+    pub first: u32,
+    /// Lines from one to the next.
+    pub step: u32,
+}
+
+/// One chunk of vectors, or two consecutive ones.
+#[derive(Clone, Copy)]
+pub struct CopiedChunks {
+    /// The first chunk.
+    pub first: u32,
+    /// Number of chunks: 1 or 2.
+    pub count: u32,
+    /// Units per vector.
+    pub units: u32,
+    /// Whether units from `units` on become zero; else they keep what they hold.
+    pub zero_tail: bool,
+}
+
+/// Starts copies of four lines per calling thread. `source` gives the vector of a line; a line
+/// without a vector becomes zero. The chunks go to `to`, one after another.
 #[inline(always)]
 pub fn start_copy_of(
-    (line, step): (u32, u32),
-    (to, (vectors, stride)): (Shared<u8>, (Global<u8>, u32)),
-    (first, chunks): (u32, u32),
-    (units, tail): (u32, bool),
+    to: Shared<u8>,
+    vectors: Vectors,
+    lines: CopiedLines,
+    chunks: CopiedChunks,
     source: &impl Fn(u32) -> Option<u32>,
 ) {
+    let (line, step, units) = (lines.first, lines.step, chunks.units);
     let unit = thread::thread_idx_x() % UNITS;
-    let source_unit = first * UNITS + unit;
-    let begin = vectors.offset(source_unit as usize * 16);
+    let source_unit = chunks.first * UNITS + unit;
+    let begin = vectors.first.offset(source_unit as usize * 16);
     // Optimisation 2.
     let (mut from, mut bytes) = ([begin; 4], [0; 4]);
     unroll!(4, I => {
         // A copy of 0 bytes reads nothing.
         let vector = source(line + step * I as u32);
         bytes[I] = if vector.is_some() { 16 } else { 0 };
-        from[I] = begin.offset(vector.unwrap_or(u32::MAX) as usize * stride as usize);
+        from[I] = begin.offset(vector.unwrap_or(u32::MAX) as usize * vectors.stride as usize);
     });
     let place = to.offset((line * CHUNK_BYTES + (unit ^ (line % 8)) * 16) as usize);
     unroll!(2, C => {
         let place = |i: usize| place.offset(C * SIDE_BYTES as usize + i * (step * CHUNK_BYTES) as usize);
-        if (C as u32) < chunks {
+        if (C as u32) < chunks.count {
             if source_unit + C as u32 * UNITS < units {
                 unroll!(4, I => copy::quad(place(I), from[I].offset(C * CHUNK_BYTES as usize), bytes[I]));
-            } else if tail {
-                unroll!(4, I => copy::quad(place(I), vectors, 0));
+            } else if chunks.zero_tail {
+                unroll!(4, I => copy::quad(place(I), vectors.first, 0));
             }
         }
     });
@@ -92,13 +120,14 @@ pub fn start_copy_of(
 #[inline(always)]
 pub fn start_copy(
     to: Shared<u8>,
-    vectors: (Global<u8>, u32),
+    vectors: Vectors,
     chunk: u32,
     units: u32,
     source: &impl Fn(u32) -> Option<u32>,
 ) {
-    let lines = (thread::thread_idx_x() / UNITS, THREADS / UNITS);
-    start_copy_of(lines, (to, vectors), (chunk, 1), (units, true), source);
+    let lines = CopiedLines { first: thread::thread_idx_x() / UNITS, step: THREADS / UNITS };
+    let chunks = CopiedChunks { first: chunk, count: 1, units, zero_tail: true };
+    start_copy_of(to, vectors, lines, chunks, source);
 }
 
 /// The first row and the first column of a warp's part of the tile. Warps `2 i` and `2 i + 1` have
@@ -118,7 +147,8 @@ pub fn multiply_add<E: tensor::Element>(
     columns: Shared<u8>,
     steps: u32,
 ) {
-    multiply_add_part::<E, 4>(sums, (rows, columns), part_of_warp(), steps);
+    let (row, column) = part_of_warp();
+    multiply_add_part::<E, 4>(sums, rows, columns, row, column, steps);
 }
 
 /// Does the same as [`multiply_add`] for all [`STEPS`] of whole chunks, without a loop.
@@ -128,7 +158,8 @@ pub fn multiply_add_whole<E: tensor::Element>(
     rows: Shared<u8>,
     columns: Shared<u8>,
 ) {
-    let lines = FragmentLines::of_lane((rows, columns), part_of_warp());
+    let (row, column) = part_of_warp();
+    let lines = FragmentLines::of_lane(rows, columns, row, column);
     unroll!(4, STEP => lines.multiply_add::<E, 4>(sums, STEP as u32));
 }
 
@@ -137,11 +168,13 @@ pub fn multiply_add_whole<E: tensor::Element>(
 #[inline(always)]
 pub fn multiply_add_part<E: tensor::Element, const FRAGMENTS: usize>(
     sums: &mut Sums<E::Sum>,
-    (rows, columns): (Shared<u8>, Shared<u8>),
-    (row, column): (u32, u32),
+    rows: Shared<u8>,
+    columns: Shared<u8>,
+    row: u32,
+    column: u32,
     steps: u32,
 ) {
-    let lines = FragmentLines::of_lane((rows, columns), (row, column));
+    let lines = FragmentLines::of_lane(rows, columns, row, column);
     let mut step = 0;
     while step < steps {
         lines.multiply_add::<E, FRAGMENTS>(sums, step);
@@ -159,7 +192,7 @@ impl FragmentLines {
     /// Lane l addresses line l % 16, unit l / 16 of the rows' four matrices, and line
     /// l % 8 + 8 (l / 16), unit (l / 8) % 2 of the columns'.
     #[inline(always)]
-    fn of_lane((rows, columns): (Shared<u8>, Shared<u8>), (row, column): (u32, u32)) -> Self {
+    fn of_lane(rows: Shared<u8>, columns: Shared<u8>, row: u32, column: u32) -> Self {
         let lane = warp::lane_id();
         Self {
             rows: rows.offset(((row + lane % 16) * CHUNK_BYTES) as usize),

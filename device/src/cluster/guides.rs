@@ -72,10 +72,11 @@ fn pairs<E: TileElement>(p: &Pairs<E::Sum>) {
     let guide_of = |line: u32| one_of(first_guide + line, p.guide_count);
     let centre_of = |line: u32| one_of(first_centre + line, p.centre_count);
     let mut sums: tile::Sums<E::Sum> = [[E::Sum::default(); 4]; 16];
+    let vectors = |first| tile::Vectors { first, stride: p.units * 16 };
     let mut chunk = 0;
     while chunk * tile::UNITS < p.units {
-        tile::start_copy(guides, (p.guides, p.units * 16), chunk, p.units, &guide_of);
-        tile::start_copy(centres, (p.centres, p.units * 16), chunk, p.units, &centre_of);
+        tile::start_copy(guides, vectors(p.guides), chunk, p.units, &guide_of);
+        tile::start_copy(centres, vectors(p.centres), chunk, p.units, &centre_of);
         copy::commit();
         copy::wait::<0>();
         sync_threads();
@@ -227,17 +228,22 @@ pub unsafe fn cluster_lists(p: CentreLists) {
     let room = ListRoom { head, counts, sums, chosen: sums.offset(WARPS as usize) };
     let values = p.values.offset(block_idx_x() as usize * p.centre_count as usize);
     let all = cut(values, p.centre_count, p.length, room);
-    let head_length = if p.length < HEAD { p.length } else { HEAD };
-    let head = cut(values, p.centre_count, head_length, room);
-    write_list(&p, values, (all, head, head_length - head.ties), room);
+    let head = cut(values, p.centre_count, head_length(&p), room);
+    write_list(&p, values, all, head, room);
 }
 
-/// Writes the list of the block's guide: `head_count` centres below the cut of the head, sorted,
+/// Length of the sorted head of a list.
+#[inline(always)]
+fn head_length(p: &CentreLists) -> u32 {
+    if p.length < HEAD { p.length } else { HEAD }
+}
+
+/// Writes the list of the block's guide: the centres below the cut of the head, sorted,
 /// then the rest of the whole by number.
 #[inline(always)]
-fn write_list(p: &CentreLists, values: Global<u32>, cuts: (Cut, Cut, u32), room: ListRoom) {
+fn write_list(p: &CentreLists, values: Global<u32>, all: Cut, head: Cut, room: ListRoom) {
     let (thread, guide) = (thread_idx_x(), block_idx_x() as usize);
-    let (all, head, head_count) = cuts;
+    let head_count = head_length(p) - head.ties;
     let put = |place: u32, centre: u32| {
         let to = guide * p.length as usize + place as usize;
         p.lists.set(to, centre);

@@ -33,9 +33,10 @@ use cuda_std::warp::shuffle_xor;
 use cuda_std::{keep_rolled, shared};
 
 use crate::block::copied;
-use crate::block::sort::sort_block;
+use crate::block::sort::{SortedKeys, sort_block};
 use crate::block::sums::{Bits, Products, TileSum};
 use crate::block::table;
+use crate::block::threads::Threads;
 use crate::descent::merge::{COUNTERS, merge_flagged};
 use crate::descent::sample::{GATHER, ROW};
 use crate::descent::slots::unscramble;
@@ -293,7 +294,12 @@ fn expand<S: TileSum, E: Products<S>>(p: &Expand<S>) {
         return;
     }
     let sorted = sort_block(room.found, room.spare, len);
-    let added = merge_flagged((room.list, p.k), (sorted, len), out, (thread, EXPAND_THREADS));
+    let added = merge_flagged(
+        SortedKeys::new(room.list, p.k),
+        SortedKeys::new(sorted, len),
+        out,
+        Threads::new(thread, EXPAND_THREADS),
+    );
     if added > 0 {
         p.changes.fetch_add((node % COUNTERS) as usize, added, Scope::Device);
     }

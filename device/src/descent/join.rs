@@ -212,9 +212,9 @@ fn multiply<E: TileElement>(
         if columns.first < columns.end {
             // Optimisation 4.
             if new > 32 {
-                tile::multiply_add_part::<E, 4>(&mut sums, (here, here), (0, columns.first), steps);
+                tile::multiply_add_part::<E, 4>(&mut sums, here, here, 0, columns.first, steps);
             } else {
-                tile::multiply_add_part::<E, 2>(&mut sums, (here, here), (0, columns.first), steps);
+                tile::multiply_add_part::<E, 2>(&mut sums, here, here, 0, columns.first, steps);
             }
         }
         sync_threads();

@@ -27,7 +27,8 @@ use cuda_std::prelude::*;
 use cuda_std::shared;
 use cuda_std::warp::{WarpReductionOp, warp_reduce};
 
-use crate::block::sort::{partition_point, rank, sort_warp};
+use crate::block::sort::{SortedKeys, partition_point, rank, sort_warp};
+use crate::block::threads::Threads;
 use crate::key::{self, Key, NONE, UNVISITED};
 
 /// Slots per node for the proposals of the [join](super::join::Join).
@@ -45,28 +46,28 @@ pub const MERGE_NODES: u32 = MERGE_THREADS / 32;
 /// Partial sums of a counter: blocks that add at the same time rarely meet in one.
 pub const COUNTERS: u32 = 32;
 
-/// Merges `len` ascending unflagged keys into a list of `k` keys that may be flagged. The list has
-/// none of the keys, and `out` holds the list. Leaves the first `k` in `out`, added keys as
-/// unvisited; returns the number of keys that this thread added. The `threads` threads call this,
-/// after a barrier; none follows.
+/// Merges unflagged keys into a list of keys that may be flagged. The list has none of the keys,
+/// and `out` holds the list. Leaves as many in `out`, added keys as unvisited; returns the number
+/// of keys that this thread added. All threads of `threads` call this, after a barrier; none
+/// follows.
 #[inline(always)]
 pub fn merge_flagged(
-    (list, k): (Shared<Key>, u32),
-    (keys, len): (Shared<Key>, u32),
+    SortedKeys { keys: list, len: k }: SortedKeys,
+    SortedKeys { keys, len }: SortedKeys,
     out: GlobalMut<Key>,
-    (thread, threads): (u32, u32),
+    threads: Threads,
 ) -> u32 {
-    let mut i = thread;
+    let mut i = threads.index;
     while i < k {
         let key = list.get(i as usize);
         let place = i + rank(keys, len, key::plain(key));
         if place < k && place != i {
             out.set(place as usize, key);
         }
-        i += threads;
+        i += threads.count;
     }
     let mut added = 0;
-    let mut i = thread;
+    let mut i = threads.index;
     while i < len {
         let key = keys.get(i as usize);
         let place = i + partition_point(k, |i| key::plain(list.get(i as usize)) < key);
@@ -74,7 +75,7 @@ pub fn merge_flagged(
             out.set(place as usize, key | UNVISITED);
             added += 1;
         }
-        i += threads;
+        i += threads.count;
     }
     added
 }
@@ -165,7 +166,8 @@ pub unsafe fn descent_merge(p: MergeJoin) {
     if len == 0 {
         return;
     }
-    let added = merge_flagged((list, p.k), (sorted, len), out, (lane, 32));
+    let added =
+        merge_flagged(SortedKeys::new(list, p.k), SortedKeys::new(sorted, len), out, Threads::new(lane, 32));
     // SAFETY: the whole warp reaches this.
     let added = unsafe { warp_reduce(u32::MAX, added, WarpReductionOp::Add) };
     warp::sync();

@@ -79,7 +79,7 @@ impl Sample {
     /// Puts `id` in place `place` of the row of `node`, and `node` in the row of `id`: in a slot of
     /// the group of `2^bits` places from `group` on.
     #[inline(always)]
-    fn bring(&self, node: u32, place: u32, id: u32, (group, bits): (u32, u32)) {
+    fn bring(&self, node: u32, place: u32, id: u32, group: u32, bits: u32) {
         self.rows.set((node as usize) * ROW as usize + place as usize, id);
         let reverse = self.rows.offset(id as usize * ROW as usize + group as usize);
         reverse.reduce_min(slot(node, self.salt, bits) as usize, scramble(node, self.salt));
@@ -102,7 +102,7 @@ pub unsafe fn descent_start(p: Sample) {
     if first < end {
         let draws = Draws::new(p.seed, Stage::Start, 0, node as u64);
         let id = (first + draws.below(lane, end - first)) as u32;
-        p.bring(node, lane as u32, if id < node { id } else { id + 1 }, (2 * SAMPLE, SAMPLE_BITS));
+        p.bring(node, lane as u32, if id < node { id } else { id + 1 }, 2 * SAMPLE, SAMPLE_BITS);
     }
 }
 
@@ -127,7 +127,7 @@ pub unsafe fn descent_sample(p: Sample) {
         let place = if is_new { new + warp::lanes_before(news) } else { old + warp::lanes_before(olds) };
         if there && place < SAMPLE {
             let group = if is_new { 0 } else { SAMPLE };
-            p.bring(node, group + place, key::id(key), (2 * SAMPLE + group, SAMPLE_BITS));
+            p.bring(node, group + place, key::id(key), 2 * SAMPLE + group, SAMPLE_BITS);
             if is_new {
                 list.set(i as usize, key::plain(key));
             }
@@ -153,7 +153,7 @@ pub unsafe fn descent_gather(p: Sample) {
         let key = list.get(i as usize);
         if key != NONE {
             if i < GATHER {
-                p.bring(node, i, key::id(key), (GATHER, GATHER_BITS));
+                p.bring(node, i, key::id(key), GATHER, GATHER_BITS);
             }
             if p.unvisit != 0 {
                 list.set(i as usize, key | UNVISITED);

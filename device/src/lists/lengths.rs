@@ -44,6 +44,7 @@ use crate::block::element::Element;
 use crate::block::exact::query_bytes;
 use crate::block::rows::Rows;
 use crate::block::sort::{rank, sort_warp};
+use crate::block::threads::Threads;
 use crate::key::{self, Key, NO_ID, NONE};
 
 /// Threads per block, one warp per list.
@@ -93,7 +94,7 @@ fn lengths<T: Element>(p: &Lengths<T>) {
     let values: Shared<T::Query> = shared::dynamic((warp * warp_bytes(p.rows.dim, p.degree)) as usize);
     let runs: Shared<Key> = values.cast::<u8>().offset(query_bytes(p.rows.dim) as usize).cast();
     let row = p.order.get(list as usize);
-    p.rows.load(values, row, (lane, 32));
+    p.rows.load(values, row, Threads::new(lane, 32));
     warp::sync();
     let point = p.rows.point(values, row);
     let ids = p.ids.offset(row as usize * p.degree as usize);

@@ -59,6 +59,7 @@ use crate::block::element::Element;
 use crate::block::exact::query_bytes;
 use crate::block::rows::Rows;
 use crate::block::sort::{partition_point, rank};
+use crate::block::threads::Threads;
 use crate::key::{Key, NO_ID, NONE};
 
 /// Threads per block, one warp per node.
@@ -253,7 +254,8 @@ impl<T: Element> MergeLists<T> {
     #[inline(always)]
     fn accept(
         &self,
-        (mut here, mut absent): (RemainingPositions, RemainingPositions),
+        mut here: RemainingPositions,
+        mut absent: RemainingPositions,
         room: &Room<T>,
         lift: f32,
         out: GlobalMut<u32>,
@@ -286,7 +288,7 @@ impl<T: Element> MergeLists<T> {
     fn occlude(&self, here: &mut RemainingPositions, room: &Room<T>, accepted: u32, lift: f32) {
         let lane = warp::lane_id();
         let row = room.rows.get(accepted as usize);
-        self.rows.load(room.values, row, (lane, 32));
+        self.rows.load(room.values, row, Threads::new(lane, 32));
         warp::sync();
         let point = self.rows.point(room.values, row);
         let (mut begin, end) = (here.first + 1, here.end);
@@ -345,14 +347,14 @@ fn merge<T: Element>(p: &MergeLists<T>) {
     let room = Room::of_warp(p.rows.dim, p.degree);
     let place = p.places.get(node as usize);
     let count = p.sorted(node, place, &room);
-    let left = p.split(count, &room);
+    let (here, absent) = p.split(count, &room);
 
     let record = p.records.offset(node as usize * (1 + p.degree as usize));
     let own = p.order.get(place as usize);
     if warp::lane_id() == 0 {
         record.set(0, p.ids.get(own as usize));
     }
-    let taken = p.accept(left, &room, p.rows.lift(own), record.offset(1));
+    let taken = p.accept(here, absent, &room, p.rows.lift(own), record.offset(1));
     p.fill(taken, count, &room, record.offset(1));
 }
 

@@ -47,6 +47,7 @@ use crate::block::exact::query_bytes;
 use crate::block::rows::{Rows, RulePoint};
 use crate::block::sort::sort_block;
 use crate::block::table;
+use crate::block::threads::Threads;
 use crate::key::{self, Key, NO_ID, NONE};
 
 /// Threads per block, one node per block.
@@ -131,7 +132,7 @@ impl<T: Element> Collect<T> {
     #[inline(always)]
     fn start(&self, node: u32, list: Global<Key>, room: &Room<T>) -> u32 {
         let thread = thread_idx_x();
-        self.rows.load(room.values, node, (thread, COLLECT_THREADS));
+        self.rows.load(room.values, node, Threads::new(thread, COLLECT_THREADS));
         if thread < 2 {
             room.counts.set(thread as usize, 0);
         }
@@ -183,13 +184,7 @@ impl<T: Element> Collect<T> {
     /// Puts the new ids of the second hop in `room.ids`; returns their number. The first `own` ids
     /// of `sorted`, and `node`, are known. The whole block calls this.
     #[inline(always)]
-    fn second_hop(
-        &self,
-        node: u32,
-        list: Global<Key>,
-        (sorted, own): (Shared<Key>, u32),
-        room: &Room<T>,
-    ) -> u32 {
+    fn second_hop(&self, node: u32, list: Global<Key>, sorted: Shared<Key>, own: u32, room: &Room<T>) -> u32 {
         let (table, mask) = room.table;
         let mut i = thread_idx_x();
         while i <= own {
@@ -217,13 +212,7 @@ impl<T: Element> Collect<T> {
     /// Appends the keys of the first `found` of `room.ids` that are below `bound` to `keys`;
     /// returns the new length. The whole block calls this.
     #[inline(always)]
-    fn append(
-        &self,
-        point: &RulePoint<T>,
-        found: u32,
-        (keys, bound): (Shared<Key>, Key),
-        room: &Room<T>,
-    ) -> u32 {
+    fn append(&self, point: &RulePoint<T>, found: u32, keys: Shared<Key>, bound: Key, room: &Room<T>) -> u32 {
         let (group, speaks) = (thread_idx_x() / GROUP, thread_idx_x().is_multiple_of(GROUP));
         let mut first = 0;
         while first < found {
@@ -257,8 +246,8 @@ fn collect<T: Element>(p: &Collect<T>) {
     if p.hop > 0 {
         let spare = if sorted.address() == room.keys.address() { room.spare } else { room.keys };
         let bound = if own < p.limit { NONE } else { sorted.get(p.limit as usize - 1) };
-        let found = p.second_hop(node, list, (sorted, own), &room);
-        len = p.append(&point, found, (sorted, bound), &room);
+        let found = p.second_hop(node, list, sorted, own, &room);
+        len = p.append(&point, found, sorted, bound, &room);
         if len > own {
             sorted = sort_block(sorted, spare, len);
         }

@@ -53,6 +53,7 @@ use cuda_std::{keep_rolled, shared};
 
 use super::places::{Places, table_words};
 use crate::block::sort::sort_block;
+use crate::block::threads::Threads;
 use crate::key::{Key, NONE};
 
 /// Threads per block, one node per block.
@@ -177,9 +178,10 @@ fn filter(p: &Detours, count: impl Fn(Candidates)) {
 fn count_by_table(p: &Detours, Candidates { ids, counts, len }: Candidates, strict: bool) {
     let thread = thread_idx_x();
     let places = Places::new(ids.offset(p.count.next_multiple_of(4) as usize), p.count);
-    places.clear((thread, DETOUR_THREADS));
+    let threads = Threads::new(thread, DETOUR_THREADS);
+    places.clear(threads);
     sync_threads();
-    places.enter(ids, len, (thread, DETOUR_THREADS));
+    places.enter(ids, len, threads);
     sync_threads();
 
     let quads = p.list_stride / 4;

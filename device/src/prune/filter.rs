@@ -10,12 +10,14 @@
 //!         append a to the row; load a's vector to shared memory
 //!         for each candidate c left to the warp:          (32 at once, a lane each)
 //!             d_ac = distance(a, c)
-//!             Keep:  drop c unless rule.keep(d_pc, d_pa, d_ac)
-//!             Score: score(c) += rule.score(d_pc, d_pa, d_ac)
-//!         the warp's next = its nearest candidate left     (Keep)
-//!                         = its smallest score left        (Score)
-//!     append the nearest dropped candidates until the row has `filled(most)` keys
+//!             `keep`:  drop c unless rule.keep(d_pc, d_pa, d_ac)
+//!             `score`: score(c) += rule.score(d_pc, d_pa, d_ac)
+//!         the warp's next = its nearest candidate left     (`keep`)
+//!                         = its smallest score left        (`score`)
+//!     `keep`: append the nearest dropped candidates until the row has `filled(most)` keys
 //! ```
+//!
+//! The rule's form chooses `keep` or `score` once, in `wavefront`. Both share `Wave`.
 //!
 //! Where a node lies outside of the data around it, its neighbours are nearer to each other than to
 //! it, and a rule drops all of them but one or two. So few edges lead to such nodes that searches
@@ -59,6 +61,7 @@ use crate::block::copied;
 use crate::block::element::Element;
 use crate::block::exact::query_bytes;
 use crate::block::rows::Rows;
+use crate::block::threads::Threads;
 use crate::key::{self, Key, NONE};
 
 /// Maximum number of threads per block: any number of warps up to this, one node per block.
@@ -112,25 +115,35 @@ pub const fn filter_shared_bytes(stride: u32, dim: u32, form: Form) -> u32 {
     query_bytes(dim) + WARPS * 8 + lists * stride * 8
 }
 
+/// The node of a block.
+#[derive(Clone, Copy)]
+pub(super) struct Node {
+    pub candidates: Global<Key>,
+    /// Its slots in `forward`.
+    pub out: GlobalMut<Key>,
+    pub lift: f32,
+}
+
 impl<T: Element> PruneFilter<T> {
-    /// The candidates of the block's node, its slots in `forward`, and its lift.
+    /// The node of the block.
     #[inline(always)]
-    pub(super) fn node(&self) -> (Global<Key>, GlobalMut<Key>, f32) {
+    pub(super) fn node(&self) -> Node {
         let row = self.nodes.get(block_idx_x() as usize);
         let candidates = self.candidates.offset(block_idx_x() as usize * self.stride as usize);
-        (candidates, self.forward.offset(row as usize * self.most as usize), self.rows.lift(row))
+        let out = self.forward.offset(row as usize * self.most as usize);
+        Node { candidates, out, lift: self.rows.lift(row) }
     }
 
     /// Whether the node keeps all of its candidates.
     #[inline(always)]
-    pub(super) fn keeps_all(&self, candidates: Global<Key>) -> bool {
-        self.pass_short != 0 && (self.stride <= self.most || candidates.get(self.most as usize) == NONE)
+    pub(super) fn keeps_all(&self, node: Node) -> bool {
+        self.pass_short != 0 && (self.stride <= self.most || node.candidates.get(self.most as usize) == NONE)
     }
 
     /// Fills a row up whose first `accepted` slots hold ascending keys that the first thread wrote.
     /// Returns the number of slots written. The whole block calls this.
     #[inline(always)]
-    pub(super) fn fill(&self, candidates: Global<Key>, out: GlobalMut<Key>, accepted: u32) -> u32 {
+    pub(super) fn fill(&self, Node { candidates, out, .. }: Node, accepted: u32) -> u32 {
         let filled = filled(self.most);
         if accepted >= filled {
             return accepted;
@@ -154,7 +167,7 @@ impl<T: Element> PruneFilter<T> {
 
     /// Writes [`NONE`] after the first `written` slots of a node. The whole block calls this.
     #[inline(always)]
-    pub(super) fn end(&self, out: GlobalMut<Key>, written: u32) {
+    pub(super) fn end(&self, Node { out, .. }: Node, written: u32) {
         let mut i = written + thread_idx_x();
         while i < self.most {
             out.set(i as usize, NONE);
@@ -164,31 +177,32 @@ impl<T: Element> PruneFilter<T> {
 }
 
 /// The candidates of a block's node in shared memory, as one warp sees them.
-struct Wave<T: Element> {
+struct Wave<'a, T: Element> {
+    p: &'a PruneFilter<T>,
+    node: Node,
     /// The accepted neighbour's vector.
     values: Shared<T::Query>,
     /// The next key of each warp.
     nexts: Shared<Key>,
     /// Candidates that are left.
     keys: Shared<Key>,
-    /// With [`Form::Score`], (score, index in the node's candidates) of each.
-    scores: Shared<Key>,
     warp: u32,
     warps: u32,
     /// Number of this warp's candidates.
     left: u32,
+    /// Number of accepted neighbours.
+    accepted: u32,
 }
 
-impl<T: Element> Wave<T> {
+impl<'a, T: Element> Wave<'a, T> {
     /// The shared memory of the block, with no candidates.
     #[inline(always)]
-    fn new(p: &PruneFilter<T>) -> Self {
+    fn new(p: &'a PruneFilter<T>, node: Node) -> Self {
         let values: Shared<T::Query> = shared::dynamic(0);
         let nexts: Shared<Key> = shared::dynamic(query_bytes(p.rows.dim) as usize);
         let keys = nexts.offset(WARPS as usize);
-        let scores = keys.offset(p.stride as usize);
         let (warp, warps) = (thread_idx_x() / 32, block_dim_x() / 32);
-        Self { values, nexts, keys, scores, warp, warps, left: 0 }
+        Self { p, node, values, nexts, keys, warp, warps, left: 0, accepted: 0 }
     }
 
     /// The slot of this warp's candidate `i`.
@@ -197,18 +211,18 @@ impl<T: Element> Wave<T> {
         (i * self.warps + self.warp) as usize
     }
 
-    /// Deals `stride` candidates to the warps. The whole warp calls this.
+    /// Deals the candidates to the warps, and calls `put` with the slot of each: its place in the
+    /// node's candidates. The whole warp calls this.
     #[inline(always)]
-    fn deal(&mut self, candidates: Global<Key>, stride: u32, form: Form) {
+    fn deal(&mut self, put: impl Fn(usize)) {
+        let stride = self.p.stride as usize;
         let mut first = 0;
-        while self.slot(first) < stride as usize {
+        while self.slot(first) < stride {
             let at = self.slot(first + warp::lane_id());
-            let key = if at < stride as usize { candidates.get(at) } else { NONE };
+            let key = if at < stride { self.node.candidates.get(at) } else { NONE };
             if key != NONE {
                 self.keys.set(at, key);
-                if form == Form::Score {
-                    self.scores.set(at, key::pack(0.0, at as u32));
-                }
+                put(at);
             }
             self.left += warp::ballot(key != NONE).count_ones();
             first += 32;
@@ -222,9 +236,9 @@ impl<T: Element> Wave<T> {
         if self.left > 0 { list.get(self.slot(0)) } else { NONE }
     }
 
-    /// The least `next` of all warps. The whole block calls this.
+    /// The least `next` of all warps; none if all are [`NONE`]. The whole block calls this.
     #[inline(always)]
-    fn least(&self, mut next: Key) -> Key {
+    fn least(&self, mut next: Key) -> Option<Key> {
         if warp::lane_id() == 0 {
             self.nexts.set(self.warp as usize, next);
         }
@@ -236,18 +250,42 @@ impl<T: Element> Wave<T> {
             next = if other < next { other } else { next };
             i += 1;
         }
-        next
+        if next == NONE { None } else { Some(next) }
     }
 
-    /// Tests the warp's candidates against `neighbour`, whose vector is in `values`; `lift` is the
-    /// node's. Returns the warp's next key. The whole warp calls this.
+    /// Appends `neighbour` to the row and loads its vector; false if it fills the row. The whole
+    /// block calls this.
     #[inline(always)]
-    fn test<R: Rule>(&mut self, p: &PruneFilter<T>, rule: &R, neighbour: Key, lift: f32) -> Key {
+    fn accept(&mut self, neighbour: Key) -> bool {
+        if thread_idx_x() == 0 {
+            self.node.out.set(self.accepted as usize, neighbour);
+        }
+        self.accepted += 1;
+        if self.accepted == self.p.most {
+            return false;
+        }
+        self.p.rows.load(self.values, key::id(neighbour), Threads::new(thread_idx_x(), block_dim_x()));
+        sync_threads();
+        true
+    }
+
+    /// Tests the warp's candidates against `neighbour`, the last that [`accept`](Self::accept) took.
+    /// The whole warp calls this.
+    ///
+    /// `judge(slot, d_pc, d_pa, d_ac)` is called for each. It returns `None` to drop it, or what
+    /// `put` stores at its new slot.
+    #[inline(always)]
+    fn test<V: Copy>(
+        &mut self,
+        neighbour: Key,
+        mut judge: impl FnMut(usize, f32, f32, f32) -> Option<V>,
+        put: impl Fn(usize, V),
+    ) {
+        let (p, lift) = (self.p, self.node.lift);
         let lane = warp::lane_id();
         let point = p.rows.point(self.values, key::id(neighbour));
         let d_pa = p.rows.rule_distance(lift, neighbour);
         let (mut stay, mut first) = (0, 0);
-        let mut next = NONE;
         while first < self.left {
             keep_rolled();
             let i = first + lane;
@@ -258,37 +296,20 @@ impl<T: Element> Wave<T> {
             let candidate = candidate();
             let is_other = candidate != NONE && candidate != neighbour;
             let d_pc = if candidate == NONE { 0.0 } else { p.rows.rule_distance(lift, candidate) };
-            let mut scored = NONE;
-            let stays = is_other
-                && match rule.form() {
-                    Form::Keep => survives(rule, d_pc, d_pa, d_ac, p.threshold),
-                    Form::Score => {
-                        let before = self.scores.get(self.slot(i));
-                        let score = key::distance(before) + rule.score(d_pc, d_pa, d_ac, p.threshold);
-                        scored = key::pack(score, key::id(before));
-                        true
-                    }
-                };
-            next = if scored < next { scored } else { next };
+            let verdict = if is_other { judge(self.slot(i), d_pc, d_pa, d_ac) } else { None };
             // All lanes have read before one writes.
-            let staying = warp::ballot(stays);
+            let staying = warp::ballot(verdict.is_some());
             warp::sync();
-            if stays {
+            if let Some(value) = verdict {
                 let to = self.slot(stay + warp::lanes_before(staying));
                 self.keys.set(to, candidate);
-                if rule.form() == Form::Score {
-                    self.scores.set(to, scored);
-                }
+                put(to, value);
             }
             stay += staying.count_ones();
             first += 32;
         }
         self.left = stay;
         warp::sync();
-        match rule.form() {
-            Form::Keep => self.first(self.keys),
-            Form::Score => least_of_warp(next),
-        }
     }
 }
 
@@ -304,50 +325,68 @@ fn least_of_warp(mut key: Key) -> Key {
     key
 }
 
+/// Accepts the nearest candidates and drops those that the rule does not keep beside them. Returns
+/// the number of slots written. The whole block calls this.
+#[inline(always)]
+fn keep<T: Element, R: Rule>(mut wave: Wave<'_, T>, rule: &R) -> u32 {
+    let (p, node) = (wave.p, wave.node);
+    wave.deal(|_| ());
+    let mut next = wave.first(wave.keys);
+    while let Some(neighbour) = wave.least(next)
+        && wave.accept(neighbour)
+    {
+        let judge = |_, d_pc, d_pa, d_ac| survives(rule, d_pc, d_pa, d_ac, p.threshold).then_some(());
+        wave.test(neighbour, judge, |_, ()| ());
+        next = wave.first(wave.keys);
+    }
+    p.fill(node, wave.accepted)
+}
+
+/// Accepts the candidates of the least scores, which each of them adds to. Drops none. Returns the
+/// number of slots written. The whole block calls this.
+#[inline(always)]
+fn score<T: Element, R: Rule>(mut wave: Wave<'_, T>, rule: &R) -> u32 {
+    let (p, node) = (wave.p, wave.node);
+    // At the slots of `keys`: (score, place in the node's candidates).
+    let scores = wave.keys.offset(p.stride as usize);
+    wave.deal(|slot| scores.set(slot, key::pack(0.0, slot as u32)));
+    let mut next = wave.first(scores);
+    while let Some(scored) = wave.least(next) {
+        let neighbour = node.candidates.get(key::id(scored) as usize);
+        if !wave.accept(neighbour) {
+            break;
+        }
+        next = NONE;
+        let judge = |slot, d_pc, d_pa, d_ac| {
+            let before = scores.get(slot);
+            let score = key::distance(before) + rule.score(d_pc, d_pa, d_ac, p.threshold);
+            let scored = key::pack(score, key::id(before));
+            next = if scored < next { scored } else { next };
+            Some(scored)
+        };
+        wave.test(neighbour, judge, |slot, scored| scores.set(slot, scored));
+        next = least_of_warp(next);
+    }
+    wave.accepted
+}
+
 /// The body of the kernels that [`rule_kernels!`](crate::rule_kernels) makes.
 #[inline(always)]
 pub fn wavefront<T: Element, R: Rule>(p: &PruneFilter<T>, rule: &R) {
     let (thread, threads) = (thread_idx_x(), block_dim_x());
-    let (candidates, out, lift) = p.node();
-    if p.keeps_all(candidates) {
+    let node = p.node();
+    if p.keeps_all(node) {
         let mut i = thread;
         while i < p.most {
-            out.set(i as usize, if i < p.stride { candidates.get(i as usize) } else { NONE });
+            node.out.set(i as usize, if i < p.stride { node.candidates.get(i as usize) } else { NONE });
             i += threads;
         }
         return;
     }
-    let mut wave = Wave::new(p);
-    wave.deal(candidates, p.stride, rule.form());
-    let mut next = match rule.form() {
-        Form::Keep => wave.first(wave.keys),
-        Form::Score => wave.first(wave.scores),
-    };
-    let mut accepted = 0;
-    loop {
-        next = wave.least(next);
-        if next == NONE {
-            break;
-        }
-        let neighbour = match rule.form() {
-            Form::Keep => next,
-            Form::Score => candidates.get(key::id(next) as usize),
-        };
-        if thread == 0 {
-            out.set(accepted as usize, neighbour);
-        }
-        accepted += 1;
-        if accepted == p.most {
-            break;
-        }
-        p.rows.load(wave.values, key::id(neighbour), (thread, threads));
-        sync_threads();
-        next = wave.test(p, rule, neighbour, lift);
-    }
+    let wave = Wave::new(p, node);
     let written = match rule.form() {
-        Form::Keep => p.fill(candidates, out, accepted),
-        // It drops none.
-        Form::Score => accepted,
+        Form::Keep => keep(wave, rule),
+        Form::Score => score(wave, rule),
     };
-    p.end(out, written);
+    p.end(node, written);
 }

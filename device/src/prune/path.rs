@@ -109,13 +109,13 @@ fn path<T: Element, const LOADS: usize>(p: &Paths<T>) {
     let (walk, k) = (&p.walk, p.walk.graph.degree);
     let (line, lane) = (block_idx_x() as usize, warp::lane_id());
     let node = p.nodes.get(line);
-    let (most, words) =
-        (most_met(k, walk.entry_count, walk.expansions), table_words(k, walk.entry_count, walk.expansions));
-    let room = Room::start(walk, (most, words), &walk.base, node);
+    let most = most_met(k, walk.entry_count, walk.expansions);
+    let words = table_words(k, walk.entry_count, walk.expansions);
+    let room = Room::start(walk, most, words, &walk.base, node);
     sync_threads();
     let metric = Metric::from_u32(walk.metric);
     let point = walk.base.list_point(room.values, node, metric);
-    let (_, met) = walk.run::<1, true, false, LOADS>(&point, &room);
+    let met = walk.collect::<LOADS>(&point, &room);
 
     // The rest of the node's own list.
     let list = walk.graph.ids.cast::<Key>().offset(node as usize * k as usize);

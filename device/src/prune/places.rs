@@ -14,6 +14,7 @@
 //!    places if the word is empty or of another id. Comparisons with that number decide a look-up.
 //! 3. [`Places::find`] takes four ids and starts their loads together, to hide latency.
 
+use crate::block::threads::Threads;
 use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
 use cuda_std::thread::sync_threads;
@@ -86,33 +87,33 @@ impl Places {
         1 << self.bits
     }
 
-    /// Empties the table. The `threads` threads of a block call this; a barrier follows.
+    /// Empties the table. All threads of a block call this; a barrier follows.
     #[inline(always)]
-    pub fn clear(&self, (thread, threads): (u32, u32)) {
-        let mut i = thread * 4;
+    pub fn clear(&self, threads: Threads) {
+        let mut i = threads.index * 4;
         while i < 1 << self.bits {
             keep_rolled();
             self.heads.set_quad(i as usize, Quad([self.empty(); 4]));
-            i += threads * 4;
+            i += threads.count * 4;
         }
     }
 
-    /// Enters the first `len` of `ids`, all distinct, with their places. The `threads` threads of
-    /// the block call this after a barrier; another follows.
+    /// Enters the first `len` of `ids`, all distinct, with their places. All threads of the
+    /// block call this after a barrier; another follows.
     #[inline(always)]
-    pub fn enter(&self, ids: Shared<u32>, len: u32, (thread, threads): (u32, u32)) {
-        let mut place = thread;
+    pub fn enter(&self, ids: Shared<u32>, len: u32, threads: Threads) {
+        let mut place = threads.index;
         while place < len {
             keep_rolled();
             let hash = Self::hash(ids.get(place as usize));
             let word = self.word(hash, place) | MORE;
             self.next.set(place as usize, self.heads.exchange(self.slot(hash), word));
-            place += threads;
+            place += threads.count;
         }
         sync_threads();
         // Clear MORE of ids that are alone in their slots. No other thread touches such a slot
         // here.
-        let mut place = thread;
+        let mut place = threads.index;
         while place < len {
             keep_rolled();
             let hash = Self::hash(ids.get(place as usize));
@@ -121,7 +122,7 @@ impl Places {
             {
                 self.heads.set(self.slot(hash), word);
             }
-            place += threads;
+            place += threads.count;
         }
     }
 

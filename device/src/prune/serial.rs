@@ -32,6 +32,7 @@ use super::filter::PruneFilter;
 use super::rule::{Distance, Rule, survives};
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::query_bytes;
+use crate::block::threads::Threads;
 use crate::key::{self, Key, NONE};
 
 /// Dynamic shared memory in bytes: the candidate's vector and the accepted keys.
@@ -43,29 +44,29 @@ pub const fn serial_shared_bytes(most: u32, dim: u32) -> u32 {
 #[inline(always)]
 fn serial<T: Element, R: Rule>(p: &PruneFilter<T>, rule: &R) {
     let lane = warp::lane_id();
-    let (candidates, out, lift) = p.node();
+    let node = p.node();
     let values: Shared<T::Query> = shared::dynamic(0);
     let neighbours: Shared<Key> = shared::dynamic(query_bytes(p.rows.dim) as usize);
-    let keep_all = p.keeps_all(candidates);
+    let keep_all = p.keeps_all(node);
     let (mut accepted, mut place) = (0, 0);
     while place < p.stride && accepted < p.most {
-        let candidate = candidates.get(place as usize);
+        let candidate = node.candidates.get(place as usize);
         if candidate == NONE {
             break;
         }
         let mut stays = true;
         if !keep_all {
-            p.rows.load(values, key::id(candidate), (lane, 32));
+            p.rows.load(values, key::id(candidate), Threads::new(lane, 32));
             warp::sync();
             let point = p.rows.point(values, key::id(candidate));
-            let d_pc = p.rows.rule_distance(lift, candidate);
+            let d_pc = p.rows.rule_distance(node.lift, candidate);
             let mut first = 0;
             while first < accepted && stays {
                 let i = first + lane / GROUP;
                 let neighbour = if i < accepted { neighbours.get(i as usize) } else { NONE };
                 let is_one = neighbour != NONE;
                 let d_ac = p.rows.distance(&point, if is_one { Some(key::id(neighbour)) } else { None });
-                let d_pa = if is_one { p.rows.rule_distance(lift, neighbour) } else { 0.0 };
+                let d_pa = if is_one { p.rows.rule_distance(node.lift, neighbour) } else { 0.0 };
                 stays = !warp::any(is_one && !survives(rule, d_pc, d_pa, d_ac, p.threshold));
                 first += 32 / GROUP;
             }
@@ -74,14 +75,14 @@ fn serial<T: Element, R: Rule>(p: &PruneFilter<T>, rule: &R) {
         if stays {
             if lane == 0 {
                 neighbours.set(accepted as usize, candidate);
-                out.set(accepted as usize, candidate);
+                node.out.set(accepted as usize, candidate);
             }
             accepted += 1;
         }
         place += 1;
     }
-    let written = p.fill(candidates, out, accepted);
-    p.end(out, written);
+    let written = p.fill(node, accepted);
+    p.end(node, written);
 }
 
 macro_rules! serial_kernels {

@@ -35,6 +35,7 @@ use crate::block::element::{Element, GROUP};
 use crate::block::exact::{Metric, query_bytes};
 use crate::block::rows::Rows;
 use crate::block::sort::{partition_point, sort_block};
+use crate::block::threads::Threads;
 use crate::key::{self, Key, NONE};
 
 /// Threads per block, one query per block.
@@ -82,7 +83,7 @@ fn rerank<T: Element>(p: &Rerank<T>) {
     let found = p.found.offset(query as usize * p.walked as usize);
     let out = p.reranked.offset(query as usize * p.k as usize);
 
-    p.queries.load(values, query, (thread, RERANK_THREADS));
+    p.queries.load(values, query, Threads::new(thread, RERANK_THREADS));
     // Nearly all searches fill their beam.
     let is_full = found.get(p.walked as usize - 1) != NONE;
     let count = if is_full { p.walked } else { partition_point(p.walked, |i| found.get(i as usize) != NONE) };

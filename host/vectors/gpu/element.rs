@@ -95,7 +95,7 @@ pub(crate) trait ByChunks {
 
     /// The name of the version for vectors of `units` units of 16 bytes.
     fn name(units: u32) -> &'static str {
-        match Chunks::of(units) {
+        match Chunks::for_units(units) {
             Chunks::One => Self::One::NAME,
             Chunks::Two => Self::Two::NAME,
             Chunks::Many => Self::Many::NAME,
@@ -118,7 +118,7 @@ pub(crate) trait ByChunks {
     ) -> Result<()> {
         // SAFETY: the caller guarantees it.
         unsafe {
-            match Chunks::of(units) {
+            match Chunks::for_units(units) {
                 Chunks::One => gpu.launch::<Self::One>(grid, block, arguments),
                 Chunks::Two => gpu.launch::<Self::Two>(grid, block, arguments),
                 Chunks::Many => gpu.launch::<Self::Many>(grid, block, arguments),

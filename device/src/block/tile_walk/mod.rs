@@ -13,6 +13,16 @@
 //!     epilogue.tile(sums)
 //! ```
 //!
+//! The state of a walk is the tile `visit` in use, the stages of its chunks and the next chunk to
+//! copy, all in `Pipeline`, and `far_tile`, whose ids are being looked up:
+//!
+//! ```text
+//!                  far_tile: look up       Pipeline.next:          Pipeline.visit:
+//!                  ids                     copy vectors            multiply
+//! tile of visit    v + 2 ----------------> v + 1 ----------------> v ------------------> done
+//!                                          load biases, thresholds
+//! ```
+//!
 //! Shared memory, in this order; Q and R are the stages of queries and rows:
 //!
 //! | buffer | shape |
@@ -49,7 +59,7 @@ use cuda_std::prelude::*;
 use cuda_std::shared;
 use cuda_std::thread::sync_threads;
 
-use self::copies::{Copies, Stages};
+use self::copies::Pipeline;
 use crate::block::copied;
 use crate::block::sums::{TileElement, TileSum};
 use crate::block::tile;
@@ -79,8 +89,8 @@ pub enum Chunks {
 }
 
 impl Chunks {
-    /// Of vectors of `units` units of 16 bytes.
-    pub const fn of(units: u32) -> Self {
+    /// Those of vectors of `units` units of 16 bytes.
+    pub const fn for_units(units: u32) -> Self {
         match units.div_ceil(tile::UNITS) {
             0 | 1 => Self::One,
             2 => Self::Two,
@@ -231,12 +241,10 @@ pub(crate) fn walk_tiles<E: TileElement, Ep: Epilogue<E::Sum>, const CHUNKS: u32
     let mut bounds = [E::Sum::CLOSED; 8];
     unroll!(8, I => bounds[I] = (lookups.bound)(line + 8 * I as u32));
 
-    let mut copies = Copies::<_, CHUNKS> { p, visits: walk.visits, room, visit: 0, chunk: 0, stage: 0 };
-    copies.start_first();
-    let mut stages = Stages { rows: 0, queries: 0 };
-    let mut visit = 0;
-    while visit < walk.visits {
-        copies.arrive(Some((stages.queries ^ 1, 1)));
+    let mut pipeline = Pipeline::<_, CHUNKS>::start(p, room, walk.visits);
+    while pipeline.visit < walk.visits {
+        let visit = pipeline.visit;
+        pipeline.arrive(Some(1));
         // Loads for later tiles start here; the products hide their latency.
         let fetched = rows.fetch(epilogue, room.row_vectors(visit + 1).get(rows.own.line));
         let mut far = NO_ID;
@@ -246,7 +254,7 @@ pub(crate) fn walk_tiles<E: TileElement, Ep: Epilogue<E::Sum>, const CHUNKS: u32
         }
         let part = LanePart { line, column, columns: room.columns(visit) };
         let mut sums = epilogue.begin(&bounds, part);
-        copies.multiply::<E>(&mut sums, &mut stages, visit);
+        pipeline.multiply::<E>(&mut sums);
         // A barrier follows before these are read, and the last one came after the previous values
         // had been read.
         rows.store(epilogue, visit + 1, fetched);
@@ -254,7 +262,7 @@ pub(crate) fn walk_tiles<E: TileElement, Ep: Epilogue<E::Sum>, const CHUNKS: u32
             room.row_vectors(visit + 2).set(rows.own.line, far);
         }
         epilogue.tile(&sums, part);
-        visit += 1;
+        pipeline.visit += 1;
     }
 }
 
@@ -302,6 +310,12 @@ impl<S: TileSum> Room<S> {
         self.queries(self.query_stages + stage)
     }
 
+    /// The stage of row chunks that is used after `stage`.
+    #[inline(always)]
+    fn stage_after(&self, stage: u32) -> u32 {
+        if stage + 1 == self.row_stages { 0 } else { stage + 1 }
+    }
+
     #[inline(always)]
     fn query_vectors(&self) -> Shared<u32> {
         self.biases.offset(4 * tile::SIDE as usize).cast()
@@ -338,13 +352,19 @@ impl OwnRow {
     }
 }
 
-/// Look-ahead of a walk: ids, biases and thresholds of the rows of later tiles.
+/// Look-ahead of a walk: loads ids, biases and thresholds of the rows of later tiles.
 struct RowsAhead<'a, S, R> {
     p: &'a Tiles<S>,
     walk: TileWalk,
     room: Room<S>,
     row_vector: &'a R,
     own: OwnRow,
+}
+
+/// A row of a later tile as a thread loads it: the bias, and in the second warp the bound.
+struct Column<S> {
+    bias: S,
+    bound: f32,
 }
 
 impl<S: TileSum, R: Fn(u32) -> u32> RowsAhead<'_, S, R> {
@@ -375,9 +395,9 @@ impl<S: TileSum, R: Fn(u32) -> u32> RowsAhead<'_, S, R> {
         if row < self.walk.end_row { (self.row_vector)(row) } else { NO_ID }
     }
 
-    /// Loads a row's bias, and in the second warp its bound.
+    /// Loads the column of a row.
     #[inline(always)]
-    fn fetch<Ep: Epilogue<S>>(&self, epilogue: &Ep, vector: u32) -> (S, f32) {
+    fn fetch<Ep: Epilogue<S>>(&self, epilogue: &Ep, vector: u32) -> Column<S> {
         let (mut bias, mut bound) = (S::NEVER, 0.0);
         if vector != NO_ID && (self.own.is_first || Ep::THRESHOLDS) {
             bias = self.p.biases.get(vector as usize);
@@ -385,12 +405,12 @@ impl<S: TileSum, R: Fn(u32) -> u32> RowsAhead<'_, S, R> {
                 bound = epilogue.bound(vector);
             }
         }
-        (bias, bound)
+        Column { bias, bound }
     }
 
     /// Stores the own line's column value for a visit.
     #[inline(always)]
-    fn store<Ep: Epilogue<S>>(&self, epilogue: &Ep, visit: u32, (bias, bound): (S, f32)) {
+    fn store<Ep: Epilogue<S>>(&self, epilogue: &Ep, visit: u32, Column { bias, bound }: Column<S>) {
         let (columns, line) = (self.room.columns(visit), self.own.line);
         if self.own.is_first {
             columns.biases.set(line, epilogue.term(bias));

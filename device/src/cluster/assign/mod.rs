@@ -236,7 +236,13 @@ impl<'a, S: TileSum> Block<'a, S> {
             let vector = self.first + line;
             Some(if p.listed != 0 { p.ids.get(vector as usize) } else { vector })
         };
-        tile::start_copy(self.vectors(slot), (p.vectors, p.vector_stride), chunk, p.units, &source);
+        tile::start_copy(
+            self.vectors(slot),
+            tile::Vectors { first: p.vectors, stride: p.vector_stride },
+            chunk,
+            p.units,
+            &source,
+        );
     }
 
     /// Starts the copies of a chunk of the centres from `first_centre` on, and of vectors that do
@@ -248,7 +254,13 @@ impl<'a, S: TileSum> Block<'a, S> {
             let centre = first_centre + centre_of_line(line);
             if centre < p.centre_count { Some(self.number(centre)) } else { None }
         };
-        tile::start_copy(self.centres(stage), (p.centres, p.centre_stride), chunk, p.units, &source);
+        tile::start_copy(
+            self.centres(stage),
+            tile::Vectors { first: p.centres, stride: p.centre_stride },
+            chunk,
+            p.units,
+            &source,
+        );
         if !self.resident {
             self.start_vectors(stage, chunk);
         }

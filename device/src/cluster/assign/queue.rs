@@ -94,7 +94,8 @@ impl<S: TileSum> Queue<S> {
         &self,
         block: &Block<'_, S>,
         sums: &tile::Sums<S>,
-        (line, biases): (u32, [S; 2]),
+        line: u32,
+        biases: [S; 2],
     ) -> u32 {
         let mut farther = 0;
         unroll!(8, ROW => {
@@ -122,7 +123,7 @@ impl<S: TileSum> Queue<S> {
         let line = recomputed(part_row + warp::lane_id() / 4);
         let centre = block.centre_of_lane(first_centre, N as u32);
         let biases = [block.bias(centre), block.bias(centre + 1)];
-        let mut near = self.near::<N>(block, sums, (line, biases));
+        let mut near = self.near::<N>(block, sums, line, biases);
         while near != 0 {
             keep_rolled();
             let i = near.leading_zeros() - 16;

@@ -31,7 +31,8 @@ use cuda_std::{keep_rolled, shared};
 
 use super::Job;
 use crate::block::select::{ALL_TIES, NO_VALUE, Present, ROW_STEP, Selection, select_smallest};
-use crate::block::sort::{merge, sort_by_warp};
+use crate::block::sort::{SortedKeys, merge, sort_by_warp};
+use crate::block::threads::Threads;
 use crate::block::tile;
 use crate::key::{self, Key, NONE};
 
@@ -105,12 +106,12 @@ pub unsafe fn cells_merge_candidates(p: MergeCandidates) {
     let keys = row.offset(row_bytes(p.capacity, p.k) as usize / 4).cast();
     let len = job.row_count.next_multiple_of(ROW_STEP);
     let distances = p.distances.offset(line as usize * p.capacity as usize);
-    let rows = (job.row_count, own.wrapping_sub(job.first_row));
-    let present = load(distances, (row, len), rows, (last >> 32) as u32);
+    let own_row = own.wrapping_sub(job.first_row);
+    let present = load(distances, row, len, job.row_count, own_row, (last >> 32) as u32);
     warp::sync();
-    let selection = select_smallest((row, len), present, (p.k, selected(p.k)));
+    let selection = select_smallest(row, len, present, p.k, selected(p.k));
     let members = p.members.offset(job.first_row as usize);
-    let count = compact((row, len), selection, |i, distance, place| {
+    let count = compact(row, len, selection, |i, distance, place| {
         keys.set(place as usize, Key::from(distance) << 32 | Key::from(members.get(i as usize)));
     });
     if count == 0 {
@@ -123,12 +124,12 @@ pub unsafe fn cells_merge_candidates(p: MergeCandidates) {
         list.set(i as usize, out.get(i as usize));
         i += 32;
     }
-    let sorted = sort_by_warp(keys, spare, count);
+    let sorted = SortedKeys::new(sort_by_warp(keys, spare, count), count);
     if is_empty {
-        put_first((sorted, count), node, (p.k, out), p.bounds);
+        put_first(&p, sorted, node, out);
         return;
     }
-    merge((list, p.k), (sorted, count), (warp::lane_id(), 32), |place, key| {
+    merge(SortedKeys::new(list, p.k), sorted, Threads::new(warp::lane_id(), 32), |place, key| {
         out.set(place as usize, key);
         if place + 1 == p.k && key != NONE {
             p.bounds.set(node as usize, key::distance(key));
@@ -139,12 +140,7 @@ pub unsafe fn cells_merge_candidates(p: MergeCandidates) {
 /// Copies the distances of a line's `count` rows to `row`, of `len` places, without that of place
 /// `own` and those above `last`. Describes what is left. The whole warp calls this.
 #[inline(always)]
-fn load(
-    distances: Global<u32>,
-    (row, len): (Shared<u32>, u32),
-    (count, own): (u32, u32),
-    last: u32,
-) -> Present {
+fn load(distances: Global<u32>, row: Shared<u32>, len: u32, count: u32, own: u32, last: u32) -> Present {
     let mut present = Present::NONE;
     let mut i = 4 * warp::lane_id();
     while i < len {
@@ -166,7 +162,7 @@ fn load(
 /// Passes the selected ones of a row's distances to `put`: place in the row, distance, and place
 /// among the selected ones. Returns their number. The whole warp calls this.
 #[inline(always)]
-fn compact((row, len): (Shared<u32>, u32), selection: Selection, put: impl Fn(u32, u32, u32)) -> u32 {
+fn compact(row: Shared<u32>, len: u32, selection: Selection, put: impl Fn(u32, u32, u32)) -> u32 {
     let Selection { threshold, mut ties } = selection;
     let leaves_ties = ties != ALL_TIES;
     let mut end = 0;
@@ -193,20 +189,15 @@ fn compact((row, len): (Shared<u32>, u32), selection: Selection, put: impl Fn(u3
     end
 }
 
-/// Writes the first `k` of `len` sorted keys to an empty list. The whole warp calls this.
+/// Writes the first of the sorted keys to an empty list. The whole warp calls this.
 #[inline(always)]
-fn put_first(
-    (sorted, len): (Shared<Key>, u32),
-    node: u32,
-    (k, out): (u32, GlobalMut<Key>),
-    bounds: GlobalMut<f32>,
-) {
+fn put_first(p: &MergeCandidates, sorted: SortedKeys, node: u32, out: GlobalMut<Key>) {
     let mut i = warp::lane_id();
-    while i < len && i < k {
-        let key = sorted.get(i as usize);
+    while i < sorted.len && i < p.k {
+        let key = sorted.keys.get(i as usize);
         out.set(i as usize, key);
-        if i + 1 == k {
-            bounds.set(node as usize, key::distance(key));
+        if i + 1 == p.k {
+            p.bounds.set(node as usize, key::distance(key));
         }
         i += 32;
     }

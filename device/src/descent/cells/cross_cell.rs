@@ -20,6 +20,8 @@
 //! | shared memory | that of the walk, then per line: vector, term, threshold, least threshold |
 //! | queue | [`QUEUE`] pairs per warp: sum, line and column; in shared memory |
 //!
+//! The bits of lines, marks and queued pairs are drawn in [`pairs`](super::pairs).
+//!
 //! Optimisations:
 //!
 //! 1. One visit serves both vectors: a [nearness](super::nearness) is the same number for both. Of
@@ -49,6 +51,7 @@ use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
 
+use super::pairs::{Line, Marks, QueuedPair};
 use super::{PROPOSAL_BITS, PROPOSALS, known_hash, nearness, word_holds};
 use crate::block::copied;
 use crate::block::sums::{TileElement, TileSum};
@@ -136,7 +139,7 @@ struct Lines<S> {
     leasts: Shared<S>,
 }
 
-/// A warp's queue of marked pairs: sum, and `column * 128 + line`.
+/// A warp's queue of marked pairs: the sum of each, and a [`QueuedPair`].
 #[derive(Clone, Copy)]
 struct Queue<S> {
     sums: Shared<S>,
@@ -163,30 +166,22 @@ impl<S: TileSum> CrossCellJoin<S> {
 }
 
 impl<S: TileSum> Proposals<'_, S> {
-    /// Marks of half `HALF` of a lane's lines: bit `16 (r / 2) + 2 c + r % 2` from the top is that
-    /// of line `r` of the half and column `c`.
+    /// Marks of half `HALF` of a lane's lines.
     #[inline(always)]
-    fn marks<const HALF: usize>(&self, sums: &tile::Sums<S>, part: LanePart<S>) -> u32 {
+    fn marks<const HALF: usize>(&self, sums: &tile::Sums<S>, part: LanePart<S>) -> Marks {
         let mut thresholds = [S::default(); 8];
         if !S::EXACT {
             thresholds = self.joint_thresholds::<HALF>(part);
         }
-        // Two words halve the chain of dependent shifts.
-        let mut words = [0u32; 2];
-        unroll!(8, C => {
-            unroll!(2, H => {
-                unroll!(2, R => {
-                    let sum = sum_of(sums, 4 * HALF + 2 * H + R, C);
-                    words[H] = if S::EXACT {
-                        S::push_below(words[H], sum, S::default())
-                    } else {
-                        S::push_below(words[H], thresholds[C], sum)
-                    };
-                });
-            });
+        let marks = Marks::collect(|bits, row, column| {
+            let sum = sum_of(sums, 4 * HALF + row, column);
+            if S::EXACT {
+                S::push_below(bits, sum, S::default())
+            } else {
+                S::push_below(bits, thresholds[column], sum)
+            }
         });
-        let word = words[0] << 16 | words[1];
-        if S::EXACT { !word } else { word }
+        if S::EXACT { marks.inverted() } else { marks }
     }
 
     /// The joint threshold of half `HALF` of a lane's lines and each of its columns.
@@ -201,40 +196,25 @@ impl<S: TileSum> Proposals<'_, S> {
         thresholds
     }
 
-    /// The sum of mark `bit` of half `HALF`, selected by halves.
-    #[inline(always)]
-    fn sum_of_mark<const HALF: usize>(&self, sums: &tile::Sums<S>, bit: u32) -> S {
-        let either = |second: u32, a: S, b: S| if bit & second != 0 { b } else { a };
-        let mut of = [S::default(); 8];
-        unroll!(8, C => {
-            let of_row = |row: usize| sum_of(sums, 4 * HALF + row, C);
-            of[C] = either(16, either(1, of_row(0), of_row(1)), either(1, of_row(2), of_row(3)));
-        });
-        unroll!(4, C => of[C] = either(8, of[C], of[C + 4]));
-        unroll!(2, C => of[C] = either(4, of[C], of[C + 2]));
-        either(2, of[0], of[1])
-    }
-
-    /// Appends the nearest mark of half `HALF` of each lane that has one to the queue of `count`
+    /// Appends the first mark of half `HALF` of each lane that has one to the queue of `count`
     /// pairs. The whole warp calls this.
     #[inline(always)]
     fn append<const HALF: usize>(
         &self,
         sums: &tile::Sums<S>,
         part: LanePart<S>,
-        marks: &mut u32,
+        marks: &mut Marks,
         count: &mut u32,
     ) {
-        let is_marked = *marks != 0;
+        let is_marked = !marks.is_empty();
         let lanes = warp::ballot(is_marked);
         if is_marked {
-            let bit = marks.leading_zeros();
-            *marks &= !(0x8000_0000 >> bit);
-            let line = part.line + 8 * (4 * HALF as u32 + bit / 16 * 2 + bit % 2);
-            let column = part.column + 8 * (bit % 16 / 4) + bit / 2 % 2;
+            let mark = marks.take_first();
+            let (line, column) = (mark.line::<HALF, S>(part), mark.tile_column(part));
             let place = (*count + warp::lanes_before(lanes)) as usize;
-            self.queue.sums.set(place, self.sum_of_mark::<HALF>(sums, bit));
-            self.queue.pairs.set(place, column * tile::SIDE + line);
+            let sum = mark.select(|row, column| sum_of(sums, 4 * HALF + row, column));
+            self.queue.sums.set(place, sum);
+            self.queue.pairs.set(place, QueuedPair::new(line, column).0);
         }
         *count += lanes.count_ones();
     }
@@ -248,7 +228,7 @@ impl<S: TileSum> Proposals<'_, S> {
         while i < count {
             keep_rolled();
             let (sum, pair) = (self.queue.sums.get(i as usize), self.queue.pairs.get(i as usize));
-            self.propose_pair(sum, (pair % tile::SIDE) as usize, ((pair / tile::SIDE) as usize, columns));
+            self.propose_pair(sum, QueuedPair(pair), columns);
             i += 32;
         }
         warp::sync();
@@ -271,10 +251,10 @@ impl<S: TileSum> Proposals<'_, S> {
         unroll!(2, I => asks[I] &= !word_holds(words[I], hashes[I]));
     }
 
-    /// Proposes a line and a column to each other, each only if above its own threshold.
+    /// Proposes the vectors of a pair to each other, each only if above its own threshold.
     #[inline(always)]
-    fn propose_pair(&self, sum: S, line: usize, (column, columns): (usize, Columns<S>)) {
-        let lines = self.lines;
+    fn propose_pair(&self, sum: S, pair: QueuedPair, columns: Columns<S>) {
+        let (lines, line, column) = (self.lines, pair.line(), pair.column());
         let (a, b) = (lines.vectors.get(line), columns.vectors.get(column));
         if a != b {
             let terms = (lines.terms.get(line), columns.biases.get(column));
@@ -327,12 +307,12 @@ impl<S: TileSum> Epilogue<S> for Proposals<'_, S> {
 
     #[inline(always)]
     fn tile(&mut self, sums: &tile::Sums<S>, part: LanePart<S>) {
-        let mut marks = [0; 2];
+        let mut marks = [Marks::default(); 2];
         unroll!(2, HALF => marks[HALF] = self.marks::<HALF>(sums, part));
         let mut count = 0;
         loop {
             keep_rolled();
-            let is_done = !warp::any(marks[0] | marks[1] != 0);
+            let is_done = !warp::any(!marks[0].is_empty() | !marks[1].is_empty());
             if is_done || count > QUEUE - 64 {
                 self.propose_queued(count, part.columns);
                 count = 0;
@@ -370,8 +350,8 @@ fn walk_of<S>(p: &CrossCellJoin<S>, cell: u32, first: u32) -> Option<TileWalk> {
     })
 }
 
-/// Puts the `count` queries from `first` on in lines, sorted by threshold: eight consecutive ones
-/// are the lines of one lane. The whole block calls this, and finds a barrier after the result.
+/// Puts the `count` queries from `first` on in lines, sorted by threshold ([`Line::at_rank`]). The
+/// whole block calls this, and finds a barrier after the result.
 #[inline(always)]
 fn sort_lines<S: TileSum>(p: &CrossCellJoin<S>, lines: Lines<S>, first: u32, count: u32) {
     // Two threads per query: each counts the smaller ones among half of the others.
@@ -396,8 +376,7 @@ fn sort_lines<S: TileSum>(p: &CrossCellJoin<S>, lines: Lines<S>, first: u32, cou
         unroll!(4, I => before += (four[I] < order) as u32);
         i += 4;
     }
-    let place = before + warp::shuffle_xor(before, 1);
-    let line = (64 * (place / 64) + place / 8 % 8 + 8 * (place % 8)) as usize;
+    let line = Line::at_rank(before + warp::shuffle_xor(before, 1)).0 as usize;
     sync_threads();
     if half == 0 {
         lines.vectors.set(line, own);
@@ -406,10 +385,11 @@ fn sort_lines<S: TileSum>(p: &CrossCellJoin<S>, lines: Lines<S>, first: u32, cou
     }
     sync_threads();
     if half == 0 {
-        // A half is four lines, 8 apart.
         let mut least = S::UNBOUNDED;
-        let first = member as usize & !0x18;
-        unroll!(4, R => least = S::smaller(least, lines.thresholds.get(first + 8 * R)));
+        unroll!(4, R => {
+            let row = Line(member).row_of_half(R as u32);
+            least = S::smaller(least, lines.thresholds.get(row.0 as usize));
+        });
         lines.leasts.set(member as usize, least);
     }
     sync_threads();

@@ -50,6 +50,7 @@ use crate::block::copied;
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::{ExactQuery, Metric, query_bytes};
 use crate::block::sort::sort_block;
+use crate::block::threads::Threads;
 use crate::key::{self, Key, NONE};
 use crate::search::exact::RERANK_THREADS;
 
@@ -106,7 +107,12 @@ fn finish<T: Element>(p: &Finish<T>) {
     if thread == 0 {
         count.set(0, 0);
     }
-    ExactQuery::load(values, p.rows.offset(own * p.stride as usize), p.dim, (thread, RERANK_THREADS));
+    ExactQuery::load(
+        values,
+        p.rows.offset(own * p.stride as usize),
+        p.dim,
+        Threads::new(thread, RERANK_THREADS),
+    );
     sync_threads();
     let found = put_distances(p, p.lists.offset(node * k), ExactQuery::<T>::new(values, p.dim), keys);
     if warp::lane_id() == 0 && found > 0 {

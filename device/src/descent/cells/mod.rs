@@ -21,6 +21,7 @@ mod finish;
 mod intra_cell;
 mod known;
 mod nearness;
+mod pairs;
 mod proposals;
 
 pub use candidates::*;

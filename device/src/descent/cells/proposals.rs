@@ -35,7 +35,8 @@ use cuda_std::thread::block_idx_x;
 use cuda_std::warp::{WarpReductionOp, warp_reduce};
 use cuda_std::{keep_rolled, shared};
 
-use crate::block::sort::{partition_point, sort_by_warp};
+use crate::block::sort::{SortedKeys, partition_point, sort_by_warp};
+use crate::block::threads::Threads;
 use crate::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS, merge_flagged};
 use crate::descent::slots::two_slots;
 use crate::key::{self, Key, NONE};
@@ -108,12 +109,17 @@ pub unsafe fn cells_merge_proposals(p: MergeProposals) {
     warp::sync();
     let kept = are_kept(keys, key::plain(list.get(k - 1)), runs, p.salt);
     let end = compact(keys, kept, runs);
-    let len = drop_known(runs, end, (list, p.k));
+    let len = drop_known(runs, end, list, p.k);
     if len == 0 {
         return;
     }
     let keys = sort_by_warp(runs, sorted, len);
-    let added = merge_flagged((list, p.k), (keys, len), out, (warp::lane_id(), 32));
+    let added = merge_flagged(
+        SortedKeys::new(list, p.k),
+        SortedKeys::new(keys, len),
+        out,
+        Threads::new(warp::lane_id(), 32),
+    );
     if node.is_multiple_of(COUNTED) {
         // SAFETY: the whole warp reaches this.
         let added = unsafe { warp_reduce(u32::MAX, added, WarpReductionOp::Add) };
@@ -182,7 +188,7 @@ fn compact(keys: [Key; 4], kept: [bool; 4], runs: Shared<Key>) -> u32 {
 /// Drops those of the first `end` keys that the list holds, and closes the gaps. All are below the
 /// last of the list. Returns the number of keys left.
 #[inline(always)]
-fn drop_known(runs: Shared<Key>, end: u32, (list, k): (Shared<Key>, u32)) -> u32 {
+fn drop_known(runs: Shared<Key>, end: u32, list: Shared<Key>, k: u32) -> u32 {
     let lane = warp::lane_id();
     // The high word of a key is its distance.
     let distances: Shared<u32> = list.cast();

@@ -46,6 +46,7 @@ use super::filter::{FILTER_THREADS, PruneFilter, filter_shared_bytes, wavefront}
 use super::rule::{Form, Spread};
 use crate::block::exact::query_bytes;
 use crate::block::rows::RulePoint;
+use crate::block::threads::Threads;
 use crate::key::{self, Key, NONE};
 
 /// Threads per block, one node per block.
@@ -193,7 +194,7 @@ impl<'a> Lines<'a> {
     #[inline(always)]
     fn point(&self, i: u32) -> RulePoint<f32> {
         warp::sync();
-        self.p.rows.load(self.values, self.id(i), (warp::lane_id(), 32));
+        self.p.rows.load(self.values, self.id(i), Threads::new(warp::lane_id(), 32));
         warp::sync();
         self.p.rows.point(self.values, self.id(i))
     }
@@ -222,12 +223,12 @@ fn scale_of(farthest: f32) -> f32 {
     blocks_per_multiprocessor = 2
 )]
 pub unsafe fn prune_gram_spread(p: PruneFilter<f32>, rule: Spread) {
-    let (candidates, out, _) = p.node();
-    let has_more = p.stride > LINES && candidates.get(LINES as usize) != NONE;
-    if has_more || p.keeps_all(candidates) {
+    let node = p.node();
+    let has_more = p.stride > LINES && node.candidates.get(LINES as usize) != NONE;
+    if has_more || p.keeps_all(node) {
         return wavefront(&p, &rule);
     }
-    let lines = Lines::read(&p, candidates);
+    let lines = Lines::read(&p, node.candidates);
     lines.multiply();
-    score::select(&lines, &rule, out);
+    score::select(&lines, &rule, node.out);
 }

@@ -4,6 +4,7 @@
 //! lies in the registers of a block's first warp (`list`). [`stop`] tells when a search ends early.
 
 mod list;
+mod purpose;
 pub mod search;
 pub mod stop;
 pub mod walk;

@@ -87,10 +87,11 @@ pub const fn table_slots(beam: u32, step_ids: u32) -> u32 {
 }
 
 #[inline(always)]
-fn search<T: Element, const C: usize, const PLACED: bool, const LOADS: usize>(p: &BeamSearch<T>) {
+fn search<T: Element, const C: usize, const PARTIAL: bool, const LOADS: usize>(p: &BeamSearch<T>) {
     let (thread, query) = (thread_idx_x(), block_idx_x());
     let walk = &p.walk;
-    let room = Room::start(walk, (step_ids(walk.graph.degree, walk.width), walk.slots), &p.queries, query);
+    let keys = step_ids(walk.graph.degree, walk.width);
+    let room = Room::start(walk, keys, walk.slots, &p.queries, query);
     sync_threads();
     let point = p.queries.list_point(room.values, query, Metric::from_u32(walk.metric));
     let mut stop = walk.stop;
@@ -101,7 +102,7 @@ fn search<T: Element, const C: usize, const PLACED: bool, const LOADS: usize>(p:
     if thread == 0 {
         room.slack.set(0, stop.slack);
     }
-    let (beam, computed) = walk.run::<C, false, PLACED, LOADS>(&point, &room);
+    let (beam, computed) = walk.search::<C, PARTIAL, LOADS>(&point, &room);
     if thread == 0 {
         p.computed.fetch_add((query % SEARCH_COUNTERS) as usize, computed as u64, Scope::Device);
     }
@@ -116,11 +117,11 @@ fn search<T: Element, const C: usize, const PLACED: bool, const LOADS: usize>(p:
 }
 
 macro_rules! search_kernels {
-    ($($name:ident $type:ty, $keys:literal keys, $blocks:literal blocks, $placed:literal, $loads:literal loads;)*) => {$(
+    ($($name:ident $type:ty, $keys:literal keys, $blocks:literal blocks, $partial:literal, $loads:literal loads;)*) => {$(
         /// Finds the nearest nodes of queries by beam search (see [`BeamSearch`] and the module).
         ///
         #[doc = concat!("Keys per lane: ", stringify!($keys), ", a beam of up to 32 times as many nodes.")]
-        #[doc = concat!("Graph over some of the nodes: ", $placed, ".")]
+        #[doc = concat!("Graph over some of the nodes: ", $partial, ".")]
         ///
         /// Launch: a block per query, of any number of warps; [`search_shared_bytes`].
         ///
@@ -133,7 +134,7 @@ macro_rules! search_kernels {
             blocks_per_multiprocessor = $blocks
         )]
         pub unsafe fn $name(p: BeamSearch<$type>) {
-            search::<$type, $keys, $placed, $loads>(&p);
+            search::<$type, $keys, $partial, $loads>(&p);
         }
     )*};
 }

@@ -18,6 +18,15 @@
 //!
 //! With `width` 1 the beam is that of the CPU backend, bit for bit.
 //!
+//! ```text
+//! start --> entering --all entries in--> expanding --no parents--> end
+//!             |  ^                         |  ^
+//!             +--+ entries left            +--+ parents
+//! ```
+//!
+//! A step in either state enters new ids in the table, computes their keys and offers them to the
+//! beam. Queries and path collection share the states; [`super::purpose`] holds what differs.
+//!
 //! # Buffers
 //!
 //! | buffer | shape |
@@ -59,16 +68,18 @@
 //!   memory's queue.
 
 use cuda_std::prelude::*;
-use cuda_std::thread::{block_dim_x, block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
 
 use super::list::Beam;
+use super::purpose::{Collect, Purpose, Search};
 use super::stop::Stop;
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::query_bytes;
 use crate::block::rows::{ListPoint, Rows};
 use crate::block::table;
+use crate::block::threads::Threads;
 use crate::key::{self, Key, NO_ID, NONE};
 
 /// The edges of a graph.
@@ -96,24 +107,22 @@ impl Graph {
 }
 
 /// Arguments of a beam search.
-///
-/// Pruning searches too, and keeps the keys of all visited nodes (`KEEP` of [`run`](Self::run)).
 #[repr(C)]
 pub struct BeamWalk<T> {
     /// In: the vectors of the nodes, fewer than 2^31.
     pub base: Rows<T>,
     /// In: the edges.
     pub graph: Graph,
-    /// In: the entry nodes, every `1 << entry_shift`-th value; `NO_ID` is none. Searches that
-    /// keep all keys share their entries and read every value.
+    /// In: the entry nodes, every `1 << entry_shift`-th value; `NO_ID` is none. [`Collect`] reads
+    /// every value.
     pub entries: Global<u32>,
     /// Entry nodes per search.
     pub entry_count: u32,
     /// Nodes of the beam, 1 to 32 C.
     pub beam: u32,
-    /// Nodes expanded per step, at least 1; 1 for searches that keep all keys.
+    /// Nodes expanded per step, at least 1; 1 for [`Collect`].
     pub width: u32,
-    /// Maximum number of nodes expanded by searches that keep all keys.
+    /// Maximum number of nodes expanded by [`Collect`].
     pub expansions: u32,
     /// Slots of the table of visited ids: a power of two, at least [`least_slots`].
     pub slots: u32,
@@ -123,8 +132,8 @@ pub struct BeamWalk<T> {
     pub entry_stride: u32,
     /// Binary logarithm of the distance between entries, in values.
     pub entry_shift: u32,
-    /// When the search stops, for a query of norm 1. The rank is below `beam`. Not read by searches
-    /// that keep all keys.
+    /// When the search stops, for a query of norm 1. The rank is below `beam`. Not read by
+    /// [`Collect`].
     pub stop: Stop,
 }
 
@@ -176,7 +185,7 @@ impl<T: Element> Room<T> {
     /// is room for `keys` keys and a table of `words` words, at least one per slot. The whole block
     /// calls this; a barrier follows.
     #[inline(always)]
-    pub fn start(walk: &BeamWalk<T>, (keys, words): (u32, u32), points: &Rows<T>, id: u32) -> Self {
+    pub fn start(walk: &BeamWalk<T>, keys: u32, words: u32, points: &Rows<T>, id: u32) -> Self {
         let thread = thread_idx_x();
         let values = shared::dynamic(0);
         let keys_at: Shared<Key> = shared::dynamic(query_bytes(walk.base.dim) as usize);
@@ -186,7 +195,7 @@ impl<T: Element> Room<T> {
         let parent_count = parents.offset(walk.width as usize);
         let new_count = parent_count.offset(1);
         let slack = new_count.offset(1).cast();
-        points.load(values, id, (thread, block_dim_x()));
+        points.load(values, id, Threads::new(thread, block_dim_x()));
         walk.clear(table);
         if thread == 0 {
             new_count.set(0, 0);
@@ -208,6 +217,21 @@ pub fn append(is_one: bool, count: Shared<u32>, put: impl Fn(u32)) {
     }
 }
 
+/// Counts of a walk.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    /// Entries that have come.
+    entered: u32,
+    /// Nodes that this step expands; none while entries come.
+    parents: u32,
+    /// Nodes expanded, those of this step among them.
+    expanded: u32,
+    /// Ids in the table.
+    in_table: u32,
+    /// Distances computed.
+    computed: u32,
+}
+
 impl<T: Element> BeamWalk<T> {
     /// Empties the table. The whole block calls this; a barrier follows.
     #[inline(always)]
@@ -225,43 +249,57 @@ impl<T: Element> BeamWalk<T> {
         table::insert(table, self.slots - 1, id)
     }
 
-    /// Searches for `point`; returns the beam, held by the first warp, and the number of distances
-    /// computed. The block calls this after a barrier; a barrier also ends it.
+    /// Searches for `point`, whose slack `room.slack` holds; returns the beam, held by the first
+    /// warp, and the number of distances computed. The block calls this after a barrier; a barrier
+    /// also ends it.
     ///
-    /// With `KEEP` the keys of all visited nodes stay in `room.keys`, the search ends after
-    /// `expansions` expansions, and the table holds all visited ids.
-    ///
-    /// With `PLACED` the graph is one over some of the nodes, which `graph.places` maps to rows.
+    /// With `PARTIAL` the graph is one over some of the nodes, which `graph.places` maps to rows.
     /// `LOADS` loads of each row are under way at once.
-    /// Without `KEEP`, `room.slack` holds the slack of the query.
     #[inline(always)]
-    pub fn run<const C: usize, const KEEP: bool, const PLACED: bool, const LOADS: usize>(
+    pub fn search<const C: usize, const PARTIAL: bool, const LOADS: usize>(
+        &self,
+        point: &ListPoint<T>,
+        room: &Room<T>,
+    ) -> (Beam<C>, u32) {
+        self.walk::<Search, C, PARTIAL, LOADS>(point, room)
+    }
+
+    /// Searches for `point` with up to `expansions` expansions; leaves the keys of all visited nodes
+    /// in `room.keys` and returns their number. The beam has at most 32 nodes, and the graph is one
+    /// over all nodes. The block calls this after a barrier; a barrier also ends it.
+    ///
+    /// `LOADS` loads of each row are under way at once.
+    #[inline(always)]
+    pub fn collect<const LOADS: usize>(&self, point: &ListPoint<T>, room: &Room<T>) -> u32 {
+        self.walk::<Collect, 1, false, LOADS>(point, room).1
+    }
+
+    #[inline(always)]
+    fn walk<P: Purpose, const C: usize, const PARTIAL: bool, const LOADS: usize>(
         &self,
         point: &ListPoint<T>,
         room: &Room<T>,
     ) -> (Beam<C>, u32) {
         let (thread, degree) = (thread_idx_x(), self.graph.degree);
-        let width = self.step_width::<KEEP>();
+        let width = P::width(self);
         let most = step_ids(degree, width);
         let mut beam = Beam::new(self.beam);
-        let (mut entered, mut expanded, mut parents) = (0, 0, 0);
-        // Ids in the table, and distances computed.
-        let (mut known, mut computed) = (0, 0);
+        let mut counts = Counts::default();
         loop {
             keep_rolled();
             // The entries come first, in as many steps as they take.
-            let entering = parents == 0;
-            let left = self.entry_count - entered;
+            let entering = counts.parents == 0;
+            let left = self.entry_count - counts.entered;
             let count = if !entering {
-                parents * degree
+                counts.parents * degree
             } else if left < most {
                 left
             } else {
                 most
             };
-            if !KEEP && known + count > self.slots / 4 * 3 {
+            if P::empties(self, counts.in_table + count) {
                 self.forget(beam, room.table);
-                known = self.beam;
+                counts.in_table = self.beam;
             }
             // The new ids of this step. Here, not in a function: `prune_path_f32` would spill on
             // sm_100.
@@ -272,13 +310,7 @@ impl<T: Element> BeamWalk<T> {
                 let id = if i >= count {
                     NO_ID
                 } else if entering {
-                    let i = (entered + i) as usize;
-                    if KEEP {
-                        self.entries.get(i)
-                    } else {
-                        let first = block_idx_x() as usize * self.entry_stride as usize;
-                        self.entries.get((first + i) << self.entry_shift)
-                    }
+                    P::entry(self, (counts.entered + i) as usize)
                 } else {
                     // One parent needs no division.
                     let parent = if width == 1 { 0 } else { i.checked_div(degree).unwrap_or(0) };
@@ -291,34 +323,26 @@ impl<T: Element> BeamWalk<T> {
             sync_threads();
 
             let new = room.new_count.get(0);
-            let keys = room.keys.offset(if KEEP { computed as usize } else { 0 });
+            let keys = room.keys.offset(P::keys_at(counts.computed));
             self.distances::<LOADS>(point, room.ids, keys, new);
             sync_threads();
-            known += new;
-            computed += new;
+            counts.in_table += new;
+            counts.computed += new;
             if entering {
-                entered += count;
+                counts.entered += count;
             }
 
             if thread < 32 {
                 beam.offer(keys, new);
-                self.take_parents::<C, KEEP, PLACED>(&mut beam, room, (entered, expanded));
+                self.take_parents::<P, C, PARTIAL>(&mut beam, room, counts);
             }
             sync_threads();
-            parents = room.parent_count.get(0);
-            if KEEP {
-                expanded += parents;
-            }
-            if parents == 0 && entered == self.entry_count {
-                return (beam, computed);
+            counts.parents = room.parent_count.get(0);
+            counts.expanded += counts.parents;
+            if counts.parents == 0 && counts.entered == self.entry_count {
+                return (beam, counts.computed);
             }
         }
-    }
-
-    /// Nodes expanded per step.
-    #[inline(always)]
-    fn step_width<const KEEP: bool>(&self) -> u32 {
-        if KEEP { 1 } else { self.width }
     }
 
     /// Empties the table except for the nodes of the beam. The whole block calls this.
@@ -371,25 +395,21 @@ impl<T: Element> BeamWalk<T> {
     /// Takes the parents of the next step from the beam, once all entries have come, and resets
     /// `room.new_count`. The first warp calls this; a barrier follows.
     #[inline(always)]
-    fn take_parents<const C: usize, const KEEP: bool, const PLACED: bool>(
+    fn take_parents<P: Purpose, const C: usize, const PARTIAL: bool>(
         &self,
         beam: &mut Beam<C>,
         room: &Room<T>,
-        (entered, expanded): (u32, u32),
+        counts: Counts,
     ) {
-        let (thread, width) = (thread_idx_x(), self.step_width::<KEEP>());
-        let last = if KEEP {
-            NONE
-        } else {
-            let stop = Stop { slack: room.slack.get(0), ..self.stop };
-            stop.last(beam.distance_bits(self.beam, stop.rank))
-        };
+        let (thread, width) = (thread_idx_x(), P::width(self));
+        let last = P::last(self, room, beam);
         let mut taken = 0;
-        while entered == self.entry_count && taken < width && (!KEEP || expanded + taken < self.expansions) {
+        while counts.entered == self.entry_count && taken < width && P::expands(self, counts.expanded + taken)
+        {
             keep_rolled();
             let Some(parent) = beam.take(last) else { break };
             if thread == 0 {
-                let place = if PLACED { self.graph.places.get(parent as usize) } else { parent };
+                let place = if PARTIAL { self.graph.places.get(parent as usize) } else { parent };
                 room.parents.set(taken as usize, place);
             }
             taken += 1;

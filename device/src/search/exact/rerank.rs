@@ -37,8 +37,9 @@ use cuda_std::{keep_rolled, shared};
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
 use crate::block::exact::{ExactQuery, Metric, query_bytes};
-use crate::block::sort::{merge, sort_block};
+use crate::block::sort::{SortedKeys, merge, sort_block};
 use crate::block::sums::{QueryBound, TileSum};
+use crate::block::threads::Threads;
 use crate::key::{self, Key, NO_ID, NONE};
 
 /// The count of a closed query: no row passes the filter, and none is reranked.
@@ -126,12 +127,8 @@ fn rerank<T: Element, S: TileSum>(p: &ExactRerank<T, S>) {
         list.set(i as usize, out.get(i as usize));
         i += RERANK_THREADS;
     }
-    ExactQuery::load(
-        values,
-        p.queries.offset(query * p.query_stride as usize),
-        p.dim,
-        (thread, RERANK_THREADS),
-    );
+    let threads = Threads::new(thread, RERANK_THREADS);
+    ExactQuery::load(values, p.queries.offset(query * p.query_stride as usize), p.dim, threads);
     if thread == 0 {
         kept.set(0, 0);
     }
@@ -159,9 +156,8 @@ fn rerank<T: Element, S: TileSum>(p: &ExactRerank<T, S>) {
     let len = kept.get(0);
     let sorted = sort_block(keys, spare, len);
     if len > 0 {
-        merge((list, p.k), (sorted, len), (thread, RERANK_THREADS), |place, key| {
-            out.set(place as usize, key)
-        });
+        let (list, sorted) = (SortedKeys::new(list, p.k), SortedKeys::new(sorted, len));
+        merge(list, sorted, threads, |place, key| out.set(place as usize, key));
     }
     // Another thread of this block wrote the k-th key.
     sync_threads();
