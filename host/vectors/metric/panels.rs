@@ -1,0 +1,464 @@
+//! Panels of rows, and the pairs of their rows that may be near: a filter before exact distances.
+//!
+//! With the product `p` of two rows, half of their squared L2 distance is `|x|²/2 + |y|²/2 - p`,
+//! and minus their inner product is `-p`. So every list distance is `h = term(x) + term(y) - p`, up
+//! to a factor. Products are chains of multiply-adds, fused where the processor can: they are fast,
+//! and their last bits depend on the instruction set. Each term is therefore lowered by more than
+//! all rounding, and `h` is never above the exact value.
+
+use rayon::prelude::*;
+
+use crate::gpu::MemoryPlan;
+use crate::memory::{filled, zeros};
+use crate::vectors::bits::BitPanels;
+use crate::vectors::space::Space;
+use crate::vectors::{Metric, TypedRows, with_matrix};
+use crate::{DataShape, ElementType, Progress, Result};
+
+/// Rows of a panel. A panel holds the first component of all of its rows, then the second, and so
+/// on: `dim * PANEL` values.
+pub(crate) const PANEL: usize = 32;
+
+/// Components that are multiplied at a time: of two panels, these fit the first cache.
+const DIMS: usize = 128;
+
+/// One value per row of a panel.
+pub(crate) type PerRow = [f32; PANEL];
+
+/// All rows of a space.
+pub(crate) enum Panels<'a> {
+    Floats(FloatPanels),
+    /// Rows of bits, whose exact distances take less time than a filter.
+    Bits(BitPanels<'a>),
+}
+
+impl<'a> Panels<'a> {
+    /// Memory beside the rows.
+    pub(crate) fn plan(data: &DataShape) -> MemoryPlan {
+        if data.element == ElementType::B1 {
+            return MemoryPlan::new();
+        }
+        let rows = data.rows.next_multiple_of(PANEL);
+        MemoryPlan::new().with::<f32>("panels", rows * data.dim).with::<f32>("terms", rows)
+    }
+
+    /// The panels of `space`.
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub(crate) fn new(space: &'a Space<'_>, progress: &Progress) -> Result<Self> {
+        match space.rows() {
+            TypedRows::B1(rows) => Ok(Self::Bits(BitPanels { rows, count: space.len() })),
+            _ => FloatPanels::new(space, progress).map(Self::Floats),
+        }
+    }
+
+    /// The `h` of a list distance.
+    pub(crate) fn bound(&self, distance: f32) -> f32 {
+        match self {
+            Self::Floats(panels) => panels.scale * distance,
+            Self::Bits(_) => distance,
+        }
+    }
+
+    /// The pairs of rows of two panels with an `h` of at most the bound of either row. Bit `j` of
+    /// element `i` stands for row `i` of the first and row `j` of the second.
+    pub(crate) fn near(
+        &self,
+        first: usize,
+        bounds: &PerRow,
+        second: usize,
+        other_bounds: &PerRow,
+    ) -> [u32; PANEL] {
+        match self {
+            Self::Floats(panels) => near(panels.side(first, bounds), panels.side(second, other_bounds)),
+            Self::Bits(panels) => panels.near(first, bounds, second, other_bounds),
+        }
+    }
+}
+
+/// All rows of a space as panels of f32 values.
+pub(crate) struct FloatPanels {
+    dim: usize,
+    /// Factor that turns a list distance into `h`.
+    scale: f32,
+    values: Vec<f32>,
+    /// The term of each row; infinite for the rows that fill up the last panel.
+    terms: Vec<PerRow>,
+}
+
+impl FloatPanels {
+    /// Copies the rows of `space`, under L2 and cosine minus their mean: products of long rows
+    /// would round more than the distances between them.
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    fn new(space: &Space<'_>, progress: &Progress) -> Result<Self> {
+        let (n, dim, metric) = (space.len(), space.dim(), space.metric());
+        let is_product = metric == Metric::InnerProduct;
+        let mean: Vec<f32> = match metric {
+            Metric::InnerProduct => vec![0.0; dim],
+            Metric::L2 | Metric::Cosine => {
+                space.mean(progress)?.into_iter().map(|mean| mean as f32).collect()
+            }
+        };
+        let mut values: Vec<f32> = zeros(n.div_ceil(PANEL) * PANEL * dim)?;
+        let mut terms = filled([f32::INFINITY; PANEL], n.div_ceil(PANEL))?;
+        let all = values.par_chunks_exact_mut(dim * PANEL).zip(&mut terms).enumerate();
+        all.try_for_each(|(panel, (values, terms))| {
+            progress.check()?;
+            for (row, term) in (panel * PANEL..n).zip(terms) {
+                let place = row % PANEL;
+                let mut square = 0.0;
+                with_matrix!(space.rows(), m => {
+                    for (d, (value, mean)) in m.components(row).zip(&mean).enumerate() {
+                        let value = value - mean;
+                        values[d * PANEL + place] = value;
+                        square += f64::from(value).powi(2);
+                    }
+                });
+                let half = 0.5 * square;
+                let exact = if is_product { 0.0 } else { half };
+                *term = (exact - half * rounding(dim)) as f32 - f32::MIN_POSITIVE;
+            }
+            Ok(())
+        })?;
+        Ok(Self { dim, scale: if metric == Metric::L2 { 0.5 } else { 1.0 }, values, terms })
+    }
+
+    fn panel(&self, panel: usize) -> &[f32] {
+        &self.values[panel * self.dim * PANEL..][..self.dim * PANEL]
+    }
+
+    fn side<'a>(&'a self, panel: usize, bounds: &'a PerRow) -> Side<'a> {
+        Side { values: self.panel(panel), terms: &self.terms[panel], bounds }
+    }
+}
+
+/// The rounding of `h` and of the exact distance, as a share of `(|x|² + |y|²) / 2`, for rows of
+/// `dim` components. In units of 2^-24: `dim` of the product, at most `dim / 8 + 14` of the
+/// distance with its sixteen sums, and 12 of differences from the mean, of terms and of `h`.
+fn rounding(dim: usize) -> f64 {
+    (2 * dim + 32) as f64 * f64::from(f32::EPSILON / 2.0)
+}
+
+/// A panel of a comparison.
+#[derive(Clone, Copy)]
+struct Side<'a> {
+    values: &'a [f32],
+    terms: &'a PerRow,
+    bounds: &'a PerRow,
+}
+
+/// The bits of [`Panels::near`].
+fn near(rows: Side<'_>, others: Side<'_>) -> [u32; PANEL] {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") {
+            // SAFETY: the processor has the feature that the function is compiled for.
+            return unsafe { x86::avx512(rows, others) };
+        }
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            // SAFETY: the processor has both features that the function is compiled for.
+            return unsafe { x86::avx2(rows, others) };
+        }
+    }
+    // SAFETY: arrays need no feature.
+    unsafe { near_by::<[f32; 4], 4, 2>(rows, others) }
+}
+
+/// Floats of one register.
+trait Lanes: Copy {
+    const COUNT: usize;
+
+    /// # Safety
+    /// - The processor has the instructions of this type. So for all functions.
+    unsafe fn splat(value: f32) -> Self;
+
+    /// The first [`COUNT`](Self::COUNT) of `values`.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    ///
+    /// # Safety
+    /// - As [`splat`](Self::splat).
+    unsafe fn load(values: &[f32]) -> Self;
+
+    /// Writes the first [`COUNT`](Self::COUNT) of `values`.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    ///
+    /// # Safety
+    /// - As [`splat`](Self::splat).
+    unsafe fn store(self, values: &mut [f32]);
+
+    /// `self * factor + sum`.
+    ///
+    /// # Safety
+    /// - As [`splat`](Self::splat).
+    unsafe fn mul_add(self, factor: Self, sum: Self) -> Self;
+
+    /// Whether `(term + terms) - product` is at most either bound, a bit per lane.
+    ///
+    /// # Safety
+    /// - As [`splat`](Self::splat).
+    unsafe fn are_near(product: Self, term: f32, terms: Self, bound: f32, bounds: Self) -> u32;
+}
+
+/// The sums of all pairs of rows so far.
+type Sums = [PerRow; PANEL];
+
+/// [`near`] by registers of type `V`, in parts of `Q` rows by `P` registers of others, whose sums
+/// fit the registers.
+///
+/// # Safety
+/// - The processor has the instructions of `V`.
+#[inline(always)]
+unsafe fn near_by<V: Lanes, const Q: usize, const P: usize>(
+    rows: Side<'_>,
+    others: Side<'_>,
+) -> [u32; PANEL] {
+    let mut sums = [[0f32; PANEL]; PANEL];
+    for (rows, others) in rows.values.chunks(DIMS * PANEL).zip(others.values.chunks(DIMS * PANEL)) {
+        // SAFETY: the caller's promise.
+        unsafe { add_products::<V, Q, P>(rows, others, &mut sums) };
+    }
+    let mut near = [0; PANEL];
+    for (row, (near, sums)) in near.iter_mut().zip(&sums).enumerate() {
+        for left in (0..PANEL).step_by(V::COUNT) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let load = |values: &PerRow| V::load(&values[left..]);
+                let (terms, bounds) = (load(others.terms), load(others.bounds));
+                *near |= V::are_near(load(sums), rows.terms[row], terms, rows.bounds[row], bounds) << left;
+            }
+        }
+    }
+    near
+}
+
+/// Adds the products of some components.
+///
+/// # Safety
+/// - The processor has the instructions of `V`.
+#[inline(always)]
+unsafe fn add_products<V: Lanes, const Q: usize, const P: usize>(
+    rows: &[f32],
+    others: &[f32],
+    all: &mut Sums,
+) {
+    let (rows, others) = (rows.as_chunks::<PANEL>().0, others.as_chunks::<PANEL>().0);
+    for left in (0..PANEL).step_by(P * V::COUNT) {
+        for first in (0..PANEL).step_by(Q) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let mut sums = [[V::splat(0.0); P]; Q];
+                for (sums, all) in sums.iter_mut().zip(&all[first..]) {
+                    for (sum, all) in sums.iter_mut().zip(all[left..].chunks_exact(V::COUNT)) {
+                        *sum = V::load(all);
+                    }
+                }
+                for (row, other) in rows.iter().zip(others) {
+                    let (row, other) = (&row[first..first + Q], &other[left..left + P * V::COUNT]);
+                    let mut lanes = [V::splat(0.0); P];
+                    for (lane, other) in lanes.iter_mut().zip(other.chunks_exact(V::COUNT)) {
+                        *lane = V::load(other);
+                    }
+                    for (sums, &value) in sums.iter_mut().zip(row) {
+                        let value = V::splat(value);
+                        for (sum, &lane) in sums.iter_mut().zip(&lanes) {
+                            *sum = value.mul_add(lane, *sum);
+                        }
+                    }
+                }
+                for (sums, all) in sums.iter().zip(&mut all[first..]) {
+                    for (sum, all) in sums.iter().zip(all[left..].chunks_exact_mut(V::COUNT)) {
+                        sum.store(all);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<const W: usize> Lanes for [f32; W] {
+    const COUNT: usize = W;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        [value; W]
+    }
+
+    #[inline(always)]
+    unsafe fn load(values: &[f32]) -> Self {
+        std::array::from_fn(|lane| values[lane])
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, values: &mut [f32]) {
+        values[..W].copy_from_slice(&self);
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(self, factor: Self, sum: Self) -> Self {
+        // Without an instruction for it, `f32::mul_add` is a slow function of the C library.
+        std::array::from_fn(|lane| {
+            if cfg!(target_arch = "aarch64") {
+                self[lane].mul_add(factor[lane], sum[lane])
+            } else {
+                self[lane] * factor[lane] + sum[lane]
+            }
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn are_near(product: Self, term: f32, terms: Self, bound: f32, bounds: Self) -> u32 {
+        (0..W).fold(0, |near, lane| {
+            let h = (term + terms[lane]) - product[lane];
+            near | u32::from((h <= bound) | (h <= bounds[lane])) << lane
+        })
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::{Lanes, PANEL, Side, near_by};
+
+    #[target_feature(enable = "avx512f")]
+    pub(in crate::vectors) fn avx512(rows: Side<'_>, others: Side<'_>) -> [u32; PANEL] {
+        // SAFETY: the processor runs AVX-512F where this function may be called.
+        unsafe { near_by::<__m512, 8, 2>(rows, others) }
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    pub(in crate::vectors) fn avx2(rows: Side<'_>, others: Side<'_>) -> [u32; PANEL] {
+        // SAFETY: the processor runs AVX2 and FMA where this function may be called.
+        unsafe { near_by::<__m256, 4, 2>(rows, others) }
+    }
+
+    impl Lanes for __m512 {
+        const COUNT: usize = 16;
+
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            // SAFETY: the caller's promise.
+            unsafe { _mm512_set1_ps(value) }
+        }
+
+        #[inline(always)]
+        unsafe fn load(values: &[f32]) -> Self {
+            let values = &values[..Self::COUNT];
+            // SAFETY: the caller's promise, and as many values as the register holds.
+            unsafe { _mm512_loadu_ps(values.as_ptr()) }
+        }
+
+        #[inline(always)]
+        unsafe fn store(self, values: &mut [f32]) {
+            let values = &mut values[..Self::COUNT];
+            // SAFETY: as for `load`.
+            unsafe { _mm512_storeu_ps(values.as_mut_ptr(), self) }
+        }
+
+        #[inline(always)]
+        unsafe fn mul_add(self, factor: Self, sum: Self) -> Self {
+            // SAFETY: the caller's promise.
+            unsafe { _mm512_fmadd_ps(self, factor, sum) }
+        }
+
+        #[inline(always)]
+        unsafe fn are_near(product: Self, term: f32, terms: Self, bound: f32, bounds: Self) -> u32 {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let h = _mm512_sub_ps(_mm512_add_ps(Self::splat(term), terms), product);
+                let row = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(h, Self::splat(bound));
+                u32::from(row | _mm512_cmp_ps_mask::<_CMP_LE_OQ>(h, bounds))
+            }
+        }
+    }
+
+    impl Lanes for __m256 {
+        const COUNT: usize = 8;
+
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            // SAFETY: the caller's promise.
+            unsafe { _mm256_set1_ps(value) }
+        }
+
+        #[inline(always)]
+        unsafe fn load(values: &[f32]) -> Self {
+            let values = &values[..Self::COUNT];
+            // SAFETY: the caller's promise, and as many values as the register holds.
+            unsafe { _mm256_loadu_ps(values.as_ptr()) }
+        }
+
+        #[inline(always)]
+        unsafe fn store(self, values: &mut [f32]) {
+            let values = &mut values[..Self::COUNT];
+            // SAFETY: as for `load`.
+            unsafe { _mm256_storeu_ps(values.as_mut_ptr(), self) }
+        }
+
+        #[inline(always)]
+        unsafe fn mul_add(self, factor: Self, sum: Self) -> Self {
+            // SAFETY: the caller's promise.
+            unsafe { _mm256_fmadd_ps(self, factor, sum) }
+        }
+
+        #[inline(always)]
+        unsafe fn are_near(product: Self, term: f32, terms: Self, bound: f32, bounds: Self) -> u32 {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let h = _mm256_sub_ps(_mm256_add_ps(Self::splat(term), terms), product);
+                let row = _mm256_cmp_ps::<_CMP_LE_OQ>(h, Self::splat(bound));
+                _mm256_movemask_ps(_mm256_or_ps(row, _mm256_cmp_ps::<_CMP_LE_OQ>(h, bounds))) as u32
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tagore_device::random::{Draws, Stage};
+
+    use super::*;
+
+    /// Of pairs whose `h` is below a bound by more than all rounding, or above it, every
+    /// instruction set agrees with the definition.
+    #[test]
+    fn every_instruction_set_finds_the_near_pairs() {
+        for dim in [1, 2, 17, 128, 129, 1000] {
+            let draws = Draws::new(3, Stage::Test, 3, dim as u64);
+            let panel = |part: usize| -> Vec<f32> {
+                let value = |i: usize| draws.unit((part * dim * PANEL + i) as u64) as f32 - 0.4;
+                (0..dim * PANEL).map(value).collect()
+            };
+            let (rows, others) = (panel(0), panel(1));
+            let terms: PerRow = std::array::from_fn(|row| row as f32 / 64.0);
+            let bounds: PerRow = std::array::from_fn(|row| terms[row] - 0.1 * (dim as f32).sqrt());
+            let a = Side { values: &rows, terms: &terms, bounds: &bounds };
+            let b = Side { values: &others, bounds: &[f32::NEG_INFINITY; PANEL], ..a };
+            let check = |what: &str, near: [u32; PANEL]| {
+                for (i, j) in (0..PANEL).flat_map(|i| (0..PANEL).map(move |j| (i, j))) {
+                    let term = |d: usize| f64::from(rows[d * PANEL + i]) * f64::from(others[d * PANEL + j]);
+                    let h = f64::from(terms[i] + terms[j]) - (0..dim).map(term).sum::<f64>();
+                    let left = f64::from(bounds[i]) - h;
+                    if left.abs() > rounding(dim) * dim as f64 {
+                        assert_eq!(near[i] >> j & 1 == 1, left > 0.0, "{what}, dim {dim}, {i}, {j}");
+                    }
+                }
+            };
+            check("here", near(a, b));
+            // SAFETY: arrays need no feature.
+            check("portable", unsafe { near_by::<[f32; 4], 4, 2>(a, b) });
+            #[cfg(target_arch = "x86_64")]
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                // SAFETY: the processor has the features.
+                check("AVX2", unsafe { x86::avx2(a, b) });
+            }
+        }
+    }
+}
