@@ -5,14 +5,11 @@ use crate::outofcore::partition::SUM_ROWS;
 use crate::outofcore::plan::{RECORD_HEAD, list_bytes, row_bytes};
 use crate::{Builder, DataShape, Metric};
 
-/// Bytes of an object before its index of pieces.
-const HEAD: u64 = 40;
+/// Bytes of an object's record without its index of pieces, about.
+const HEAD: u64 = 210;
 
-/// Bytes of a piece in the index.
+/// Bytes of a piece in the index, about.
 const ENTRY: u64 = 24;
-
-/// Bytes of a description, about.
-const DESCRIPTION: u64 = 80;
 
 /// Pieces of `place` beside those of the ranges, and of `assign` and of the plan.
 const PLACE_PIECES: usize = 3;
@@ -84,7 +81,7 @@ impl Sizes {
 
     /// Bytes of an object before its pieces.
     pub(super) fn head(&self, pieces: usize) -> u64 {
-        HEAD + DESCRIPTION + ENTRY * pieces as u64
+        HEAD + ENTRY * pieces as u64
     }
 
     /// The object of the plan: centres and repeated rows.
