@@ -131,7 +131,8 @@ pub(super) fn seconds(
 pub(crate) fn out_of_core(
     builder: &Builder,
     data: &DataShape,
-    (clusters, size): (usize, usize),
+    clusters: usize,
+    size: usize,
     target: Target,
 ) -> [f64; 3] {
     let (n, bytes) = (data.rows as f64, data.row_bytes() as f64);

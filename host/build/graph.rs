@@ -59,7 +59,7 @@ impl<'a> Graph<'a> {
     /// The lists of `nodes`, for a report.
     pub(super) fn sample(&self, nodes: &[u32]) -> Result<KnnSample> {
         match self {
-            Self::Cpu(graph) => Ok(KnnSample::of(graph, nodes)),
+            Self::Cpu(graph) => Ok(KnnSample::take(graph, nodes)),
             Self::Gpu { gpu, graph, .. } => KnnSample::on_device(gpu, &graph.lists, nodes),
         }
     }

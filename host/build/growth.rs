@@ -19,7 +19,8 @@ const FAR: usize = 23;
 /// not read.
 pub(super) fn growth<'a>(
     metric: Metric,
-    (nodes, norms): (&[u32], &[f32]),
+    nodes: &[u32],
+    norms: &[f32],
     beams: impl Iterator<Item = &'a [Key]>,
 ) -> Option<f32> {
     let difference = |(place, beam): (usize, &[Key])| {
@@ -61,36 +62,35 @@ mod tests {
         (0..nodes).map(beam).collect()
     }
 
-    fn of(metric: Metric, beams: &[Vec<Key>]) -> Option<f32> {
+    fn growth_of(metric: Metric, beams: &[Vec<Key>]) -> Option<f32> {
         let nodes: Vec<u32> = (0..beams.len() as u32).collect();
         let norms: Vec<f32> = (0..beams.len()).map(norm).collect();
-        growth(metric, (&nodes, &norms), beams.iter().map(Vec::as_slice))
+        growth(metric, &nodes, &norms, beams.iter().map(Vec::as_slice))
     }
 
     #[test]
     fn distances_at_two_ranks_tell_the_growth() {
-        let of = |metric, beams: &[Vec<Key>]| of(metric, beams).unwrap();
         for expected in [0.02, 0.125, 1.0, 2.0] {
             let powers = |node, rank: f32| rank.powf(expected) * (node + 1) as f32;
-            let found = of(Metric::L2, &beams(7, powers));
+            let found = growth_of(Metric::L2, &beams(7, powers)).unwrap();
             assert!((found - expected).abs() < 1e-3 * expected, "{found} for {expected}");
             let products = |node, rank: f32| norm(node) * (expected * rank.ln() - 9.0);
-            let found = of(Metric::InnerProduct, &beams(7, products));
+            let found = growth_of(Metric::InnerProduct, &beams(7, products)).unwrap();
             assert!((found - expected).abs() < 1e-2 * expected, "{found} for {expected}");
         }
         // Nodes with neighbours at distance 0, or with short beams, do not count.
         let mut mixed = beams(9, |_, rank| rank.powf(0.2));
         mixed[3][1..6].fill(key::pack(0.0, 5));
         mixed[5].truncate(8);
-        assert!((of(Metric::Cosine, &mixed) - 0.2).abs() < 1e-3);
+        assert!((growth_of(Metric::Cosine, &mixed).unwrap() - 0.2).abs() < 1e-3);
     }
 
     #[test]
     fn some_data_does_not_tell() {
-        assert_eq!(of(Metric::L2, &[]), None);
+        assert_eq!(growth_of(Metric::L2, &[]), None);
         let mut short = beams(7, |_, rank| rank);
         short.iter_mut().for_each(|beam| beam.truncate(20));
-        assert_eq!(of(Metric::L2, &short), None);
-        assert_eq!(of(Metric::L2, &beams(7, |_, _| 2.0)), None);
+        assert_eq!(growth_of(Metric::L2, &short), None);
+        assert_eq!(growth_of(Metric::L2, &beams(7, |_, _| 2.0)), None);
     }
 }

@@ -206,7 +206,7 @@ mod tests {
             .collect()
     }
 
-    fn layer(rows: &GraphRows, rounds: Rounds, (repeated, most): (&Repeated, usize)) -> Vec<u32> {
+    fn layer(rows: &GraphRows, rounds: Rounds, repeated: &Repeated, most: usize) -> Vec<u32> {
         let base: Vectors = Synth::new(rows.len(), 2, 0).unwrap().base();
         let space = Space::unprepared(&base, Metric::L2);
         let below = LowerGraph { base: &base, space: &space, graph: rows, repeated, most, on_device: None };
@@ -236,8 +236,8 @@ mod tests {
         let none = Repeated::default();
         for rows in [ring(10_000), random_graph(900, 20, 1), random_graph(1_001, 60, 2)] {
             let expected = with_smallest_draws(reference(&rows, &none), rows.len() / MIN_STEP);
-            let first = layer(&rows, Rounds::First, (&none, usize::MAX));
-            let all = layer(&rows, Rounds::All, (&none, usize::MAX));
+            let first = layer(&rows, Rounds::First, &none, usize::MAX);
+            let all = layer(&rows, Rounds::All, &none, usize::MAX);
             assert_eq!(all, expected);
             assert!(!first.is_empty() && first.len() <= all.len());
             for &node in &first {
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn every_node_has_one_near_that_is_taken() {
         let rows = ring(10_000);
-        let all = layer(&rows, Rounds::All, (&Repeated::default(), usize::MAX));
+        let all = layer(&rows, Rounds::All, &Repeated::default(), usize::MAX);
         for node in 0..10_000 {
             let taken = near(&rows, node).iter().filter(|near| all.contains(near)).count();
             assert!(all.contains(&node) != (taken > 0), "{node}");
@@ -261,10 +261,10 @@ mod tests {
     fn a_limited_layer_has_the_smallest_draws() {
         let rows = ring(10_000);
         for rounds in [Rounds::First, Rounds::All] {
-            let all = layer(&rows, rounds, (&Repeated::default(), usize::MAX));
+            let all = layer(&rows, rounds, &Repeated::default(), usize::MAX);
             for most in [2, 3, 100, 200] {
                 let expected = with_smallest_draws(all.clone(), most);
-                assert_eq!(layer(&rows, rounds, (&Repeated::default(), most)), expected, "{most}");
+                assert_eq!(layer(&rows, rounds, &Repeated::default(), most), expected, "{most}");
             }
         }
     }
@@ -272,8 +272,8 @@ mod tests {
     #[test]
     fn repeated_rows_are_not_taken() {
         let rows = ring(10_000);
-        let all = layer(&rows, Rounds::All, (&Repeated::default(), usize::MAX));
+        let all = layer(&rows, Rounds::All, &Repeated::default(), usize::MAX);
         let repeated = Repeated::read(&[all[1], 0, all[3], 0], rows.len()).unwrap();
-        assert_eq!(layer(&rows, Rounds::All, (&repeated, usize::MAX)), reference(&rows, &repeated));
+        assert_eq!(layer(&rows, Rounds::All, &repeated, usize::MAX), reference(&rows, &repeated));
     }
 }

@@ -25,11 +25,12 @@ impl Builder {
         &self,
         data: &DataShape,
         target: Target,
-        (device, host): (u64, u64),
+        device: u64,
+        host: u64,
     ) -> Option<(usize, u64)> {
         let fits = |nodes: usize| {
             let plan = self.layer_plan(data, nodes, target);
-            let bytes = self.layer_bytes(data, nodes, (&plan, target));
+            let bytes = self.layer_bytes(data, nodes, &plan, target);
             (plan.device_bytes() <= device && bytes <= host).then_some(bytes)
         };
         let (mut size, mut too_many) = (2, (data.rows / MIN_STEP).min(MAX_NODES) + 1);
@@ -59,7 +60,7 @@ impl Builder {
     }
 
     /// Host bytes of choosing the nodes of a layer and building it.
-    fn layer_bytes(&self, data: &DataShape, nodes: usize, (plan, target): (&BuildPlan, Target)) -> u64 {
+    fn layer_bytes(&self, data: &DataShape, nodes: usize, plan: &BuildPlan, target: Target) -> u64 {
         let searches = Visited::plan(data.rows, target.threads).bytes();
         // Exact lists as keys, and as ids and distances beside them.
         let lists = Space::plan(nodes, data.dim, data.element, self.descent.metric)

@@ -139,7 +139,7 @@ impl<'a, G: Graph> Test<'a, G> {
         let distance = |key: Key| if key == key::NONE { f32::INFINITY } else { key::distance(key) };
         let nearest = found.chunks_exact(BEAM).map(|beam| distance(beam[0])).zip(&self.medians);
         let lost = nearest.filter(|&(distance, &median)| distance > median).count();
-        let growth = growth(self.below.space.metric(), (&self.nodes, &self.norms), found.chunks_exact(BEAM));
+        let growth = growth(self.below.space.metric(), &self.nodes, &self.norms, found.chunks_exact(BEAM));
         Ok(Outcome { lost, distances, growth })
     }
 

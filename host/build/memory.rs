@@ -132,7 +132,7 @@ impl Builder {
         let builder = builder.keep_on_device(self.keep_on_device && keeps_rows);
         let builder = if graph.is_none() && k > 0 { builder.knn(k) } else { builder };
         let Built { index, mut stats } = match self.compression {
-            None => builder.build_every_row(vectors, &space, (k, graph), &building)?,
+            None => builder.build_every_row(vectors, &space, k, graph, &building)?,
             Some(compression) => {
                 builder.progress(building).build_on_codes(vectors, &space, compression, k)?
             }
@@ -163,11 +163,12 @@ impl Builder {
         &self,
         base: &Vectors,
         space: &Space<'_>,
-        (k, graph): (usize, Option<&KnnGraph>),
+        k: usize,
+        graph: Option<&KnnGraph>,
         progress: &Progress,
     ) -> Result<Built> {
         let nodes = sampled(base.len(), self.sample, self.descent.seed);
-        let gpu = self.gpu_with_room(base, space, (k, graph.is_some()))?;
+        let gpu = self.gpu_with_room(base, space, k, graph.is_some())?;
         if gpu.is_none() {
             let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
             let planned = self.plan_of(&data, k, Target::cpu()).peak_host_bytes();
@@ -188,7 +189,7 @@ impl Builder {
         }
         let sample = graph.sample(&nodes)?;
         let (mut pruned, on_device) = pruning.prune(space, graph)?;
-        let (layered, search) = finishing.finish(base, space, (&mut pruned, &lone), on_device)?;
+        let (layered, search) = finishing.finish(base, space, &mut pruned, &lone, on_device)?;
 
         let Pruned { rows, stats: prune, .. } = pruned;
         let mut stats = BuildStats { knn: k, descent, prune, sample, ..BuildStats::default() };
@@ -213,7 +214,7 @@ impl Builder {
         let k = self.k_for(base)?;
         self.strategy.check_list(k, base.len())?;
         let space = Space::new(base, self.descent.metric, &self.descent.progress)?;
-        let gpu = self.gpu_with_room(base, &space, (k, false))?;
+        let gpu = self.gpu_with_room(base, &space, k, false)?;
         let graph = self.graph_on(&space, k, gpu, None)?;
         let descent = graph.stats().clone();
         Ok((self.prune_there(&space, graph)?, descent))
@@ -229,7 +230,7 @@ impl Builder {
     }
 
     /// The builder of an index over `rows` of `all` rows of a base, from lists of at most `k`.
-    pub(super) fn of_part(&self, k: usize, (all, rows): (usize, usize)) -> Self {
+    pub(super) fn of_part(&self, k: usize, all: usize, rows: usize) -> Self {
         let descent = self.descent.clone().or_knn(k, all).of_part(rows);
         let descent = descent.progress(self.descent.progress.clone());
         // No sample: its lists would lack the other rows.
@@ -302,7 +303,8 @@ impl Builder {
         &self,
         base: &Vectors,
         space: &Space<'_>,
-        (k, is_given): (usize, bool),
+        k: usize,
+        is_given: bool,
     ) -> Result<Option<Gpu>> {
         let gpu = self.gpu(base, k)?;
         match &gpu {
@@ -330,7 +332,8 @@ impl Builder {
         &self,
         base: &Vectors,
         space: &Space<'_>,
-        (pruned, lone): (&mut Pruned, &[u32]),
+        pruned: &mut Pruned,
+        lone: &[u32],
         mut on_device: Option<OnDevice>,
     ) -> Result<(Layered, Option<NodeSearch>)> {
         let Pruned { rows, entries, stats } = pruned;
@@ -365,10 +368,10 @@ impl Builder {
             let progress = &self.descent.progress;
             // Rows outside host memory are searched where they are.
             let on_device = search.as_mut().filter(|_| !is_readable);
-            stats.attached = reach::connect(space, rows, from, (on_device, progress))? as u64;
+            stats.attached = reach::connect(space, rows, from, on_device, progress)? as u64;
         }
-        let start = (lone, layered.start(), from.unwrap_or(layered.first_nodes()));
-        stats.attached += reach::find_lone(space, rows, start, &self.descent.progress)? as u64;
+        let (start, first) = (layered.start(), from.unwrap_or(layered.first_nodes()));
+        stats.attached += reach::find_lone(space, rows, lone, start, first, &self.descent.progress)? as u64;
         let mut kept = match search {
             _ if !self.keep_on_device => None,
             None => on_device.map(node_search).transpose()?,

@@ -129,7 +129,7 @@ impl Builder {
     /// # Errors
     /// If the device is missing.
     pub fn target(&self, nodes: usize) -> Result<Target> {
-        Target::of(self.descent.device, nodes)
+        Target::open(self.descent.device, nodes)
     }
 
     /// Plans a build of `data` on `target`. Opens no device and reads no data.

@@ -79,7 +79,7 @@ fn octave(distance: f32) -> usize {
 struct Octaves([usize; OCTAVES_OF_F32]);
 
 impl Octaves {
-    fn of(last: &[f32]) -> Self {
+    fn count(last: &[f32]) -> Self {
         let none = || Self([0; OCTAVES_OF_F32]);
         let add = |mut counts: Self, &distance: &f32| {
             counts.0[octave(distance)] += 1;
@@ -126,7 +126,8 @@ impl Spots {
     /// The spots of rows whose lists end below the `bound`. `last` is the last distance of each
     /// list, `near` returns the first [`JOINED`] neighbours of rows, and `part` a space of rows.
     fn find<'s>(
-        (last, bound): (&[f32], f32),
+        last: &[f32],
+        bound: f32,
         near: impl Fn(&[u32]) -> Result<Vec<u32>>,
         part: impl Fn(&[u32]) -> Result<Space<'s>>,
     ) -> Result<Option<Self>> {
@@ -205,17 +206,18 @@ impl Odd {
     /// the first [`JOINED`] neighbours of rows.
     fn find(
         space: &Space<'_>,
-        (k, last): (usize, &[f32]),
+        k: usize,
+        last: &[f32],
         near: impl Fn(&[u32]) -> Result<Vec<u32>>,
     ) -> Result<Self> {
-        let octaves = Octaves::of(last);
+        let octaves = Octaves::count(last);
         let lone = octaves.lone().map_or(Vec::new(), |first| {
             let rows = (0..last.len() as u32).into_par_iter();
             rows.filter(|&row| octave(last[row as usize]) >= first).collect()
         });
         let spots = match octaves.bound().filter(|_| k >= JOINED) {
             None => None,
-            Some(bound) => Spots::find((last, bound), near, |rows| space.part(rows))?,
+            Some(bound) => Spots::find(last, bound, near, |rows| space.part(rows))?,
         };
         Ok(Self { spots, lone })
     }
@@ -227,7 +229,7 @@ impl Odd {
             return Ok(Self::default());
         }
         let last = graph.lists.last_distances(gpu)?;
-        Self::find(space, (graph.lists.k, &last), |rows| {
+        Self::find(space, graph.lists.k, &last, |rows| {
             let keys = graph.lists.some(gpu, Pick::Ids(rows), 0..JOINED)?;
             let own = |place: usize| rows[place / JOINED];
             let id = |(place, key): (usize, Key)| if key == key::NONE { own(place) } else { key::id(key) };
@@ -242,7 +244,7 @@ impl Odd {
         }
         let near = |&row: &u32| graph.neighbors(row as usize)[..JOINED].to_vec();
         let last = last_distances(graph);
-        Self::find(space, (graph.k(), &last), |rows| Ok(rows.iter().flat_map(near).collect()))
+        Self::find(space, graph.k(), &last, |rows| Ok(rows.iter().flat_map(near).collect()))
     }
 }
 
@@ -275,7 +277,7 @@ impl Builder {
         let (rows, count) = (outside.len(), spots.len());
         tracing::info!(spots = count, rows, "dense spots are parts of their own");
         let part = |builder: &Self, base: &Vectors, rows: &[u32]| {
-            let builder = builder.of_part(stats.knn, (base.len(), rows.len()));
+            let builder = builder.of_part(stats.knn, base.len(), rows.len());
             builder.build_any(&base.only(rows)?, None)
         };
         let Built { index, stats: mut pruned } = part(self, base, outside)?;
@@ -315,7 +317,9 @@ mod tests {
     #[test]
     fn spots_lie_below_a_gap_of_distances() {
         let lists = |parts: &[(usize, f32)]| -> Octaves {
-            Octaves::of(&parts.iter().flat_map(|&(rows, distance)| vec![distance; rows]).collect::<Vec<_>>())
+            Octaves::count(
+                &parts.iter().flat_map(|&(rows, distance)| vec![distance; rows]).collect::<Vec<_>>(),
+            )
         };
         let bound = |octaves: Octaves| octaves.bound();
         assert_eq!(bound(lists(&[(100, 1.0), (100, 4.0), (100, 100.0)])), None);
@@ -330,7 +334,7 @@ mod tests {
     fn lone_rows_have_lists_far_longer_than_the_median() {
         let lone = |parts: &[(usize, f32)]| {
             let last: Vec<f32> = parts.iter().flat_map(|&(rows, distance)| vec![distance; rows]).collect();
-            Octaves::of(&last).lone()
+            Octaves::count(&last).lone()
         };
         assert_eq!(lone(&[(100, 1.0), (10, 20.0)]), None);
         assert_eq!(lone(&[(100, 1.0), (10, 40.0)]), Some(octave(32.0)));
@@ -351,19 +355,19 @@ mod tests {
             let next = |&row: &u32| (1..=JOINED as u32).map(move |step| row / 20 * 20 + (row + step) % 20);
             Ok(rows.iter().flat_map(next).collect())
         };
-        assert!(Spots::find((&last, 0.1), near, apart).unwrap().is_none(), "too few rows");
+        assert!(Spots::find(&last, 0.1, near, apart).unwrap().is_none(), "too few rows");
         // Even and odd rows below 120 are two spots.
         let last: Vec<f32> = (0..360).map(|row| if row < 120 { 1e-6 } else { 1.0 }).collect();
         let near = |rows: &[u32]| {
             let next = |&row: &u32| (1..=JOINED as u32).map(move |step| (row + 2 * step) % 120);
             Ok(rows.iter().flat_map(next).collect())
         };
-        let Spots { spots, outside } = Spots::find((&last, 0.1), near, apart).unwrap().unwrap();
+        let Spots { spots, outside } = Spots::find(&last, 0.1, near, apart).unwrap().unwrap();
         assert_eq!(spots, [0, 1].map(|first| (first..120).step_by(2).collect::<Vec<u32>>()));
         assert_eq!(outside, [0, 1].into_iter().chain(120..360).collect::<Vec<u32>>());
         // Spots that lie near each other are one.
         let together = |rows: &[u32]| at(&|row| row as f32 / 1000.0, rows);
-        let Spots { spots, .. } = Spots::find((&last, 0.1), near, together).unwrap().unwrap();
+        let Spots { spots, .. } = Spots::find(&last, 0.1, near, together).unwrap().unwrap();
         assert_eq!(spots, [(0..120).collect::<Vec<u32>>()]);
     }
 }

@@ -43,7 +43,7 @@ impl Target {
     ///
     /// # Errors
     /// If the device is missing.
-    pub fn of(device: Device, nodes: usize) -> Result<Self> {
+    pub fn open(device: Device, nodes: usize) -> Result<Self> {
         device.gpu_for_graph(nodes)?.map_or(Ok(Self::cpu()), |gpu| Self::opened(&gpu))
     }
 

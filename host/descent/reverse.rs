@@ -48,7 +48,7 @@ impl Incoming {
         Ok(Self { counts })
     }
 
-    fn of(&self, node: usize) -> usize {
+    fn edges_to(&self, node: usize) -> usize {
         self.counts[node].load(Ordering::Relaxed) as usize
     }
 
@@ -57,10 +57,10 @@ impl Incoming {
     pub(crate) fn pieces(&self, most: usize) -> Vec<Range<usize>> {
         let (mut pieces, mut first, mut edges) = (Vec::new(), 0, 0);
         for node in 0..self.counts.len() {
-            edges += self.of(node);
+            edges += self.edges_to(node);
             if edges > most && first < node {
                 pieces.push(first..node);
-                (first, edges) = (node, self.of(node));
+                (first, edges) = (node, self.edges_to(node));
             }
         }
         pieces.push(first..self.counts.len());
@@ -78,7 +78,7 @@ impl Incoming {
         let mut total = 0;
         offsets.push(0);
         for node in range.clone() {
-            total += self.of(node);
+            total += self.edges_to(node);
             offsets.push(total);
         }
         let slots: Vec<AtomicU64> = collected((0..total).map(|_| AtomicU64::new(0)))?;

@@ -22,7 +22,7 @@ pub struct KnnSample {
 
 impl KnnSample {
     /// The lists of `nodes`.
-    pub(crate) fn of(graph: &KnnGraph, nodes: &[u32]) -> Self {
+    pub(crate) fn take(graph: &KnnGraph, nodes: &[u32]) -> Self {
         let ids = nodes.iter().flat_map(|&node| graph.neighbors(node as usize)).copied().collect();
         let distances = nodes.iter().flat_map(|&node| graph.distances(node as usize)).copied().collect();
         Self { k: graph.k(), nodes: nodes.to_vec(), ids, distances }

@@ -70,8 +70,11 @@ impl Rows<'_> {
 /// If codes and rests are not bytes, or the work is cancelled.
 pub(super) fn settle(
     mut keys: Vec<Key>,
-    (longer, k): (usize, usize),
-    (metric, codes, rests): (Metric, &Vectors, &Vectors),
+    longer: usize,
+    k: usize,
+    metric: Metric,
+    codes: &Vectors,
+    rests: &Vectors,
     progress: &Progress,
 ) -> Result<Vec<Key>> {
     let (TypedRows::I8(codes), TypedRows::I8(rests)) = (codes.rows(), rests.rows()) else {

@@ -256,7 +256,7 @@ impl KnnTruth {
             let expected = format!("{} as in the exact search", self.metric);
             return Err(Error::mismatch("k-NN graph", format_args!("metric {}", graph.metric()), expected));
         }
-        Ok(self.recall_of_sample(&KnnSample::of(graph, &self.nodes), ks))
+        Ok(self.recall_of_sample(&KnnSample::take(graph, &self.nodes), ks))
     }
 
     /// The recall of the lists of `sample` at each of `ks`.

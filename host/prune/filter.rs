@@ -188,7 +188,8 @@ mod tests {
     /// The serial algorithm: each candidate in turn, against every neighbour accepted before it.
     fn serial(
         space: &Space<'_>,
-        (rule, t): (&dyn Rule, f32),
+        rule: &dyn Rule,
+        t: f32,
         node: u32,
         candidates: &[Key],
         most: usize,
@@ -261,8 +262,8 @@ mod tests {
                     for most in [1, 7, 200] {
                         let mut accepted = Vec::new();
                         pruner.filter(node, &candidates, most, &mut accepted);
-                        let rule = (*rule, rule.prepare(*threshold));
-                        let expected = serial(space, rule, node, &candidates, most);
+                        let t = rule.prepare(*threshold);
+                        let expected = serial(space, *rule, t, node, &candidates, most);
                         assert_eq!(accepted, expected, "{filter:?} node {node} most {most} seed {seed}");
                     }
                 }

@@ -59,7 +59,8 @@ pub(crate) fn connect(
     space: &Space<'_>,
     rows: &mut GraphRows,
     entries: &[u32],
-    (mut on_device, progress): (Option<&mut NodeSearch>, &Progress),
+    mut on_device: Option<&mut NodeSearch>,
+    progress: &Progress,
 ) -> Result<usize> {
     let nodes = rows.len() as u32;
     if let Some(search) = &mut on_device {
@@ -174,7 +175,9 @@ impl Near<'_> {
 pub(crate) fn find_lone(
     space: &Space<'_>,
     rows: &mut GraphRows,
-    (lone, start, first): (&[u32], Start<'_>, &[u32]),
+    lone: &[u32],
+    start: Start<'_>,
+    first: &[u32],
     progress: &Progress,
 ) -> Result<usize> {
     if lone.is_empty() || !space.vectors().is_readable() {
@@ -243,7 +246,7 @@ fn attach(
     let mut keys: Vec<u64> = reached.iter().zip(&distances).map(|(&id, &d)| key::pack(d, id)).collect();
     keys.sort_unstable();
     for parent in keys.into_iter().map(|key| key as u32) {
-        if rows.push(parent, node) || replace_longest(space, rows, tree, (parent, node))? {
+        if rows.push(parent, node) || replace_longest(space, rows, tree, parent, node)? {
             return Ok(Some(parent));
         }
     }
@@ -255,7 +258,8 @@ fn replace_longest(
     space: &Space<'_>,
     rows: &mut GraphRows,
     tree: &Tree,
-    (parent, node): (u32, u32),
+    parent: u32,
+    node: u32,
 ) -> Result<bool> {
     let neighbors = rows.row(parent).to_vec();
     let mut distances = Vec::new();
@@ -351,7 +355,7 @@ mod tests {
             edges(node).into_iter().for_each(|id| assert!(rows.push(node, id)));
         }
         let missing = n - reachable(&rows, entries);
-        let attached = connect(&space, &mut rows, entries, (None, &Progress::silent())).unwrap();
+        let attached = connect(&space, &mut rows, entries, None, &Progress::silent()).unwrap();
         assert_eq!(reachable(&rows, entries), n);
         assert!(attached <= missing && (attached > 0) == (missing > 0));
         for node in 0..n as u32 {
@@ -390,7 +394,7 @@ mod tests {
                 assert!(rows.push(from, to));
             }
             assert!(has_unlisted(&space, &rows), "{metric:?}");
-            connect(&space, &mut rows, &[0], (None, &Progress::silent())).unwrap();
+            connect(&space, &mut rows, &[0], None, &Progress::silent()).unwrap();
             // Rows 35 to 39 are long: 35² is 0.81 of 39².
             let expected = if metric == Metric::L2 { 40 } else { 4 + 5 };
             assert_eq!(reachable(&rows, &[0]), expected, "{metric:?}");
@@ -415,7 +419,7 @@ mod tests {
                 let mut rows = GraphRows::from_padded(ids.clone(), 5).unwrap();
                 let tree = Tree::from_entries(&rows, &[7, 3]);
                 let parents: Vec<u32> = (0..n as u32).map(|node| tree.parent(node)).collect();
-                let attached = connect(&space, &mut rows, &[7, 3], (None, &Progress::silent())).unwrap();
+                let attached = connect(&space, &mut rows, &[7, 3], None, &Progress::silent()).unwrap();
                 assert_eq!(reachable(&rows, &[7, 3]), n as usize);
                 (parents, attached, rows.into_parts())
             })

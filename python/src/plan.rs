@@ -34,7 +34,7 @@ pub(crate) fn plan(
                 let host = Limits::available(Device::Cpu, n)?;
                 (Target::kind(kind), given.or(Limits { gpu_memory, ..host }))
             }
-            None => (Target::of(device, n)?, given.or(Limits::available(device, n)?)),
+            None => (Target::open(device, n)?, given.or(Limits::available(device, n)?)),
         };
         let plan = builder.plan(&data, target)?;
         let clusters = ClusterPlan::on(&builder, &data, &limits, target, 1)?;

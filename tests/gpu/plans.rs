@@ -59,7 +59,7 @@ fn builds_of_indexes_take_the_planned_memory() {
         for strategy in strategies {
             let name = strategy.kind().to_owned();
             let builder = Builder::new(strategy).descent(descent.clone()).device(Device::Emulated);
-            let target = Target::of(Device::Emulated, base.len()).unwrap();
+            let target = Target::open(Device::Emulated, base.len()).unwrap();
             let plan = builder.plan(&DataShape::inspect(base, &Progress::silent()).unwrap(), target).unwrap();
             assert_eq!((plan.context, plan.start), (0, start), "{name}");
             let (_, stats) = builder.build_with_stats(base, None).unwrap();
@@ -91,7 +91,7 @@ fn pruning_long_lists_takes_no_more_than_is_planned() {
         let descent = Descent::new().knn(128).metric(metric).start(Start::Random);
         let graph = descent.clone().device(Device::Cpu).build(&base).unwrap();
         let builder = Builder::new(strategy.degree(16)).descent(descent).device(Device::Emulated);
-        let target = Target::of(Device::Emulated, base.len()).unwrap();
+        let target = Target::open(Device::Emulated, base.len()).unwrap();
         let plan = builder.plan(&DataShape::inspect(&base, &Progress::silent()).unwrap(), target).unwrap();
         let pruning = ["medoid", "collect and filter", "reverse edges", "store"];
         let stages = plan.device.iter().filter(|stage| pruning.contains(&stage.name));

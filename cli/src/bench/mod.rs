@@ -47,7 +47,7 @@ impl Runs {
 
     /// Whether a graph of `nodes` nodes is built on a GPU.
     fn is_on_gpu(&self, nodes: usize) -> Result<bool> {
-        Ok(Target::of(self.device, nodes)?.gpu.is_some())
+        Ok(Target::open(self.device, nodes)?.gpu.is_some())
     }
 }
 

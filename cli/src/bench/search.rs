@@ -61,7 +61,7 @@ impl Args {
         let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
         let batches = self.batches.clone().unwrap_or_else(|| vec![queries.len()]);
         let recall = format!("recall@{}", self.k);
-        let on_gpu = Target::of(self.device.first(), base.len())?.gpu.is_some();
+        let on_gpu = Target::open(self.device.first(), base.len())?.gpu.is_some();
         let device = if on_gpu { format!(" {:>11} {:>9}", "device QPS", "bandwidth") } else { String::new() };
         output.say(format_args!(
             "{:<10} {:>5} {:>7} {:>5} {recall:>11} {:>10} {:>11}{device}",

@@ -122,7 +122,7 @@ impl Args {
         output: &Output,
     ) -> Result<[Progress; 2]> {
         let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
-        let target = Target::of(self.descent.device.first(), plan.cluster_size)?;
+        let target = Target::open(self.descent.device.first(), plan.cluster_size)?;
         let build = plan.seconds(builder, &data, target).iter().fold(0.0, |sum, stage| sum + stage.1);
         let measure = if self.no_report { 0.0 } else { self.measure(output).estimated_seconds(&data) };
         Ok(output.progress().parts([build, measure]))

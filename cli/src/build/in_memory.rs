@@ -82,7 +82,7 @@ impl Args {
     /// report.
     fn parts(&self, builder: &Builder, base: &Vectors, output: &Output) -> Result<[Progress; 3]> {
         let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
-        let target = Target::of(self.descent.device.first(), base.len())?;
+        let target = Target::open(self.descent.device.first(), base.len())?;
         let plan = builder.plan(&data, target)?;
         let check = plan.seconds.iter().find(|stage| stage.0 == "read").map_or(0.0, |stage| stage.1);
         let measure = if self.no_report { 0.0 } else { self.measure(output).estimated_seconds(&data) };

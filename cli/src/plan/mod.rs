@@ -206,8 +206,8 @@ impl Args {
         // Without a GPU its defaults are planned for, unless a build on it was demanded.
         let gpu = match (self.device_kind, self.device) {
             (Some(kind), _) => Ok(Target::kind(kind)),
-            (None, Device::Auto | Device::Cpu) => Target::of(Device::Cuda(0), rows),
-            (None, device) => Target::of(device, rows),
+            (None, Device::Auto | Device::Cpu) => Target::open(Device::Cuda(0), rows),
+            (None, device) => Target::open(device, rows),
         };
         let is_present = gpu.is_ok();
         let gpu = gpu.unwrap_or_else(|_| Target::cuda());
@@ -215,7 +215,7 @@ impl Args {
             _ if self.device_kind.is_some() => gpu,
             Device::Cpu => Target::cpu(),
             Device::Auto if !is_present => Target::cpu(),
-            Device::Auto => Target::of(Device::Auto, rows)?,
+            Device::Auto => Target::open(Device::Auto, rows)?,
             _ => gpu,
         };
         let is_demanded = self.device_kind.is_some() || !matches!(self.device, Device::Auto | Device::Cpu);

@@ -36,7 +36,7 @@ impl GpuLists {
     }
 
     /// Copies a graph to the device.
-    pub(crate) fn of(gpu: &Gpu, graph: &KnnGraph) -> Result<Self> {
+    pub(crate) fn from_graph(gpu: &Gpu, graph: &KnnGraph) -> Result<Self> {
         Self::upload(gpu, &graph.keys(), graph.len(), graph.k(), graph.metric())
     }
 

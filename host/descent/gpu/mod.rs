@@ -104,7 +104,7 @@ impl DeviceGraph {
     pub(crate) fn upload(gpu: &Gpu, space: &Space<'_>, graph: &KnnGraph) -> Result<Self> {
         with_typed!(AnyOrigin::of_space(gpu, space)?, rows => {
             let base = OnDevice::wrap(Base::upload(gpu, space, &rows)?);
-            let (lists, stats) = (GpuLists::of(gpu, graph)?, graph.stats().clone());
+            let (lists, stats) = (GpuLists::from_graph(gpu, graph)?, graph.stats().clone());
             Ok(Self { base, lists, stats, lacking: Lacking::default() })
         })
     }

@@ -125,7 +125,7 @@ impl Partition {
         let records = &MembersOf(self.members.bins(), number);
         let cluster = match &self.members {
             Members::Vectors(_) => shape.read(records)?,
-            Members::Ids(_, base) => shape.read_from((base, in_place), records)?,
+            Members::Ids(_, base) => shape.read_from(base, in_place, records)?,
         };
         cluster.ok_or(Fault::Lost(Damage::Clusters))
     }
@@ -170,7 +170,8 @@ impl ClusterShape<'_> {
     /// `None` if the records are damaged.
     fn read_from(
         self,
-        (base, in_place): (&Vectors, bool),
+        base: &Vectors,
+        in_place: bool,
         records: &impl MemberRecords,
     ) -> Result<Option<Cluster>> {
         let mut members = vec![[0u32; 2]; self.members()];

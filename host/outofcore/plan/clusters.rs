@@ -91,7 +91,7 @@ impl ClusterPlan {
         let any = DataShape::new(base.len(), base.dim(), base.element_type())?;
         builder.check_for(&any)?;
         let devices = builder.devices_for(base.len())?.len();
-        let of = |nodes| Target::of(builder.descent.device, nodes);
+        let of = |nodes| Target::open(builder.descent.device, nodes);
         let whole = of(base.len())?;
         let copy = (base.len() * base.dim()) as u64;
         let host_memory = limits.host_memory.map(|bytes| bytes.saturating_sub(copy));
@@ -162,8 +162,8 @@ impl ClusterPlan {
     /// Estimated seconds of the stages of a build, from rates measured on other machines and data.
     /// Takes the arguments of [`on`](Self::on).
     pub fn seconds(&self, builder: &Builder, data: &DataShape, target: Target) -> [(&'static str, f64); 3] {
-        let clusters = (self.clusters, self.cluster_size);
-        let [partition, build, write] = estimate::out_of_core(builder, data, clusters, target);
+        let [partition, build, write] =
+            estimate::out_of_core(builder, data, self.clusters, self.cluster_size, target);
         [("partition", partition), ("build", build), ("write", write)]
     }
 
@@ -355,7 +355,7 @@ impl WholeBase {
         // Ranges of rows take more than half of the memory while the index is written.
         let groups = grouping <= host && kept <= host / 8;
         let (grouping, kept) = if groups { (grouping, kept) } else { (0, 0) };
-        let layer = model.builder.largest_layer(&model.data, model.target, (device, host - kept));
+        let layer = model.builder.largest_layer(&model.data, model.target, device, host - kept);
         let (layer_nodes, layers) =
             layer.map_or((0, 0), |(nodes, bytes)| (nodes, bytes.saturating_add(kept)));
         Self { groups, grouping, layer_nodes, layers }

@@ -25,7 +25,7 @@ impl Crew {
     }
 
     /// The crew of `device`, one of `devices` devices.
-    pub(crate) fn of(device: Device, devices: usize) -> Self {
+    pub(crate) fn for_device(device: Device, devices: usize) -> Self {
         if device == Device::Cpu { Self::CPU } else { Self::of_gpus(devices) }
     }
 }

@@ -34,7 +34,7 @@ impl ClusterPlan {
         }
         let limits = Limits { cluster_size: Some(size), ..limits };
         let data = DataShape::inspect(base, &builder.descent.progress)?;
-        let target = Target::of(builder.descent.device, size)?;
+        let target = Target::open(builder.descent.device, size)?;
         let plan = Self::on(builder, &data, &limits, target, devices)?;
         let fits = |plan: &Self| limits.host_memory.is_none_or(|host| plan.bytes_in_memory() <= host);
         Ok(plan

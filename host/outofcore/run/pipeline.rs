@@ -94,7 +94,7 @@ impl Pipeline<'_> {
             // Dropped with the last worker, so that no reader waits forever.
             let clusters = Arc::new(Mutex::new(clusters));
             let mut workers = self.devices.iter().flat_map(|&device| {
-                let Crew { threads, builds } = Crew::of(device, self.devices.len());
+                let Crew { threads, builds } = Crew::for_device(device, self.devices.len());
                 let permits = Arc::new(Permits::new(builds));
                 (0..threads).map(move |number| {
                     let name = format!("{device} {}", char::from(b'a' + number as u8));

@@ -22,7 +22,7 @@ pub(super) fn task_memory(
     repeated: usize,
 ) -> Result<BTreeMap<String, u64>> {
     let size = plan.cluster_size;
-    let target = Target::of(builder.descent.device, size)?;
+    let target = Target::open(builder.descent.device, size)?;
     let k = builder.check_for(data)?;
     let build = builder.of_clusters().plan_of(&data.part(size), k.min(size.saturating_sub(1)), target);
     let (row, degree) = (data.row_bytes(), builder.strategy.max_degree());

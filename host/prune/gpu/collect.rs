@@ -59,7 +59,7 @@ mod tests {
         let gpu = Gpu::emulated(7);
         let rows = Origin::<T>::new(&gpu, space.vectors()).unwrap();
         let base = Base::upload(&gpu, space, &rows).unwrap();
-        let lists = GpuLists::of(&gpu, graph).unwrap();
+        let lists = GpuLists::from_graph(&gpu, graph).unwrap();
         let n = space.len();
         let nodes: Vec<u32> = (0..n as u32).rev().step_by(3).collect();
         let plan =

@@ -96,7 +96,7 @@ mod tests {
         for gpu in devices() {
             let rows = Origin::<T>::new(&gpu, space.vectors()).unwrap();
             let base = Base::upload(&gpu, space, &rows).unwrap();
-            let lists = GpuLists::of(&gpu, graph).unwrap();
+            let lists = GpuLists::from_graph(&gpu, graph).unwrap();
             let (order, entry_buffer) = (upload(&gpu, &nodes), upload(&gpu, entries));
             let chunk = Chunk { order: &order, range: 0..nodes.len() };
             for limit in [1, 20, most(graph.k(), entries.len())] {
