@@ -298,7 +298,9 @@ impl OnGpu {
             let asked = Asked { count: codes.len(), nodes: None, zero: &[] };
             let reranking = Some(&Reranking { rows, space, queries });
             let task = Task { on_gpu: self, dim, metric: coded.metric(), asked, limits, stage, reranking };
-            let work = with_typed!(&self.base, base => task.run(base, &Origin::new(&self.gpu, codes.vectors())?, to))?;
+            let work = with_typed!(&self.base, base => {
+                task.run(base, &Origin::new(&self.gpu, codes.vectors())?, to)
+            })?;
             return Ok(Work { not_held: coded.not_held(&codes)?, ..work });
         }
         let asked = Asked { count: queries.len(), nodes: None, zero: queries.zero() };
