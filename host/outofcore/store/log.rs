@@ -58,7 +58,7 @@ impl Piece {
         self.offset..self.offset + self.bytes as u64
     }
 
-    /// Reads the piece of `file` to `content`, which has its length. Returns false if it is damaged.
+    /// Reads the piece of `file` to `content` of its length. Returns false if it is damaged.
     pub(crate) fn read(self, mut file: &File, path: &Path, content: &mut [u8]) -> Result<bool> {
         match file.seek(SeekFrom::Start(self.offset)).and_then(|_| file.read_exact(content)) {
             Ok(()) => Ok(crc32fast::hash(content) == self.crc),

@@ -1,7 +1,8 @@
-//! The file of an object: a sealed record with the index of pieces, then the pieces (`docs/tasks.md`).
+//! The file of an object: a sealed record with the index of pieces, then the pieces
+//! (`docs/tasks.md`).
 //!
-//! The record has a checksum of its own, and so has each piece. A reader that needs one piece checks
-//! the record and that piece.
+//! The record has a checksum of its own, and so has each piece. A reader of one piece checks the
+//! record and that piece.
 
 use std::collections::BTreeMap;
 use std::fs::File;
