@@ -272,13 +272,13 @@ impl<'a, T: Element> Wave<'a, T> {
     /// Tests the warp's candidates against `neighbour`, the last that [`accept`](Self::accept) took.
     /// The whole warp calls this.
     ///
-    /// `judge(slot, d_pc, d_pa, d_ac)` is called for each. It returns `None` to drop it, or what
-    /// `put` stores at its new slot.
+    /// `judge(slot, d_pc, d_pa, d_ac, value)` is called for each. It returns whether it stays, and
+    /// sets what `put` stores at its new slot.
     #[inline(always)]
-    fn test<V: Copy>(
+    fn test<V: Default>(
         &mut self,
         neighbour: Key,
-        mut judge: impl FnMut(usize, f32, f32, f32) -> Option<V>,
+        mut judge: impl FnMut(usize, f32, f32, f32, &mut V) -> bool,
         put: impl Fn(usize, V),
     ) {
         let (p, lift) = (self.p, self.node.lift);
@@ -296,11 +296,12 @@ impl<'a, T: Element> Wave<'a, T> {
             let candidate = candidate();
             let is_other = candidate != NONE && candidate != neighbour;
             let d_pc = if candidate == NONE { 0.0 } else { p.rows.rule_distance(lift, candidate) };
-            let verdict = if is_other { judge(self.slot(i), d_pc, d_pa, d_ac) } else { None };
+            let mut value = V::default();
+            let stays = is_other && judge(self.slot(i), d_pc, d_pa, d_ac, &mut value);
             // All lanes have read before one writes.
-            let staying = warp::ballot(verdict.is_some());
+            let staying = warp::ballot(stays);
             warp::sync();
-            if let Some(value) = verdict {
+            if stays {
                 let to = self.slot(stay + warp::lanes_before(staying));
                 self.keys.set(to, candidate);
                 put(to, value);
@@ -335,7 +336,7 @@ fn keep<T: Element, R: Rule>(mut wave: Wave<'_, T>, rule: &R) -> u32 {
     while let Some(neighbour) = wave.least(next)
         && wave.accept(neighbour)
     {
-        let judge = |_, d_pc, d_pa, d_ac| survives(rule, d_pc, d_pa, d_ac, p.threshold).then_some(());
+        let judge = |_, d_pc, d_pa, d_ac, _: &mut ()| survives(rule, d_pc, d_pa, d_ac, p.threshold);
         wave.test(neighbour, judge, |_, ()| ());
         next = wave.first(wave.keys);
     }
@@ -357,12 +358,12 @@ fn score<T: Element, R: Rule>(mut wave: Wave<'_, T>, rule: &R) -> u32 {
             break;
         }
         next = NONE;
-        let judge = |slot, d_pc, d_pa, d_ac| {
+        let judge = |slot, d_pc, d_pa, d_ac, scored: &mut Key| {
             let before = scores.get(slot);
             let score = key::distance(before) + rule.score(d_pc, d_pa, d_ac, p.threshold);
-            let scored = key::pack(score, key::id(before));
-            next = if scored < next { scored } else { next };
-            Some(scored)
+            *scored = key::pack(score, key::id(before));
+            next = if *scored < next { *scored } else { next };
+            true
         };
         wave.test(neighbour, judge, |slot, scored| scores.set(slot, scored));
         next = least_of_warp(next);
