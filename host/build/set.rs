@@ -257,6 +257,15 @@ mod tests {
     }
 
     #[test]
+    fn the_parameters_of_an_index_of_any_kind_make_it_again() {
+        for strategy in Strategy::all() {
+            let shown = Builder::new(strategy.clone()).parameters(96);
+            let again = Builder::new(strategy).set_all(&shown).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(again.parameters(96), shown);
+        }
+    }
+
+    #[test]
     fn a_wrong_name_or_value_says_what_fits() {
         let error = |name, value| Builder::new(Strategy::nsg()).set(name, value).unwrap_err().to_string();
         assert_eq!(error("degree", "many"), "degree: found many, expected a whole number from 0");

@@ -153,10 +153,11 @@ impl FromStr for Filter {
         match name {
             "dist" => Ok(Self::Distance { alpha: 1.0 }),
             "angle" => Ok(Self::Angle { degrees: 60.0 }),
+            "spread" => Ok(Self::Spread),
             "rank" => Ok(Self::Rank { max_detours: None }),
             "tau-mng" => Ok(Self::TauMonotonic { tau: 0.0 }),
             "alpha-cng" => Ok(Self::AlphaConvergent { rule: AlphaConvergent::default(), tau: 0.0 }),
-            _ => Err(Error::argument("filter", name, "dist, angle, rank, tau-mng or alpha-cng")),
+            _ => Err(Error::argument("filter", name, "dist, angle, spread, rank, tau-mng or alpha-cng")),
         }
     }
 }

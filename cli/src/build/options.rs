@@ -26,7 +26,7 @@ pub(crate) struct PruneOptions {
     /// of the candidates, else the kind's]
     #[arg(long)]
     collect: Option<Collect>,
-    /// Filter of candidates: dist, angle, rank, tau-mng or alpha-cng [default: the kind's]
+    /// Filter of candidates: dist, angle, spread, rank, tau-mng or alpha-cng [default: the kind's]
     #[arg(long)]
     filter: Option<Filter>,
     /// Threshold of the filter: alpha, degrees, the most detours, or tau in the unit of the data
