@@ -143,12 +143,25 @@ impl Crate {
                 return Some(found);
             }
             if !self.0.contains_key(&inside) {
+                if let Some(imported) = self.imported_module(&at, first) {
+                    (at, rest) = (imported, more);
+                    continue;
+                }
                 let foreign = !is_relative && rest.len() == path.len() && !more.is_empty();
                 return foreign.then(|| Target::Foreign(path.to_vec()));
             }
             (at, rest) = (inside, more);
         }
         Some(Target::Module(at))
+    }
+
+    /// The module that a module imports under this name, if it does.
+    fn imported_module(&self, at: &[String], name: &str) -> Option<Vec<String>> {
+        let (imports, _) = self.imports(at);
+        let import = imports.into_iter().find(|import| import.name == name && import.path.len() > 1)?;
+        let Target::Item(mut names, last) = self.follow(at, &import.path)? else { return None };
+        names.push(last);
+        self.0.contains_key(&names).then_some(names)
     }
 
     /// The target of the last name of a path. An import may name itself, as in `use half;`: then

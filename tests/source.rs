@@ -235,8 +235,8 @@ fn docs_say_maximum_and_minimum() {
     assert!(wrong.is_empty(), "expected `Maximum number of` or `Minimum`: {wrong:#?}");
 }
 
-/// Folders that may take tuples as parameters and call functions `of`: the kernels', whose tuples are
-/// arguments of launches, and whose `of` converts a value.
+/// Folders that may take tuples as parameters and call functions `of`: the kernels', whose tuples
+/// are arguments of launches, and whose `of` converts a value.
 const UNNAMED: [&str; 3] = ["cuda/cuda_std/", "cuda/cust/src/function.rs", "device/"];
 
 /// Conversions: of a path to its format, of bytes to their owner, of a file to its state.

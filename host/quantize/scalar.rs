@@ -238,8 +238,8 @@ impl ScalarQuantizer {
         self.compression
     }
 
-    /// The codes of a base. They lie on `gpu` if it made them, which takes less time unless there are
-    /// few; every backend makes the same.
+    /// The codes of a base. They lie on `gpu` if it made them, which takes less time unless there
+    /// are few; every backend makes the same.
     ///
     /// # Errors
     /// If a device lacks memory or fails, or the work is cancelled.

@@ -84,7 +84,7 @@ fn check(case: &str, base: &Vectors, builder: &Builder) -> u64 {
 #[test]
 fn an_index_is_searched_where_its_build_left_it() {
     let floats: Vec<f32> =
-        (0..160).flat_map(|row| uniform(160, 11, 4).row_to_f32(row).unwrap().into_owned()).collect();
+        (0..300).flat_map(|row| uniform(300, 11, 4).row_to_f32(row).unwrap().into_owned()).collect();
     let whole = |scale: f32| floats.iter().map(move |x| (x * scale).round());
     let vectors = [
         ("f32", Vectors::from_f32(floats.clone(), 11)),
@@ -139,7 +139,7 @@ fn layers_stay_too() {
     let builder = Builder::new(Strategy::cagra().degree(12)).knn(24);
     assert!(!builder.clone().device(Device::Cpu).build(&base).unwrap().layers().is_empty());
     check("layers", &base, &builder);
-    let separated = separated(320, 16, 20, 0);
+    let separated = separated(320, 8, 20, 0);
     let rows = (0..640).flat_map(|row| separated.row_to_f32(row % 320).unwrap().into_owned()).collect();
     let base = Vectors::from_f32(rows, 20).unwrap();
     let builder = Builder::new(Strategy::cagra()).knn(32);

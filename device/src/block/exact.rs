@@ -52,7 +52,7 @@ pub const fn query_bytes(dim: u32) -> u32 {
 
 impl<T: Element> ExactQuery<T> {
     /// Copies the `dim` components of `row` to shared memory, which begins at a multiple of 16
-    /// bytes and has [`query_bytes`]. All threads of `threads` call this; the caller adds a barrier.
+    /// bytes and has [`query_bytes`]. All of `threads` call this; the caller adds a barrier.
     #[inline(always)]
     pub fn load(values: Shared<T::Query>, row: Global<T>, dim: u32, threads: Threads) {
         let mut i = threads.index;

@@ -269,7 +269,7 @@ impl<'a, T: Element> Wave<'a, T> {
         true
     }
 
-    /// Tests the warp's candidates against `neighbour`, the last that [`accept`](Self::accept) took.
+    /// Tests the warp's candidates against `neighbour`, which [`accept`](Self::accept) took last.
     /// The whole warp calls this.
     ///
     /// `judge(slot, d_pc, d_pa, d_ac, value)` is called for each. It returns whether it stays, and

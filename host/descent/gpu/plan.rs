@@ -1,5 +1,5 @@
-//! What a descent takes of a device: its memory, and the kernels that it launches. Buffers are taken
-//! from these plans; a test checks that builds take and launch no others.
+//! What a descent takes of a device: its memory, and the kernels that it launches. Buffers are
+//! taken from these plans; a test checks that builds take and launch no others.
 
 use cuda_std::f16;
 use cuda_std::launch::Kernel;

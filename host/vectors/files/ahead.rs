@@ -17,9 +17,9 @@ const PIECE: u64 = 2 << 20;
 
 /// Threads that read a file from its begin to its end. They stop when this is dropped.
 ///
-/// Advice on a map ([`prefetch`](crate::vectors::advice::prefetch)) reads no more at a time than the system
-/// likes, often 128 KiB, and the advice of one thread replaces that of another. Reads of the file
-/// do neither.
+/// Advice on a map ([`prefetch`](crate::vectors::advice::prefetch)) reads no more at a time than
+/// the system likes, often 128 KiB, and the advice of one thread replaces that of another. Reads of
+/// the file do neither.
 #[derive(Debug)]
 pub(in crate::vectors) struct ReadAhead {
     stop: Arc<AtomicBool>,

@@ -1,8 +1,8 @@
 //! Data sets in the memory of a device that another library owns.
 //!
-//! Work on the device that holds the rows asks for an `Origin` ([`crate::vectors::gpu`]), and kernels copy
-//! them from there. All other work reads a copy in host memory, which the first reader makes. A
-//! build on that device needs none: kernels check, hash and normalise the rows
+//! Work on the device that holds the rows asks for an `Origin` ([`crate::vectors::gpu`]), and
+//! kernels copy them from there. All other work reads a copy in host memory, which the first
+//! reader makes. A build on that device needs none: kernels check, hash and normalise the rows
 //! (`device/src/vectors/`), and searches for nodes of the new graph run on the device too.
 
 use std::any::Any;
@@ -122,8 +122,9 @@ impl Vectors {
     ///
     /// # Errors
     /// If the device is no GPU or cannot be opened, `dim` is not in 1..=4096, there are more than
-    /// [`MAX_ROWS`](crate::vectors::MAX_ROWS) rows, address or stride do not suit the type, the address is
-    /// not one of the device's memory or that memory is too small, or work of the stream failed.
+    /// [`MAX_ROWS`](crate::vectors::MAX_ROWS) rows, address or stride do not suit the type, the
+    /// address is not one of the device's memory or that memory is too small, or work of the stream
+    /// failed.
     pub unsafe fn from_device(rows: DeviceRows, owner: impl Any + Send + Sync) -> Result<Self> {
         let DeviceRows { address, rows, dim, element, device, stride, stream } = rows;
         check_dim(dim, element)?;

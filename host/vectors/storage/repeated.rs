@@ -114,8 +114,8 @@ impl Repeated {
         Ok(Self::from_pairs(pairs))
     }
 
-    /// [`find`](Self::find) for a base that may be larger than memory. Takes [`PEAK_BYTES`] of memory
-    /// per row, and [`KEPT_BYTES`] per repeated row at the end.
+    /// [`find`](Self::find) for a base that may be larger than memory. Takes [`PEAK_BYTES`] of
+    /// memory per row, and [`KEPT_BYTES`] per repeated row at the end.
     ///
     /// # Errors
     /// If the work is cancelled.

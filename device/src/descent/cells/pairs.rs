@@ -50,7 +50,7 @@ impl Line {
 pub(super) struct Marks(u32);
 
 impl Marks {
-    /// Collects the marks of all pairs: `push(bits, row, column)` shifts that of a pair into `bits`.
+    /// Collects the marks of all pairs: `push(bits, row, column)` shifts a pair's into `bits`.
     #[inline(always)]
     pub(super) fn collect(push: impl Fn(u32, usize, usize) -> u32) -> Self {
         // Two words halve the chain of dependent shifts.

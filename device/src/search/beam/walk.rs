@@ -264,9 +264,9 @@ impl<T: Element> BeamWalk<T> {
         self.walk::<Search, C, PARTIAL, LOADS>(point, room)
     }
 
-    /// Searches for `point` with up to `expansions` expansions; leaves the keys of all visited nodes
-    /// in `room.keys` and returns their number. The beam has at most 32 nodes, and the graph is one
-    /// over all nodes. The block calls this after a barrier; a barrier also ends it.
+    /// Searches for `point` with up to `expansions` expansions; leaves the keys of all visited
+    /// nodes in `room.keys` and returns their number. The beam has at most 32 nodes, and the graph
+    /// is one over all nodes. The block calls this after a barrier; a barrier also ends it.
     ///
     /// `LOADS` loads of each row are under way at once.
     #[inline(always)]

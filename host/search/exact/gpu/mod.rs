@@ -174,7 +174,7 @@ impl GpuSearch<'_> {
             return with_typed!(there.rows(), rows => self.run_as(&rows, &rows, among, stage));
         }
         let (gpu, queries, rows) = (self.gpu, self.queries.vectors, self.space.vectors());
-        // As bytes if both are bytes in f32, and no more are read for that than a `DataShape` reads.
+        // As bytes if both are bytes in f32, and no more is read for that than by a `DataShape`.
         if self.space.metric() != Metric::Cosine
             && all_are_read(rows)
             && let Some(rows) = narrowed(gpu, rows, false)?
