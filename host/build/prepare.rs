@@ -92,6 +92,7 @@ mod tests {
     use super::*;
     use crate::gpu::{Gpu, KernelTime};
     use crate::vectors::ElementType;
+    use crate::vectors::gpu::bits_plan;
     use crate::{Descent, Iterations, PlannedStage, Start, Strategy, Synth};
 
     const TYPES: usize = 6;
@@ -193,7 +194,12 @@ mod tests {
                     (shape.kernels::<T>(false), shape.stages::<T>())
                 });
                 let (_, stats) = builder.build_with_stats(&base, Some(&graph)).unwrap();
-                all.insert(case, differences(&gpu, &stats.prune.kernels, named, planned(&stages)));
+                let mut planned = planned(&stages);
+                if base.element_type() == ElementType::B1 {
+                    // The bits of the base come to the device before.
+                    planned.extend(bits_plan(data.rows, data.dim).buffers());
+                }
+                all.insert(case, differences(&gpu, &stats.prune.kernels, named, planned));
             }
         }
         all.retain(|_, differences| !differences.is_empty());

@@ -130,7 +130,9 @@ impl Reservation {
             return Err(Error::argument("device memory", name, "a buffer of the plan, taken once"));
         };
         #[cfg(test)]
-        self.gpu.note_buffer(name, bytes);
+        if bytes > 0 {
+            self.gpu.note_buffer(name, bytes);
+        }
         Buffer::new(&self.gpu, bytes as usize / unit)
             .map_err(|error| self.gpu.error(format_args!("{name}: {error}")))
     }

@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_gpu_makes_the_codes_of_the_host() {
         for (dim, metric) in [(1, Metric::L2), (24, Metric::InnerProduct), (64, Metric::L2)] {
-            let base = Synth::new(130, dim, 5).unwrap().base();
+            let base = Synth::new(260, dim, 5).unwrap().base();
             check(&base, metric, Compression::F16);
             check(&base, metric, Compression::Int8);
             let halves = base.cast(ElementType::F16, &Progress::silent()).unwrap();

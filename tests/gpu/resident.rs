@@ -139,8 +139,8 @@ fn layers_stay_too() {
     let builder = Builder::new(Strategy::cagra().degree(12)).knn(24);
     assert!(!builder.clone().device(Device::Cpu).build(&base).unwrap().layers().is_empty());
     check("layers", &base, &builder);
-    let separated = separated(320, 8, 20, 0);
-    let rows = (0..640).flat_map(|row| separated.row_to_f32(row % 320).unwrap().into_owned()).collect();
+    let separated = separated(600, 16, 20, 0);
+    let rows = (0..1200).flat_map(|row| separated.row_to_f32(row % 600).unwrap().into_owned()).collect();
     let base = Vectors::from_f32(rows, 20).unwrap();
     let builder = Builder::new(Strategy::cagra()).knn(32);
     assert!(!builder.clone().device(Device::Cpu).build(&base).unwrap().layers().is_empty());

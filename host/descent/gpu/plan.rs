@@ -19,7 +19,7 @@ use crate::descent::plan::{DevicePlan, PlannedStage, most_knn};
 use crate::descent::{Iterations, Start};
 use crate::gpu::{Gpu, MemoryPlan};
 use crate::search::exact::gpu::{all_pairs_plan, least_plan};
-use crate::vectors::gpu::{Base, ByChunks, OnDevice, ROWS, Side, spare_bytes};
+use crate::vectors::gpu::{Base, ByChunks, OnDevice, ROWS, Side, bits_plan, spare_bytes};
 use crate::vectors::space::Space;
 use crate::{ElementType, Metric, Remedy, Result};
 
@@ -115,6 +115,11 @@ impl DescentShape {
         if self.is_packed() { plan.with::<u32>("packed vectors", self.n * self.packed_words()) } else { plan }
     }
 
+    /// Buffer of bits on their way to the device.
+    fn bits(&self) -> MemoryPlan {
+        if self.stored == ElementType::B1 { bits_plan(self.n, self.dim) } else { MemoryPlan::new() }
+    }
+
     /// Buffers of the vectors.
     pub(super) fn upload<T: OnDevice>(&self) -> MemoryPlan {
         let plan = Side::<T>::plan(MemoryPlan::new(), ROWS, self.n, self.dim, self.is_rounded::<T>());
@@ -193,7 +198,7 @@ impl DescentShape {
         }
         let start = self.start;
         if start == Start::AllPairs {
-            let buffers = all_pairs_plan::<T>(self.n, self.dim, self.k);
+            let buffers = all_pairs_plan::<T>(self.n, self.dim, self.k).and(&self.bits());
             return vec![PlannedStage { name: "exact search", buffers }];
         }
         let mut stages = Vec::new();
@@ -202,7 +207,7 @@ impl DescentShape {
             stages.push(PlannedStage { name, buffers });
         };
         let base = self.upload::<T>();
-        stage("prepare", &[&base, &Self::prepare()]);
+        stage("prepare", &[&base, &Self::prepare(), &self.bits()]);
         let clusters = self.cluster::<T>(start, None);
         stage("cluster", &[&base, &clusters]);
         let (members, order) = (clusters.only(&["members"]), clusters.only(&["order"]));

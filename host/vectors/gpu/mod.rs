@@ -20,7 +20,7 @@ pub(crate) use base::{Base, DeviceBase};
 pub(crate) use element::{ByChunks, OnDevice, kernels_of_types, stage_kernels, tile_kernels};
 pub(crate) use lent::{Lent, NormKernels};
 pub use memory::DeviceMemory;
-pub(crate) use origin::{AnyOrigin, Origin, narrowed};
+pub(crate) use origin::{AnyOrigin, Origin, bits_plan, narrowed};
 pub(crate) use places::{Order, spare_bytes};
 pub(crate) use replica::Replicas;
 pub use results::DeviceResults;

@@ -147,6 +147,16 @@ impl<'a> AnyOrigin<'a> {
     }
 }
 
+/// Rows of bits that are copied at a time, of `count` rows of `dim` bits.
+fn rows_at_once(count: usize, dim: usize) -> usize {
+    (PIECE / dim.div_ceil(8)).clamp(1, count.max(1))
+}
+
+/// Device memory of the bits of `count` rows of `dim` bits while they become bytes.
+pub(crate) fn bits_plan(count: usize, dim: usize) -> MemoryPlan {
+    MemoryPlan::new().with::<Bits>("bits", rows_at_once(count, dim) * dim.div_ceil(8))
+}
+
 /// Copies rows of `dim` bits to the device, and widens them to bytes there, `stride` apart.
 fn widen(
     gpu: &Gpu,
@@ -160,9 +170,8 @@ fn widen(
     if count == 0 {
         return Ok(());
     }
-    let at_once = (PIECE / row).clamp(1, count);
-    let memory = MemoryPlan::new().with::<Bits>("bits", at_once * row).reserve(gpu)?;
-    let mut piece: Buffer<Bits> = memory.buffer("bits")?;
+    let at_once = rows_at_once(count, dim);
+    let mut piece: Buffer<Bits> = bits_plan(count, dim).reserve(gpu)?.buffer("bits")?;
     for first in (0..count).step_by(at_once) {
         let here = at_once.min(count - first);
         piece.upload_rows(here, row, |place| &bits.row(pick.row(first + place))[..row])?;
