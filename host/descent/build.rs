@@ -96,7 +96,7 @@ impl Descent {
         }
         if let Settling::By(rests) = &self.settling {
             stats.distances += keys.len() as u64;
-            keys = settle::settle(keys, longer, k, metric, space.vectors(), rests, &settling)?;
+            keys = settle::settle(keys, k, metric, space.vectors(), rests, &settling)?;
         }
         stats.seconds = began.elapsed().as_secs_f64();
         stats.peak_host_bytes = peak_host_bytes();

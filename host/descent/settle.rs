@@ -63,25 +63,25 @@ impl Rows<'_> {
     }
 }
 
-/// Settles lists of `longer` keys a node: returns the `k` nearest of each, by codes and rests
-/// together.
+/// Settles lists of the rows of `codes`, all of one length: returns the `k` nearest of each, by
+/// codes and rests together.
 ///
 /// # Errors
 /// If codes and rests are not bytes, or the work is cancelled.
 pub(super) fn settle(
     mut keys: Vec<Key>,
-    longer: usize,
     k: usize,
     metric: Metric,
     codes: &Vectors,
     rests: &Vectors,
     progress: &Progress,
 ) -> Result<Vec<Key>> {
+    let (nodes, longer) = (codes.len(), keys.len() / codes.len().max(1));
     let (TypedRows::I8(codes), TypedRows::I8(rests)) = (codes.rows(), rests.rows()) else {
         return Err(Error::mismatch("codes", codes.element_type(), "i8, if they have rests"));
     };
     let (rows, metric) = (Rows { codes, rests }, exact::Metric::from_u32(metric_number(metric)));
-    let stage = progress.stage("settle", (keys.len() / longer.max(1)) as u64);
+    let stage = progress.stage("settle", nodes as u64);
     let scratch = || vec![0f32; rows.codes.dim];
     for_each_row(&mut keys, longer.max(1), &stage, scratch, |query, node, list| {
         rows.fill(node as usize, query);
@@ -91,7 +91,6 @@ pub(super) fn settle(
         }
         list.sort_unstable();
     })?;
-    let nodes = keys.len() / longer.max(1);
     for node in 0..nodes {
         keys.copy_within(node * longer..node * longer + k, node * k);
     }

@@ -25,7 +25,7 @@
 //! ```
 //!
 //! A step in either state enters new ids in the table, computes their keys and offers them to the
-//! beam. Queries and path collection share the states; [`super::purpose`] holds what differs.
+//! beam. Queries and path collection share the states; `purpose.rs` holds what differs.
 //!
 //! # Buffers
 //!
@@ -113,16 +113,16 @@ pub struct BeamWalk<T> {
     pub base: Rows<T>,
     /// In: the edges.
     pub graph: Graph,
-    /// In: the entry nodes, every `1 << entry_shift`-th value; `NO_ID` is none. [`Collect`] reads
-    /// every value.
+    /// In: the entry nodes, every `1 << entry_shift`-th value; `NO_ID` is none. Path collection
+    /// reads every value.
     pub entries: Global<u32>,
     /// Entry nodes per search.
     pub entry_count: u32,
     /// Nodes of the beam, 1 to 32 C.
     pub beam: u32,
-    /// Nodes expanded per step, at least 1; 1 for [`Collect`].
+    /// Nodes expanded per step, at least 1; 1 in path collection.
     pub width: u32,
-    /// Maximum number of nodes expanded by [`Collect`].
+    /// Maximum number of nodes expanded in path collection.
     pub expansions: u32,
     /// Slots of the table of visited ids: a power of two, at least [`least_slots`].
     pub slots: u32,
@@ -132,8 +132,8 @@ pub struct BeamWalk<T> {
     pub entry_stride: u32,
     /// Binary logarithm of the distance between entries, in values.
     pub entry_shift: u32,
-    /// When the search stops, for a query of norm 1. The rank is below `beam`. Not read by
-    /// [`Collect`].
+    /// When the search stops, for a query of norm 1. The rank is below `beam`. Not read in
+    /// path collection.
     pub stop: Stop,
 }
 
