@@ -239,16 +239,6 @@ fn docs_say_maximum_and_minimum() {
 /// are arguments of launches, and whose `of` converts a value.
 const UNNAMED: [&str; 3] = ["cuda/cuda_std/", "cuda/cust/src/function.rs", "device/"];
 
-/// Conversions: of a path to its format, of bytes to their owner, of a file to its state.
-const CONVERSIONS: [&str; 6] = [
-    "host/build/estimate.rs",
-    "host/vectors/files/format.rs",
-    "host/vectors/files/mapped.rs",
-    "host/vectors/gpu/rows_at.rs",
-    "host/vectors/storage/ids.rs",
-    "host/vectors/storage/mod.rs",
-];
-
 #[test]
 fn signatures_name_values_and_results() {
     let mut wrong = Vec::new();
@@ -264,8 +254,8 @@ fn signatures_name_values_and_results() {
         for function in source.split("fn ").skip(1) {
             let ends = [" {\n", " {}\n", ";\n"].into_iter().filter_map(|end| function.find(end));
             let signature = &function[..ends.min().unwrap_or(0)];
-            let is_conversion = CONVERSIONS.iter().any(|file| name.starts_with(file));
-            if !is_conversion && (signature.starts_with("of(") || signature.starts_with("of<"))
+            if signature.starts_with("of(")
+                || signature.starts_with("of<")
                 || signature.split(": ").skip(1).any(is_tuple)
             {
                 wrong.push(format!("{name}: fn {signature}"));

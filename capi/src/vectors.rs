@@ -405,7 +405,7 @@ pub extern "C" fn tagore_vectors_save(
     call(|| {
         let tagore_vectors(vectors) = required(vectors, "vectors")?;
         let (file, progress) = (path(file, "file")?, watched(progress)?);
-        let format = format_of(format)?.map_or_else(|| Format::of(&file), Ok)?;
+        let format = format_of(format)?.map_or_else(|| Format::from_path(&file), Ok)?;
         Ok(vectors.save_as(file, format, &progress)?)
     })
 }

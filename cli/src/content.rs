@@ -77,7 +77,7 @@ impl Input {
 
     /// The given format, or the format of the extension.
     fn format(&self) -> AnyFormat {
-        let (plain, index) = (Format::of(&self.file).ok(), IndexFormat::from_path(&self.file).ok());
+        let (plain, index) = (Format::from_path(&self.file).ok(), IndexFormat::from_path(&self.file).ok());
         self.from.unwrap_or(AnyFormat { plain, index, is_pair: false })
     }
 
@@ -124,7 +124,7 @@ impl Input {
     fn foreign(&self, base: &Path, format: Option<IndexFormat>, progress: &Progress) -> Result<Index> {
         let format = match (format, self.from) {
             (Some(format), _) => format,
-            (None, None) if Format::of(&self.file).is_ok() => {
+            (None, None) if Format::from_path(&self.file).is_ok() => {
                 let file = self.file.display();
                 return Err(Error::usage(format!("--base needs an index, but {file} holds vectors or ids")));
             }
@@ -142,7 +142,7 @@ impl Input {
 }
 
 fn vectors_or_ids(path: &Path, format: Option<Format>, progress: &Progress) -> Result<Content> {
-    let format = match format.map_or_else(|| Format::of(path), Ok) {
+    let format = match format.map_or_else(|| Format::from_path(path), Ok) {
         Ok(format) => format,
         Err(unknown) => {
             if is_text(path) {

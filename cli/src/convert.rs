@@ -114,8 +114,8 @@ impl Args {
         let known = match self.to {
             Some(to) => to.plain,
             // The extension of an index is a known one, though not of vectors.
-            None if IndexFormat::from_path(&self.output).is_ok() => Format::of(&self.output).ok(),
-            None => Some(Format::of(&self.output)?),
+            None if IndexFormat::from_path(&self.output).is_ok() => Format::from_path(&self.output).ok(),
+            None => Some(Format::from_path(&self.output)?),
         };
         known.filter(|&to| suitable(to)).ok_or_else(|| self.cannot(what, expected))
     }

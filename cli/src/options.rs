@@ -73,7 +73,7 @@ impl BaseAndQueries {
 /// Opens vectors in `format`, or else in the format of the file's extension. Those of a pipe are
 /// copied first.
 pub(crate) fn open(path: &Path, format: Option<Format>) -> Result<Vectors> {
-    let format = match (format, Format::of(path)) {
+    let format = match (format, Format::from_path(path)) {
         (Some(format), _) | (None, Ok(format)) => format,
         (None, Err(error)) => return Err(unknown_format(path, error)),
     };

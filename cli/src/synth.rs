@@ -62,7 +62,7 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         Files::default().write(Kind::Any, [&self.output]).check()?;
         let kind = self.kind()?;
-        let format = self.format.map_or_else(|| Format::of(&self.output), Ok)?;
+        let format = self.format.map_or_else(|| Format::from_path(&self.output), Ok)?;
         let element = self.element.or(format.element()).unwrap_or(ElementType::F32);
         let synth = Synth::of_kind(kind, self.n, self.dim, self.seed)?;
         let synth = synth.query_kind(self.query_kind).element_type(element);

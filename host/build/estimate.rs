@@ -16,7 +16,7 @@ mod rates {
 
     impl Rate {
         /// The seconds for `count` units.
-        pub fn of(self, count: f64) -> f64 {
+        pub fn seconds(self, count: f64) -> f64 {
             self.constant + self.each * count
         }
     }
@@ -98,10 +98,10 @@ pub(super) fn seconds(
         let tile = dim * element.min(2.0);
         let start = descent.plan_of(data, k).start;
         let descent = if start == Start::AllPairs {
-            n * n * rates::PAIR.of(dim)
+            n * n * rates::PAIR.seconds(dim)
         } else {
             let many = if data.rows < rates::MANY { 1.0 } else { rates::MANY_FACTOR };
-            n * rates::DESCENT.of(tile) * rates::DESCENT_LIST.of(list) * many
+            n * rates::DESCENT.seconds(tile) * rates::DESCENT_LIST.seconds(list) * many
         };
         let lists = if start == Start::AllPairs { 16.0 * n * list / rates::COPY } else { 0.0 };
         stages.push(("open", rates::OPEN));
@@ -112,9 +112,9 @@ pub(super) fn seconds(
         // Eight bits are compared in the time of one component.
         let dim = data.values() as f64;
         let descent = if descent.compares_all_pairs_on_cpu(data.rows, data.values(), k) {
-            n * n * rates::CPU_PAIR.of(dim)
+            n * n * rates::CPU_PAIR.seconds(dim)
         } else {
-            n * rates::CPU_DISTANCES.of(list) * rates::CPU_DISTANCE.of(dim)
+            n * rates::CPU_DISTANCES.seconds(list) * rates::CPU_DISTANCE.seconds(dim)
         };
         stages.push(("descent", descent / cores));
         stages.push(("prune", n * pruning_on_cpu(strategy, list, dim) / cores));
@@ -159,8 +159,8 @@ pub(crate) fn cluster(builder: &Builder, data: &DataShape, size: usize, target: 
 pub(crate) fn comparing(data: &DataShape, clusters: usize, target: Target) -> f64 {
     let (pairs, dim) = (data.rows as f64 * clusters as f64, data.dim as f64);
     match target.gpu {
-        Some(_) => pairs * rates::PAIR.of(dim),
-        None => pairs * rates::CPU_CENTRE.of(dim) / target.threads as f64,
+        Some(_) => pairs * rates::PAIR.seconds(dim),
+        None => pairs * rates::CPU_CENTRE.seconds(dim) / target.threads as f64,
     }
 }
 
@@ -173,7 +173,7 @@ pub(crate) fn reaching(data: &DataShape, target: Target) -> f64 {
 pub(crate) fn measuring(data: &DataShape, nodes: usize, threads: usize) -> f64 {
     // Searches at all beams take the time of an exact search of about 10,000 rows.
     let pairs = nodes as f64 * (data.rows as f64 + SEARCHES);
-    3.0 * pairs * rates::CPU_PAIR.of(data.values() as f64) / threads as f64
+    3.0 * pairs * rates::CPU_PAIR.seconds(data.values() as f64) / threads as f64
 }
 
 /// Rows whose exact search takes the time of a query's searches at all beams of a report.
@@ -182,12 +182,12 @@ pub(crate) const SEARCHES: f64 = 10_000.0;
 /// Seconds per node on a GPU, for vectors of `bytes` bytes.
 fn pruning_on_gpu(strategy: &Strategy, k: f64, bytes: f64) -> f64 {
     match (strategy.collect_from(k as usize), &strategy.filter) {
-        (Collect::OneHop, Filter::Rank { .. }) => rates::DETOURS.of(bytes) * k / rates::K,
-        (Collect::OneHop, _) => rates::ONE_HOP.of(bytes),
-        (Collect::TwoHop, _) => rates::TWO_HOP.of(bytes),
+        (Collect::OneHop, Filter::Rank { .. }) => rates::DETOURS.seconds(bytes) * k / rates::K,
+        (Collect::OneHop, _) => rates::ONE_HOP.seconds(bytes),
+        (Collect::TwoHop, _) => rates::TWO_HOP.seconds(bytes),
         (Collect::Path, _) => {
             let candidates = strategy.candidates as f64 / rates::PATH_CANDIDATES;
-            rates::PATH.of(bytes) * 0.5 * (k / rates::K + candidates)
+            rates::PATH.seconds(bytes) * 0.5 * (k / rates::K + candidates)
         }
     }
 }
@@ -196,8 +196,8 @@ fn pruning_on_gpu(strategy: &Strategy, k: f64, bytes: f64) -> f64 {
 fn pruning_on_cpu(strategy: &Strategy, k: f64, dim: f64) -> f64 {
     match (strategy.collect_from(k as usize), &strategy.filter) {
         (Collect::OneHop, Filter::Rank { .. }) => rates::CPU_DETOURS * k,
-        (Collect::OneHop, _) => rates::CPU_ONE_HOP.of(dim),
-        (Collect::TwoHop, _) => rates::CPU_TWO_HOP.of(dim),
-        (Collect::Path, _) => rates::CPU_PATH + k * rates::CPU_PATH_LIST.of(dim),
+        (Collect::OneHop, _) => rates::CPU_ONE_HOP.seconds(dim),
+        (Collect::TwoHop, _) => rates::CPU_TWO_HOP.seconds(dim),
+        (Collect::Path, _) => rates::CPU_PATH + k * rates::CPU_PATH_LIST.seconds(dim),
     }
 }

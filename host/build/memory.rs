@@ -27,12 +27,30 @@ pub(super) struct Built {
     pub stats: BuildStats,
 }
 
-/// The rows of a base at the places `inner` among its rows `outer`; all if there are neither.
-fn rows_of_rows(outer: Option<&[u32]>, inner: Option<Vec<u32>>) -> Option<Vec<u32>> {
-    match (outer, inner) {
-        (None, inner) => inner,
-        (Some(outer), None) => Some(outer.to_vec()),
-        (Some(outer), Some(inner)) => Some(inner.into_iter().map(|place| outer[place as usize]).collect()),
+/// The rows of a base that are nodes of a graph, ascending, and those that are not.
+struct NodeRows {
+    rows: Vec<u32>,
+    absent: Absent,
+}
+
+impl NodeRows {
+    /// The rows at the places `unique` among `chosen` rows, where the rows repeated in `absent` are
+    /// places too; none if all rows are nodes.
+    fn new(chosen: Option<Vec<u32>>, unique: Option<Vec<u32>>, absent: Absent) -> Option<Self> {
+        let Some(chosen) = chosen else { return unique.map(|rows| Self { rows, absent }) };
+        let Some(unique) = unique else { return Some(Self { rows: chosen, absent }) };
+        let rows = unique.into_iter().map(|place| chosen[place as usize]).collect();
+        Some(Self { rows, absent: Absent { repeated: absent.repeated.renamed(&chosen), ..absent } })
+    }
+
+    /// The index of the nodes as one of `base`.
+    fn extend(self, Built { index, mut stats }: Built, base: &Vectors) -> Result<Built> {
+        let Self { rows, absent } = self;
+        stats.repeated = absent.repeated.len() as u64;
+        let places = absent.repeated.places(&rows, base.len());
+        let index = index.expanded(base, &rows, &places, absent)?;
+        stats.resident = stats.resident.map(|there| there.expanded(&index, &places)).transpose()?.flatten();
+        Ok(Built { index, stats })
     }
 }
 
@@ -77,22 +95,30 @@ impl Builder {
             self.check_full("from a given k-NN graph")?;
         }
         let (chosen, left_out) = self.chosen_rows(base, graph.is_some())?.unzip();
-        let vectors = chosen.as_ref().map_or_else(|| Ok(base.clone()), |rows: &Vec<u32>| base.only(rows))?;
-        let k = self.k_for(&vectors)?;
+        let chosen_vectors;
+        let vectors = match &chosen {
+            // Not a clone: the base remembers what this build finds in it.
+            None => base,
+            Some(rows) => {
+                chosen_vectors = base.only(rows)?;
+                &chosen_vectors
+            }
+        };
+        let k = self.k_for(vectors)?;
         let k = graph.map_or(Ok(k), |graph| self.check_graph(base, graph))?;
         self.strategy.check_list(k, vectors.len())?;
         let [checking, building] = self.descent.progress.parts([CHECK, 1.0 - CHECK]);
         let metric = self.descent.metric;
-        let space = Space::new(&vectors, metric, &checking)?;
+        let space = Space::new(vectors, metric, &checking)?;
 
         let began = Instant::now();
-        let repeated = self.dedupe.then(|| Repeated::find(&vectors, &space, &checking)).transpose()?;
+        let repeated = self.dedupe.then(|| Repeated::find(vectors, &space, &checking)).transpose()?;
         let repeated = repeated.filter(|repeated| repeated.is_worth_grouping(vectors.len()));
         let grouping = began.elapsed().as_secs_f64();
         let unique = repeated.as_ref().map(|repeated| repeated.others(0..vectors.len()));
         let unique_vectors;
         let (vectors, space) = match &unique {
-            None => (&vectors, space),
+            None => (vectors, space),
             Some(unique) => {
                 let repeated = vectors.len() - unique.len();
                 tracing::info!(rows = unique.len(), repeated, "equal rows are one node of the graph");
@@ -126,35 +152,24 @@ impl Builder {
         };
 
         // A sample of lists is one of all rows, and as they are.
-        let is_whole = chosen.is_none() && unique.is_none() && moved.is_none();
         let keeps_rows = chosen.is_none() && moved.is_none();
-        let builder = self.clone().among(None).dedupe(false).sample(if is_whole { self.sample } else { 0 });
+        let sample = if keeps_rows && unique.is_none() { self.sample } else { 0 };
+        let builder = self.clone().among(None).dedupe(false).sample(sample);
         let builder = builder.keep_on_device(self.keep_on_device && keeps_rows);
         let builder = if graph.is_none() && k > 0 { builder.knn(k) } else { builder };
-        let Built { index, mut stats } = match self.compression {
+        let mut built = match self.compression {
             None => builder.build_every_row(vectors, &space, k, graph, &building)?,
             Some(compression) => {
                 builder.progress(building).build_on_codes(vectors, &space, compression, k)?
             }
         };
-        stats.grouping = grouping;
-        let description = index.description().clone();
-
-        let Some(rows) = rows_of_rows(chosen.as_deref(), unique) else {
-            let index = if moved.is_some() || self.compression.is_some() {
-                index.over(base, description)?
-            } else {
-                index
-            };
-            return Ok(Built { index, stats });
-        };
-        let repeated = repeated.unwrap_or_default();
-        let repeated = chosen.map_or(repeated.clone(), |chosen| repeated.renamed(&chosen));
-        stats.repeated = repeated.len() as u64;
-        let places = repeated.places(&rows, base.len());
-        let index = index.expanded(base, &rows, &places, Absent { repeated, left_out })?;
-        stats.resident = stats.resident.map(|there| there.expanded(&index, &places)).transpose()?.flatten();
-        Ok(Built { index, stats })
+        built.stats.grouping = grouping;
+        let is_of_base = moved.is_none() && self.compression.is_none();
+        match NodeRows::new(chosen, unique, Absent { repeated: repeated.unwrap_or_default(), left_out }) {
+            Some(nodes) => nodes.extend(built, base),
+            None if is_of_base => Ok(built),
+            None => Ok(Built { index: built.index.over(base)?, ..built }),
+        }
     }
 
     /// Builds the index of `base`, whose space this is, with a node for every row, from lists of
@@ -284,15 +299,13 @@ impl Builder {
         let shape = PruneShape::new(&self.strategy, base.len(), base.dim(), k, self.descent.metric);
         let prunes_there = shape.fits_gpu(gpu.takes_ptx(), gpu.shared_memory());
         if k > 0 && !prunes_there {
-            let (requested, allowed) = (shape.block_bytes(), gpu.shared_memory());
-            let (device, kind) = (gpu.name(), self.strategy.kind());
-            tracing::warn!(
-                device,
-                kind,
-                requested,
-                allowed,
-                "pruning on the CPU: no PTX, or too little shared memory"
-            );
+            let device = gpu.name();
+            if self.strategy.filters_on_gpu(gpu.takes_ptx()) {
+                let (requested, allowed) = (shape.block_bytes(), gpu.shared_memory());
+                tracing::warn!(device, requested, allowed, "pruning on the CPU: too little shared memory");
+            } else {
+                tracing::warn!(device, "pruning on the CPU: the rule has no PTX");
+            }
         }
         Ok(Some(gpu).filter(|_| prunes_there))
     }

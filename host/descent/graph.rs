@@ -187,7 +187,7 @@ impl KnnGraph {
 
 /// Refuses extensions of formats without distances.
 fn check_name(path: &Path) -> Result<()> {
-    match Format::of(path) {
+    match Format::from_path(path) {
         Ok(format @ (Format::Ivecs | Format::Ibin | Format::Npy)) => {
             let found = format!("the extension .{format}, of ids alone");
             Err(Error::file(path, found, "another, such as .bin: a k-NN graph holds ids and distances"))

@@ -326,8 +326,8 @@ impl Index {
     }
 
     /// This index as one over `base`, which has as many rows.
-    pub(crate) fn over(self, base: &Vectors, description: Description) -> Result<Self> {
-        Ok(Self { fingerprint: Fingerprint::compute(base)?, description, ..self })
+    pub(crate) fn over(self, base: &Vectors) -> Result<Self> {
+        Ok(Self { fingerprint: Fingerprint::compute(base)?, ..self })
     }
 
     /// Describes an index of codes as one of the vectors, by their metric.

@@ -81,11 +81,10 @@ impl ScalarQuantizer {
         &self,
         gpu: &Gpu,
         vectors: &Vectors,
-        pick: &Pick<'_>,
         role: Role,
         progress: &Progress,
     ) -> Result<Codes> {
-        let task = Task { quantizer: self, gpu, vectors, pick, role, progress };
+        let task = Task { quantizer: self, gpu, vectors, role, progress };
         match (self.compression(), vectors.element_type()) {
             (Compression::F16, _) => task.run::<f32, f16>(),
             (Compression::Int8, ElementType::F16) => task.run::<f16, i8>(),
@@ -94,21 +93,20 @@ impl ScalarQuantizer {
     }
 }
 
-/// The coding of the vectors that `pick` names.
+/// The coding of vectors.
 struct Task<'a> {
     quantizer: &'a ScalarQuantizer,
     gpu: &'a Gpu,
     vectors: &'a Vectors,
-    pick: &'a Pick<'a>,
     role: Role,
     progress: &'a Progress,
 }
 
 impl Task<'_> {
     fn run<T: Coded<C>, C: Code + OnDevice + Pod>(&self) -> Result<Codes> {
-        let &Self { quantizer, gpu, vectors, pick, role, progress } = self;
+        let &Self { quantizer, gpu, vectors, role, progress } = self;
         let rows = Origin::<T>::new(gpu, vectors)?;
-        let (count, dim) = (pick.len(), quantizer.mean(role).len());
+        let (count, dim) = (vectors.len(), quantizer.mean(role).len());
         let (at_once, to_stride) = (at_once::<T>(count, dim), stride::<C>(dim));
         let (factors, width) = quantizer.transforms();
         let has_rests = quantizer.compression().has_rests(role);
@@ -124,7 +122,7 @@ impl Task<'_> {
         let stage = progress.stage("compress", count as u64);
         for first in (0..count).step_by(at_once) {
             let here = first..count.min(first + at_once);
-            rows.copy(gpu, pick.part(here.clone()), &mut piece, dim)?;
+            rows.copy(gpu, Pick::Range(here.clone()), &mut piece, dim)?;
             let (stride, count) = (dim as u64, here.len() as u32);
             let coding = Coding {
                 rows: Strided { values: piece.view(), stride, count, dim: dim as u32 },
@@ -169,11 +167,8 @@ mod tests {
         let (silent, compression) = (Progress::silent(), quantizer.compression());
         for gpu in [Some(Gpu::emulated(4)), Gpu::cuda_for_tests()].into_iter().flatten() {
             for role in [Role::Base, Role::Queries, Role::Settled] {
-                let backwards: Vec<u32> = (0..vectors.len() as u32).rev().collect();
-                let is_base = role == Role::Base;
-                let pick = if is_base { Pick::of(vectors.len(), None) } else { Pick::Ids(&backwards) };
-                let on_host = quantizer.all(vectors, &pick, role, None, &silent).unwrap();
-                let there = quantizer.all(vectors, &pick, role, Some(&gpu), &silent).unwrap();
+                let on_host = quantizer.all(vectors, role, None, &silent).unwrap();
+                let there = quantizer.all(vectors, role, Some(&gpu), &silent).unwrap();
                 let not_held = quantizer.not_held(&there.codes).unwrap();
                 assert_eq!(not_held, quantizer.not_held(&on_host.codes).unwrap());
                 let device = there.codes.device().map(|device| device.to_string());

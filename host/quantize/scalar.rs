@@ -28,7 +28,6 @@ use super::fit::{self, Fitted, MIN_RECALL};
 use super::rotation::Rotation;
 use crate::gpu::Gpu;
 use crate::memory::zeros;
-use crate::vectors::gpu::Pick;
 use crate::vectors::norms::squares;
 use crate::vectors::{Component, Element, Vectors, with_matrix};
 use crate::{ElementType, Error, Metric, Progress, Result};
@@ -244,7 +243,7 @@ impl ScalarQuantizer {
     /// # Errors
     /// If a device lacks memory or fails, or the work is cancelled.
     pub(crate) fn base(&self, base: &Vectors, gpu: Option<&Gpu>, progress: &Progress) -> Result<Vectors> {
-        Ok(self.all(base, &Pick::of(base.len(), None), Role::Base, gpu, progress)?.codes)
+        Ok(self.all(base, Role::Base, gpu, progress)?.codes)
     }
 
     /// As [`base`](Self::base), with the rests of codes in bytes.
@@ -252,7 +251,7 @@ impl ScalarQuantizer {
     /// # Errors
     /// As [`base`](Self::base).
     pub(crate) fn with_rests(&self, base: &Vectors, gpu: Option<&Gpu>, progress: &Progress) -> Result<Codes> {
-        self.all(base, &Pick::of(base.len(), None), Role::Settled, gpu, progress)
+        self.all(base, Role::Settled, gpu, progress)
     }
 
     /// The codes of queries, where [`base`](Self::base) says.
@@ -265,37 +264,35 @@ impl ScalarQuantizer {
         gpu: Option<&Gpu>,
         progress: &Progress,
     ) -> Result<Vectors> {
-        Ok(self.all(queries, &Pick::of(queries.len(), None), Role::Queries, gpu, progress)?.codes)
+        Ok(self.all(queries, Role::Queries, gpu, progress)?.codes)
     }
 
     pub(super) fn all(
         &self,
         vectors: &Vectors,
-        pick: &Pick<'_>,
         role: Role,
         gpu: Option<&Gpu>,
         progress: &Progress,
     ) -> Result<Codes> {
         // Kernels take off the mean alone.
         let has_offset = self.is_centred(role) && !self.offset.is_empty();
-        if let Some(gpu) = gpu.filter(|_| pick.len() >= MIN_ON_GPU && !has_offset) {
-            return self.all_on(gpu, vectors, pick, role, progress);
+        if let Some(gpu) = gpu.filter(|_| vectors.len() >= MIN_ON_GPU && !has_offset) {
+            return self.all_on(gpu, vectors, role, progress);
         }
         vectors.on_host()?;
         match self.compression {
-            Compression::F16 => self.all_as::<f16>(vectors, pick, role, progress),
-            Compression::Int8 => self.all_as::<i8>(vectors, pick, role, progress),
+            Compression::F16 => self.all_as::<f16>(vectors, role, progress),
+            Compression::Int8 => self.all_as::<i8>(vectors, role, progress),
         }
     }
 
     fn all_as<T: Code + Component + Element>(
         &self,
         vectors: &Vectors,
-        pick: &Pick<'_>,
         role: Role,
         progress: &Progress,
     ) -> Result<Codes> {
-        let (dim, count) = (vectors.dim(), pick.len());
+        let (dim, count) = (vectors.dim(), vectors.len());
         let mut codes: Vec<T> = zeros(count * dim)?;
         let mut rests: Vec<T> = zeros(if self.compression.has_rests(role) { count * dim } else { 0 })?;
         let stage = progress.stage("compress", count as u64);
@@ -310,7 +307,7 @@ impl ScalarQuantizer {
                 for (group, codes) in codes.chunks_mut(ROWS * dim).enumerate() {
                     let first = block * BLOCK + group * ROWS;
                     for place in 0..codes.len() / dim {
-                        let row = rows.components(pick.row(first + place));
+                        let row = rows.components(first + place);
                         room.iter_mut().zip(row).for_each(|(room, x)| room[place] = x);
                     }
                     self.code(room, role, codes);

@@ -63,7 +63,7 @@ pub(crate) fn write(path: PathBuf, x: &Bound<'_, PyAny>, options: &Bound<'_, PyD
     let options = Options(options);
     let (vectors, format) = (array::vectors(x, "x")?, options.named("format")?);
     options.call(Names::default())?.run(x.py(), |progress| {
-        let format = format.map_or_else(|| tagore::Format::of(&path), Ok)?;
+        let format = format.map_or_else(|| tagore::Format::from_path(&path), Ok)?;
         vectors.save_as(&path, format, progress)
     })
 }
@@ -98,7 +98,7 @@ pub(crate) fn write_truth(
     let distances = distances.map(|array| array.readonly().as_array().iter().copied().collect());
     let has_distances = distances.is_some();
     let written = GroundTruth::new(k, values, distances).and_then(|truth| {
-        match tagore::Format::of(&path) {
+        match tagore::Format::from_path(&path) {
             // A format of ids alone.
             Ok(format) if !has_distances => truth.save_ids(&path, format),
             _ => truth.save(&path),

@@ -104,7 +104,7 @@ pub(crate) fn shape(
     options: &Bound<'_, PyDict>,
 ) -> PyResult<(String, usize, usize, usize, String)> {
     let given = Options(options).named("format")?;
-    let opened = given.map_or_else(|| Format::of(&path), Ok).and_then(|format| {
+    let opened = given.map_or_else(|| Format::from_path(&path), Ok).and_then(|format| {
         let vectors = crate::build::open(&path, Some(format))?;
         Ok((format, vectors))
     });

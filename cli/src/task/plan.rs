@@ -54,7 +54,7 @@ impl Args {
         let base = open(&self.input, self.format)?;
         let format = match self.format {
             Some(format) => format,
-            None => Format::of(&self.input)?,
+            None => Format::from_path(&self.input)?,
         };
         let descent = self.descent.descent(base.element_type(), output)?;
         let builder = builder.descent(descent).devices(&self.descent.device.0);

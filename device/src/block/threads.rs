@@ -1,6 +1,6 @@
 //! Threads that share a piece of work.
 
-/// The calling thread among those that share a piece of work.
+/// One of several threads that share a piece of work: the calling one.
 #[derive(Clone, Copy, Debug)]
 pub struct Threads {
     /// The place of the calling thread, below `count`.

@@ -326,8 +326,8 @@ fn least_of_warp(mut key: Key) -> Key {
     key
 }
 
-/// Accepts the nearest candidates and drops those that the rule does not keep beside them. Returns
-/// the number of slots written. The whole block calls this.
+/// Accepts candidates, nearest first, and drops those that the rule rejects because of one accepted
+/// before. Returns the number of slots written. The whole block calls this.
 #[inline(always)]
 fn keep<T: Element, R: Rule>(mut wave: Wave<'_, T>, rule: &R) -> u32 {
     let (p, node) = (wave.p, wave.node);

@@ -87,7 +87,7 @@ impl Format {
     ///
     /// # Errors
     /// If the extension is missing or names no format.
-    pub fn of(path: impl AsRef<Path>) -> Result<Self> {
+    pub fn from_path(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let whole = extension(path);
         let cropped = whole.as_deref().is_some_and(|e| e.starts_with("crop_nb_"));
@@ -185,17 +185,17 @@ mod tests {
     fn extensions_name_formats() {
         for format in Format::ALL {
             assert_eq!(format.name().parse::<Format>().unwrap(), format);
-            assert_eq!(Format::of(format!("a.b/x.{format}")).unwrap(), format);
-            assert_eq!(Format::of(format!("x.{}", format.name().to_uppercase())).unwrap(), format);
+            assert_eq!(Format::from_path(format!("a.b/x.{format}")).unwrap(), format);
+            assert_eq!(Format::from_path(format!("x.{}", format.name().to_uppercase())).unwrap(), format);
             assert!(format.may_hold_ids() || format.element().is_some());
         }
-        assert_eq!(Format::of("base.1B.u8bin.crop_nb_1000000").unwrap(), Format::U8bin);
+        assert_eq!(Format::from_path("base.1B.u8bin.crop_nb_1000000").unwrap(), Format::U8bin);
     }
 
     #[test]
     fn errors_name_the_extension_found() {
         let all = "fvecs, bvecs, ivecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin, ibin or npy";
-        let text = |path: &str| Format::of(path).unwrap_err().to_string();
+        let text = |path: &str| Format::from_path(path).unwrap_err().to_string();
         assert_eq!(text("a/x.csv"), format!("a/x.csv: found the extension .csv, expected {all}"));
         assert_eq!(text("a.b/x"), format!("a.b/x: found no extension, expected {all}"));
         assert_eq!(text("x.crop_nb_5"), format!("x.crop_nb_5: found no extension, expected {all}"));

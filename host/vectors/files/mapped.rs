@@ -59,7 +59,7 @@ fn watched() -> MutexGuard<'static, Vec<Watched>> {
 }
 
 impl FileState {
-    fn of(found: &Metadata) -> Self {
+    fn from_metadata(found: &Metadata) -> Self {
         Self { bytes: found.len(), modified: found.modified().ok() }
     }
 }
@@ -72,7 +72,7 @@ impl Watched {
         let is_same = std::os::unix::fs::MetadataExt::ino(&found) == self.inode;
         #[cfg(not(unix))]
         let is_same = true;
-        is_same && FileState::of(&found) != self.state
+        is_same && FileState::from_metadata(&found) != self.state
     }
 }
 
@@ -102,7 +102,7 @@ impl MappedFile {
             path: path.to_owned(),
             #[cfg(unix)]
             inode: std::os::unix::fs::MetadataExt::ino(&found),
-            state: FileState::of(&found),
+            state: FileState::from_metadata(&found),
         });
         Ok(Self { map, ahead: OnceLock::new(), watched: number })
     }

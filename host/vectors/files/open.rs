@@ -15,7 +15,7 @@ use crate::vectors::{ElementType, Format, Layout, MAX_DIM, MAX_ROWS, Vectors, np
 use crate::{Error, Progress, Result, regular_file};
 
 impl Vectors {
-    /// Reads a file of vectors in the format of its extension (see [`Format::of`]) to memory.
+    /// Reads a file of vectors to memory, in the format of its extension ([`Format::from_path`]).
     ///
     /// What happens to the file afterwards changes nothing. Large files are better
     /// [mapped](Self::map). [`validate`](Self::validate) checks the values.
@@ -27,7 +27,7 @@ impl Vectors {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         // A folder, or no file at all, is told before a wrong extension.
-        let format = regular_file::open(path).and_then(|_| Format::of(path))?;
+        let format = regular_file::open(path).and_then(|_| Format::from_path(path))?;
         Self::open_as(path, format)
     }
 
@@ -39,7 +39,7 @@ impl Vectors {
         OpenedFile::read(path.as_ref())?.vectors(format)
     }
 
-    /// Maps a file of vectors in the format of its extension (see [`Format::of`]).
+    /// Maps a file of vectors in the format of its extension (see [`Format::from_path`]).
     ///
     /// The file is not read: mapping takes constant time and memory for any size.
     /// [`validate`](Self::validate) checks the values.
@@ -53,7 +53,7 @@ impl Vectors {
     /// As [`open`](Self::open).
     pub unsafe fn map(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let format = regular_file::open(path).and_then(|_| Format::of(path))?;
+        let format = regular_file::open(path).and_then(|_| Format::from_path(path))?;
         // SAFETY: the caller's promise.
         unsafe { Self::map_as(path, format) }
     }

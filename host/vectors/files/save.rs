@@ -17,13 +17,13 @@ use crate::{Error, Progress, Result};
 const AT_A_TIME: usize = 1024;
 
 impl Vectors {
-    /// Writes the vectors in the format named by the extension of `path` (see [`Format::of`]):
+    /// Writes the vectors in the format of the extension of `path` ([`Format::from_path`]):
     /// [`save_as`](Self::save_as) without progress or cancellation.
     ///
     /// # Errors
     /// As [`save_as`](Self::save_as), or if the extension names no format.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.save_as(path.as_ref(), Format::of(path.as_ref())?, &Progress::silent())
+        self.save_as(path.as_ref(), Format::from_path(path.as_ref())?, &Progress::silent())
     }
 
     /// Writes the vectors in `format`. The file appears only when it is complete.

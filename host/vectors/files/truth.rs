@@ -126,7 +126,7 @@ impl GroundTruth {
     pub fn open(path: impl AsRef<Path>, progress: &Progress) -> Result<Self> {
         let path = path.as_ref();
         let source = OpenedFile::map_to_copy(path)?;
-        if let Ok(format @ (Format::Ivecs | Format::Npy)) = Format::of(path) {
+        if let Ok(format @ (Format::Ivecs | Format::Npy)) = Format::from_path(path) {
             let table = source.ids(format, progress)?;
             return Ok(Self::new(table.cols, table.ids, None)?.at(path));
         }
@@ -158,7 +158,7 @@ impl GroundTruth {
     /// If the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        if let Ok(format @ (Format::Ivecs | Format::Npy)) = Format::of(path) {
+        if let Ok(format @ (Format::Ivecs | Format::Npy)) = Format::from_path(path) {
             return self.save_ids(path, format);
         }
         let mut file = AtomicFile::create(path)?;

@@ -21,19 +21,6 @@ pub(crate) enum Pick<'a> {
 }
 
 impl<'a> Pick<'a> {
-    /// All of `count` rows, or those of `ids` if given.
-    pub(crate) fn of(count: usize, ids: Option<&'a [u32]>) -> Self {
-        ids.map_or(Self::Range(0..count), Self::Ids)
-    }
-
-    /// The rows at some places.
-    pub(crate) fn part(&self, places: Range<usize>) -> Self {
-        match self {
-            Self::Range(range) => Self::Range(range.start + places.start..range.start + places.end),
-            Self::Ids(ids) => Self::Ids(&ids[places]),
-        }
-    }
-
     /// Number of rows.
     pub(crate) fn len(&self) -> usize {
         match self {

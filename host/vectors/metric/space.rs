@@ -410,7 +410,8 @@ impl<'a> Query<'a> {
         Self { element: T::TYPE, values: bytemuck::cast_slice(values), index: 0, zero }
     }
 
-    /// Row `index` of `vectors`, of which `zero` marks zero vectors.
+    /// Row `index` of `vectors`. `zero` tells for each row whether it is a zero vector; it may be
+    /// empty if none is.
     pub(in crate::vectors) fn row(vectors: &'a Vectors, index: usize, zero: &[bool]) -> Self {
         let zero = zero.get(index).copied().unwrap_or(false);
         Self { element: vectors.element_type(), values: vectors.bytes_of_row(index), index, zero }

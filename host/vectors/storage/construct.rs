@@ -124,7 +124,7 @@ impl Vectors {
             return Err(Error::argument("values", values, expected));
         }
         check_rows(values / row)?;
-        Ok(Self::new(Storage::of(owner), Layout::dense(T::TYPE, values / row, dim), None))
+        Ok(Self::new(Storage::from_owner(owner), Layout::dense(T::TYPE, values / row, dim), None))
     }
 
     /// A data set of `rows` rows of `dim` values of `owner`: row `i` starts at value `i * stride`.
@@ -159,7 +159,7 @@ impl Vectors {
         }
         let stride = stride.saturating_mul(size_of::<T>());
         let layout = Layout { stride, ..Layout::dense(T::TYPE, rows, dim) };
-        Ok(Self::new(Storage::of(owner), layout, None))
+        Ok(Self::new(Storage::from_owner(owner), layout, None))
     }
 
     /// A data set of the bytes of `owner`: rows without gaps, `dim` little-endian components of
@@ -187,7 +187,7 @@ impl Vectors {
             return Err(Error::argument("bytes", found, expected));
         }
         check_rows(size / row)?;
-        Ok(Self::new(Storage::of::<u8>(owner), Layout::dense(element, size / row, dim), None))
+        Ok(Self::new(Storage::from_owner::<u8>(owner), Layout::dense(element, size / row, dim), None))
     }
 
     /// A data set of copies of `rows`, all of the length of the first. The dimension of rows of

@@ -62,7 +62,7 @@ impl Ids {
     /// If there are more than [`MAX_ROWS`](crate::MAX_ROWS).
     pub fn from_owner(owner: impl AsRef<[u64]> + Send + Sync + 'static) -> Result<Self> {
         check_rows(owner.as_ref().len())?;
-        Ok(Self::at(Storage::of::<u64>(owner), 0, None))
+        Ok(Self::at(Storage::from_owner::<u64>(owner), 0, None))
     }
 
     fn at(storage: Storage, offset: usize, path: Option<PathBuf>) -> Self {
@@ -78,7 +78,7 @@ impl Ids {
     /// header, an i64 is negative, or memory is short.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let kind = Kind::of(path)?;
+        let kind = Kind::from_path(path)?;
         let file = OpenedFile::read(path)?;
         let (offset, kind) = match kind {
             Kind::U64bin => (file.bin(ID, 1)?.offset, npy::Integer::U64),
@@ -88,7 +88,7 @@ impl Ids {
             (Storage::new(file.into_content()), offset)
         } else {
             // An npy header may have any length. Unaligned and narrow ids cannot be used in place.
-            (Storage::of::<u64>(file.widened(kind, offset)?), 0)
+            (Storage::from_owner::<u64>(file.widened(kind, offset)?), 0)
         };
         let table = Self::at(storage, offset, Some(path.to_owned()));
         let is_negative = |&row: &usize| kind.is_signed && table.as_slice()[row] > i64::MAX as u64;
@@ -108,7 +108,7 @@ impl Ids {
     /// If the extension is another, or the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let header = match Kind::of(path)? {
+        let header = match Kind::from_path(path)? {
             Kind::U64bin => bytemuck::cast_slice(&[self.len() as u32, 1]).to_vec(),
             Kind::Npy => npy::header("<u8", self.len() as u64, None),
         };
@@ -181,7 +181,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn of(path: &Path) -> Result<Self> {
+    fn from_path(path: &Path) -> Result<Self> {
         let extension = path.extension().map(|name| name.to_string_lossy().to_ascii_lowercase());
         match extension.as_deref() {
             Some("u64bin") => Ok(Self::U64bin),

@@ -106,6 +106,14 @@ fn rows_that_no_edge_leads_to_are_attached_on_the_device() {
 }
 
 #[test]
+fn a_base_remembers_what_a_build_finds_in_it() {
+    let base = Synth::of_kind(SynthKind::Repeated { copies: 3 }, 90, 5, 1).unwrap().base();
+    Builder::new(Strategy::nsg().degree(6)).knn(12).device(Device::Cpu).build(&base).unwrap();
+    assert_eq!(base.repeated.get().map(|repeated| repeated.len()), Some(60));
+    assert!(base.largest.get().is_some());
+}
+
+#[test]
 fn repeated_rows_and_zero_vectors_are_found_on_the_device() {
     let mut values =
         Synth::of_kind(SynthKind::Repeated { copies: 5 }, 150, 7, 2).unwrap().base().to_f32().unwrap();

@@ -69,13 +69,13 @@ impl Storage {
     }
 
     /// The values of `owner`.
-    pub(in crate::vectors) fn of<T: Pod>(owner: impl AsRef<[T]> + Send + Sync + 'static) -> Self {
+    pub(in crate::vectors) fn from_owner<T: Pod>(owner: impl AsRef<[T]> + Send + Sync + 'static) -> Self {
         Self::new(Owner(owner, PhantomData))
     }
 
     /// `values` themselves.
     pub(in crate::vectors) fn owned<T: Pod + Send + Sync>(values: Vec<T>) -> Self {
-        Self::of(values)
+        Self::from_owner(values)
     }
 
     #[inline]
