@@ -74,7 +74,7 @@ fn graphs_of_cells_find_nearly_all() {
     // Whole numbers in f32 are compared as bytes and give the same graph.
     let whole: Vec<f32> = bytes.iter().map(|&x| f32::from(x)).collect();
     let few =
-        (Vectors::from_u8(bytes[..160 * 20].to_vec(), 20), Vectors::from_f32(whole[..160 * 20].to_vec(), 20));
+        (Vectors::from_u8(bytes[..90 * 20].to_vec(), 20), Vectors::from_f32(whole[..90 * 20].to_vec(), 20));
     let few = [few.0.unwrap(), few.1.unwrap()];
     let bytes = Vectors::from_u8(bytes, 20).unwrap();
     for device in devices() {

@@ -39,8 +39,8 @@ fn varied(place: usize) -> f32 {
 fn builds_of_indexes_take_the_planned_memory() {
     // Whole numbers go to the device as bytes. Cosine normalises and marks zero vectors. Inner
     // products are lifted.
-    let whole = Vectors::from_f32((0..150 * 9).map(varied).collect(), 9).unwrap();
-    let halves = (0..150 * 9).map(|i| if i < 9 { 0.0 } else { varied(i) + 0.5 }).collect();
+    let whole = Vectors::from_f32((0..100 * 9).map(varied).collect(), 9).unwrap();
+    let halves = (0..100 * 9).map(|i| if i < 9 { 0.0 } else { varied(i) + 0.5 }).collect();
     let halves = Vectors::from_f32(halves, 9).unwrap();
     for (base, metric, start, strategies) in [
         (
@@ -79,7 +79,7 @@ fn builds_of_indexes_take_the_planned_memory() {
 
 #[test]
 fn pruning_long_lists_takes_no_more_than_is_planned() {
-    let halves: Vec<f32> = (0..260 * 9).map(|i| varied(i) + 0.5).collect();
+    let halves: Vec<f32> = (0..150 * 9).map(|i| varied(i) + 0.5).collect();
     let base = Vectors::from_f32(halves, 9).unwrap();
     let cases = [
         (Metric::L2, Strategy::nssg()),

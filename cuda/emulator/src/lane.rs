@@ -194,10 +194,8 @@ impl Lane for Thread {
 
     fn exchange(&self, mask: u32, operation: &'static str, words: &[u32], at: At) -> Rc<Shown> {
         let Block { waits, clocks, .. } = &*self.block;
-        let mut held = [0; WORDS];
-        held[..words.len()].copy_from_slice(words);
-        let exchange = Exchange { mask, operation, words: held, at };
-        let result = waits.borrow_mut().exchange(self.index, exchange, &mut clocks.borrow_mut());
+        let exchange = Exchange { mask, operation, at };
+        let result = waits.borrow_mut().exchange(self.index, exchange, words, &mut clocks.borrow_mut());
         self.demand(result, at);
         self.suspend();
         let shown = waits.borrow_mut().take_shown(self.index);

@@ -47,13 +47,13 @@ mod order;
 mod panics;
 mod race;
 mod shared;
+mod stack;
 mod wait;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use corosensei::stack::DefaultStack;
 use cuda_std::launch::{Kernel, Limits};
 use cuda_std::memory::Plain;
 
@@ -62,6 +62,7 @@ pub use crate::fault::{Fault, FaultKind, Site};
 pub use crate::memory::Allocation;
 use crate::memory::Memory;
 use crate::order::BlockOrder;
+use crate::stack::LaneStack;
 
 /// Maximum number of lanes that run at once. Each has a stack, and the system maps a bounded number
 /// of stacks.
@@ -73,7 +74,7 @@ pub struct Emulator {
     limits: Limits,
     memory: Arc<Memory>,
     /// Unused stacks.
-    stacks: Mutex<Vec<DefaultStack>>,
+    stacks: Mutex<Vec<LaneStack>>,
 }
 
 impl fmt::Debug for Emulator {
@@ -223,7 +224,7 @@ impl Emulator {
         }
     }
 
-    fn take_stacks(&self, count: usize) -> Vec<DefaultStack> {
+    fn take_stacks(&self, count: usize) -> Vec<LaneStack> {
         let mut stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
         let from = stacks.len().saturating_sub(count);
         stacks.split_off(from)

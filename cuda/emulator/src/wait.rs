@@ -14,8 +14,6 @@ use crate::race::Clocks;
 pub(crate) struct Exchange {
     pub mask: u32,
     pub operation: &'static str,
-    /// The words that this lane shows.
-    pub words: [u32; WORDS],
     pub at: At,
 }
 
@@ -46,7 +44,7 @@ struct Group {
 }
 
 impl Group {
-    fn is_of(&self, Exchange { mask, operation, at, .. }: &Exchange) -> bool {
+    fn is_of(&self, Exchange { mask, operation, at }: &Exchange) -> bool {
         // Nearly always the addresses are equal, which is faster than comparing text.
         self.mask == *mask
             && (ptr::eq(self.operation, *operation) || self.operation == *operation)
@@ -64,6 +62,8 @@ pub(crate) struct Waits {
     arrived: [Vec<u32>; 16],
     /// Per thread, the count of its last barrier.
     counts: Vec<u32>,
+    /// Per thread, the words that it shows in the exchange it waits at.
+    words: Vec<[u32; WORDS]>,
     /// Per thread, the words of its last exchange, until the thread takes them.
     shown: Vec<Option<Rc<Shown>>>,
     /// Per warp, the exchanges that lanes wait at. They make the cost of an exchange the same for
@@ -84,6 +84,7 @@ impl Waits {
             ready: Vec::new(),
             arrived: Default::default(),
             counts: Vec::new(),
+            words: Vec::new(),
             shown: Vec::new(),
             groups: Vec::new(),
         }
@@ -98,6 +99,7 @@ impl Waits {
         self.arrived.iter_mut().for_each(Vec::clear);
         self.counts.clear();
         self.counts.resize(threads as usize, 0);
+        self.words.resize(threads as usize, [0; WORDS]);
         self.shown.clear();
         self.shown.resize(threads as usize, None);
         self.groups.iter_mut().for_each(Vec::clear);
@@ -204,15 +206,25 @@ impl Waits {
         }
     }
 
-    /// Records that the thread waits at an exchange. The caller then suspends the thread.
-    pub fn exchange(&mut self, thread: u32, exchange: Exchange, clocks: &mut Clocks) -> Result<(), Finding> {
-        let Exchange { mask, operation, at, .. } = exchange;
+    /// Records that the thread shows `words` and waits at an exchange. The caller then suspends the
+    /// thread.
+    pub fn exchange(
+        &mut self,
+        thread: u32,
+        exchange: Exchange,
+        words: &[u32],
+        clocks: &mut Clocks,
+    ) -> Result<(), Finding> {
+        let Exchange { mask, operation, at } = exchange;
         let (warp, lane) = (thread / 32, thread % 32);
         if mask >> lane & 1 == 0 {
             let what = format!("{operation} with mask {mask:#x}, which lacks the calling lane {lane}");
             return Err(Finding::new(FaultKind::Exchange, what));
         }
         self.states[thread as usize] = State::Exchange(exchange);
+        let (shown, rest) = self.words[thread as usize].split_at_mut(words.len());
+        shown.copy_from_slice(words);
+        rest.fill(0);
         let own = self.group(thread, &exchange)?;
         let groups = &mut self.groups[warp as usize];
         let number = own.unwrap_or_else(|| {
@@ -264,11 +276,7 @@ impl Waits {
     fn show(&mut self, warp: u32, mask: u32) {
         let lanes = || (0..32).filter(|lane| mask >> lane & 1 == 1).map(|lane| 32 * warp + lane);
         let mut shown: Shown = [[0; WORDS]; 32];
-        for other in lanes() {
-            if let State::Exchange(exchange) = self.states[other as usize] {
-                shown[other as usize % 32] = exchange.words;
-            }
-        }
+        lanes().for_each(|other| shown[other as usize % 32] = self.words[other as usize]);
         let shown = Rc::new(shown);
         for other in lanes() {
             self.shown[other as usize] = Some(Rc::clone(&shown));
@@ -297,7 +305,7 @@ impl Waits {
                     let needed = threads.unwrap_or(block as u32);
                     (FaultKind::Barrier, format!("barrier {id} for {needed} threads"), at)
                 }
-                State::Exchange(Exchange { mask, operation, at, .. }) => {
+                State::Exchange(Exchange { mask, operation, at }) => {
                     (FaultKind::Exchange, format!("{operation} with mask {mask:#x}"), at)
                 }
             };

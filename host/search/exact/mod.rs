@@ -1,5 +1,6 @@
 //! Exact search: every query against every row.
 
+mod cpu;
 pub(crate) mod gpu;
 
 use std::sync::Arc;
@@ -9,21 +10,17 @@ use rayon::prelude::*;
 use serde::Serialize;
 use tagore_device::key::{self, Key};
 
+pub(crate) use cpu::Best;
+use cpu::nearest;
 use gpu::{QuerySet, SharedSearch};
 
 use super::gpu::OnGpus;
 use crate::gpu::{Gpus, KernelTime, SharedTimes};
-use crate::memory::{collected_in_parallel, filled, with_capacity};
+use crate::memory::{collected_in_parallel, filled};
 use crate::progress::Progress;
 use crate::vectors::queries::Queries;
-use crate::vectors::space::{Query, Space};
+use crate::vectors::space::Space;
 use crate::{Device, DeviceResults, Error, GroundTruth, Metric, Result, Vectors};
-
-/// Bytes of the base that stay in a core's cache while a block of queries passes over them.
-const TILE_BYTES: usize = 256 << 10;
-
-/// Queries compared with a tile one after another.
-const QUERIES: usize = 32;
 
 /// Minimum number of multiply-adds for which `Device::Auto` takes a GPU: below, starting the GPU
 /// takes longer.
@@ -268,124 +265,4 @@ pub(super) fn nearest_among_on(
         slots.iter_mut().zip(named).for_each(|(slot, key)| *slot = key);
     });
     Ok(all)
-}
-
-/// The `k` smallest keys (list distance, id) for each of `count` queries; `query` gives a query and
-/// the row to exclude, if any. The rows are `among` these ids, or all. Fewer than `k` rows leave
-/// [`key::NONE`] in the last slots.
-fn nearest<'p>(
-    space: &Space<'_>,
-    among: Option<&[u32]>,
-    count: usize,
-    query: impl Fn(usize) -> (Query<'p>, Option<u32>) + Sync,
-    k: usize,
-    progress: &Progress,
-) -> Result<Vec<Key>> {
-    if k == 0 {
-        return Ok(Vec::new());
-    }
-    let stage = progress.stage("exact search", count as u64);
-    let tile = (TILE_BYTES / space.row_bytes()).clamp(64, 4096);
-    let mut keys = filled(key::NONE, count * k)?;
-    let rows = among.map_or(space.len(), <[u32]>::len);
-    keys.par_chunks_mut(k * QUERIES).enumerate().try_for_each_init(
-        || (Vec::new(), Vec::new()),
-        |(ids, distances), (block, slots)| {
-            let first = block * QUERIES;
-            let best = || Best::new(k, 2 * k + 64);
-            let mut best: Vec<Best> = (0..slots.len() / k).map(|_| best()).collect::<Result<_>>()?;
-            for begin in (0..rows).step_by(tile) {
-                progress.check()?;
-                let end = (begin + tile).min(rows);
-                ids.clear();
-                match among {
-                    Some(among) => ids.extend_from_slice(&among[begin..end]),
-                    None => ids.extend(begin as u32..end as u32),
-                }
-                for (index, best) in best.iter_mut().enumerate() {
-                    let (query, itself) = query(first + index);
-                    space.list_distances(query, ids, distances);
-                    for (&id, &distance) in ids.iter().zip(distances.iter()) {
-                        if Some(id) != itself {
-                            best.add(key::pack(distance, id));
-                        }
-                    }
-                }
-            }
-            stage.advance(best.len() as u64)?;
-            for (row, best) in slots.chunks_exact_mut(k).zip(best) {
-                row.iter_mut().zip(best.finish()).for_each(|(slot, key)| *slot = key);
-            }
-            Ok(())
-        },
-    )?;
-    Ok(keys)
-}
-
-/// The `k` smallest of the keys added.
-pub(crate) struct Best {
-    k: usize,
-    keys: Vec<Key>,
-    /// Keys from this one on are not among the `k` smallest.
-    bound: Key,
-}
-
-impl Best {
-    /// No keys yet, and room for `room` of them, more than `k`: a larger one is cut less often.
-    ///
-    /// # Errors
-    /// If memory is short.
-    pub(crate) fn new(k: usize, room: usize) -> Result<Self> {
-        Ok(Self { k, keys: with_capacity(room)?, bound: Key::MAX })
-    }
-
-    /// The key that others must be below, once there is one.
-    #[inline]
-    pub(crate) fn bound(&self) -> Option<Key> {
-        (self.bound != Key::MAX).then_some(self.bound)
-    }
-
-    #[inline]
-    pub(crate) fn add(&mut self, key: Key) {
-        if key < self.bound {
-            self.keys.push(key);
-            if self.keys.len() == self.keys.capacity() {
-                self.cut();
-            }
-        }
-    }
-
-    fn cut(&mut self) {
-        if self.keys.len() > self.k {
-            let (_, &mut last, _) = self.keys.select_nth_unstable(self.k - 1);
-            self.bound = last;
-            self.keys.truncate(self.k);
-        }
-    }
-
-    pub(crate) fn finish(mut self) -> Vec<Key> {
-        self.cut();
-        self.keys.sort_unstable();
-        self.keys
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tagore_device::random::{Draws, Stage};
-
-    #[test]
-    fn the_best_are_the_smallest() {
-        for (count, k) in [(1, 1), (10, 10), (500, 3), (2000, 100)] {
-            let draws = Draws::new(3, Stage::Test, count as u32, k as u64);
-            let keys: Vec<Key> = (0..count).map(|i| draws.bits(i) >> 1).collect();
-            let mut best = Best::new(k, 2 * k + 64).unwrap();
-            keys.iter().for_each(|&key| best.add(key));
-            let mut sorted = keys;
-            sorted.sort_unstable();
-            sorted.truncate(k);
-            assert_eq!(best.finish(), sorted, "{count} keys, k = {k}");
-        }
-    }
 }

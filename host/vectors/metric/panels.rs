@@ -11,8 +11,8 @@ use rayon::prelude::*;
 use crate::gpu::MemoryPlan;
 use crate::memory::{filled, zeros};
 use crate::vectors::bits::BitPanels;
-use crate::vectors::space::Space;
-use crate::vectors::{Metric, TypedRows, with_matrix};
+use crate::vectors::space::{Query, Space};
+use crate::vectors::{Metric, TypedRows};
 use crate::{DataShape, ElementType, Progress, Result};
 
 /// Rows of a panel. A panel holds the first component of all of its rows, then the second, and so
@@ -49,14 +49,18 @@ impl<'a> Panels<'a> {
     pub(crate) fn new(space: &'a Space<'_>, progress: &Progress) -> Result<Self> {
         match space.rows() {
             TypedRows::B1(rows) => Ok(Self::Bits(BitPanels { rows, count: space.len() })),
-            _ => FloatPanels::new(space, progress).map(Self::Floats),
+            _ => {
+                let row = |row| space.query(row as u32);
+                let panels = PanelForm::new(space, progress)?.panels(space.len(), row, progress)?;
+                Ok(Self::Floats(panels))
+            }
         }
     }
 
     /// The `h` of a list distance.
     pub(crate) fn bound(&self, distance: f32) -> f32 {
         match self {
-            Self::Floats(panels) => panels.scale * distance,
+            Self::Floats(panels) => panels.bound(distance),
             Self::Bits(_) => distance,
         }
     }
@@ -77,7 +81,66 @@ impl<'a> Panels<'a> {
     }
 }
 
-/// All rows of a space as panels of f32 values.
+/// How rows of a space become panels: under L2 and cosine minus the mean of the space, since products
+/// of long rows would round more than the distances between them.
+pub(crate) struct PanelForm {
+    metric: Metric,
+    mean: Vec<f32>,
+}
+
+impl PanelForm {
+    /// The form of rows of `space`.
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub(crate) fn new(space: &Space<'_>, progress: &Progress) -> Result<Self> {
+        let metric = space.metric();
+        let mean = match metric {
+            Metric::InnerProduct => vec![0.0; space.dim()],
+            Metric::L2 | Metric::Cosine => {
+                space.mean(progress)?.into_iter().map(|mean| mean as f32).collect()
+            }
+        };
+        Ok(Self { metric, mean })
+    }
+
+    /// The panels of `count` rows.
+    ///
+    /// # Errors
+    /// If memory is short, or the work is cancelled.
+    pub(crate) fn panels<'q>(
+        &self,
+        count: usize,
+        row: impl Fn(usize) -> Query<'q> + Sync,
+        progress: &Progress,
+    ) -> Result<FloatPanels> {
+        let dim = self.mean.len();
+        let is_product = self.metric == Metric::InnerProduct;
+        let mut values: Vec<f32> = zeros(count.div_ceil(PANEL) * PANEL * dim)?;
+        let mut terms = filled([f32::INFINITY; PANEL], count.div_ceil(PANEL))?;
+        let all = values.par_chunks_exact_mut(dim * PANEL).zip(&mut terms).enumerate();
+        all.try_for_each_init(Vec::new, |components, (panel, (values, terms))| {
+            progress.check()?;
+            for (place, (number, term)) in (panel * PANEL..count).zip(terms).enumerate() {
+                row(number).widen(components);
+                let mut square = 0.0;
+                let places = values[place..].iter_mut().step_by(PANEL);
+                for ((value, &[component]), mean) in places.zip(&*components).zip(&self.mean) {
+                    *value = component - mean;
+                    square += f64::from(*value).powi(2);
+                }
+                let half = 0.5 * square;
+                let exact = if is_product { 0.0 } else { half };
+                *term = (exact - half * rounding(dim)) as f32 - f32::MIN_POSITIVE;
+            }
+            Ok(())
+        })?;
+        let scale = if self.metric == Metric::L2 { 0.5 } else { 1.0 };
+        Ok(FloatPanels { dim, scale, values, terms })
+    }
+}
+
+/// Rows as panels of f32 values.
 pub(crate) struct FloatPanels {
     dim: usize,
     /// Factor that turns a list distance into `h`.
@@ -88,42 +151,20 @@ pub(crate) struct FloatPanels {
 }
 
 impl FloatPanels {
-    /// Copies the rows of `space`, under L2 and cosine minus their mean: products of long rows
-    /// would round more than the distances between them.
-    ///
-    /// # Errors
-    /// If the work is cancelled.
-    fn new(space: &Space<'_>, progress: &Progress) -> Result<Self> {
-        let (n, dim, metric) = (space.len(), space.dim(), space.metric());
-        let is_product = metric == Metric::InnerProduct;
-        let mean: Vec<f32> = match metric {
-            Metric::InnerProduct => vec![0.0; dim],
-            Metric::L2 | Metric::Cosine => {
-                space.mean(progress)?.into_iter().map(|mean| mean as f32).collect()
-            }
-        };
-        let mut values: Vec<f32> = zeros(n.div_ceil(PANEL) * PANEL * dim)?;
-        let mut terms = filled([f32::INFINITY; PANEL], n.div_ceil(PANEL))?;
-        let all = values.par_chunks_exact_mut(dim * PANEL).zip(&mut terms).enumerate();
-        all.try_for_each(|(panel, (values, terms))| {
-            progress.check()?;
-            for (row, term) in (panel * PANEL..n).zip(terms) {
-                let place = row % PANEL;
-                let mut square = 0.0;
-                with_matrix!(space.rows(), m => {
-                    for (d, (value, mean)) in m.components(row).zip(&mean).enumerate() {
-                        let value = value - mean;
-                        values[d * PANEL + place] = value;
-                        square += f64::from(value).powi(2);
-                    }
-                });
-                let half = 0.5 * square;
-                let exact = if is_product { 0.0 } else { half };
-                *term = (exact - half * rounding(dim)) as f32 - f32::MIN_POSITIVE;
-            }
-            Ok(())
-        })?;
-        Ok(Self { dim, scale: if metric == Metric::L2 { 0.5 } else { 1.0 }, values, terms })
+    /// Number of panels.
+    pub(crate) fn count(&self) -> usize {
+        self.terms.len()
+    }
+
+    /// The `h` of a list distance.
+    pub(crate) fn bound(&self, distance: f32) -> f32 {
+        self.scale * distance
+    }
+
+    /// The rows of panel `other` of `others` with an `h` of at most the bound of a row of panel
+    /// `panel`, as in [`Panels::near`].
+    pub(crate) fn near(&self, panel: usize, bounds: &PerRow, others: &Self, other: usize) -> [u32; PANEL] {
+        near(self.side(panel, bounds), others.side(other, &[f32::NEG_INFINITY; PANEL]))
     }
 
     fn panel(&self, panel: usize) -> &[f32] {
