@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Makes the sdist of tagore-ann and from it the wheel, and tests the wheel in a clean environment.
-# Usage: python/ci.sh. Needs Python 3.10 or later (as PYTHON, else python3), and PyPI. WHEEL names a wheel to test, in
-# place of a new one.
+# Tests the wheel of this checkout in a clean environment, and that its sdist compiles. Usage: python/ci.sh. Needs
+# Python 3.10 or later (as PYTHON, else python3), and PyPI. WHEEL names a wheel to test in place of a new one; of one for
+# every Linux it checks the libraries that it needs.
 # Environments and wheels are in target/python; what is there already is not fetched again.
 set -euo pipefail
 cd "$(dirname "$0")"
 here=$PWD
-work=$(cd .. && pwd)/target/python
+target=$(cd .. && pwd)/target
+work=$target/python
 mkdir -p "$work"
 
 # Largest wheel in bytes.
@@ -47,11 +48,19 @@ if [ "$size" -gt "$LARGEST" ]; then
   echo "$wheel: found $size bytes, expected at most $LARGEST" >&2
   exit 1
 fi
-# No library but those of every Linux with this glibc.
 report=$("$tools/auditwheel" show "$wheel" | tr '\n' ' ')
-if [[ $report != *'consistent with the following platform tag: "manylinux_2_28_x86_64"'* ]]; then
+if [[ $wheel = *manylinux* && $report != *'consistent with the following platform tag: "manylinux_2_28_x86_64"'* ]]; then
   echo "$report" >&2
   exit 1
+fi
+
+if [ -z "${WHEEL:-}" ]; then
+  part "sdist"
+  rm -rf "$work/sdist"
+  mkdir -p "$work/sdist"
+  "$work/maturin/bin/maturin" sdist --out "$work/sdist" >/dev/null 2>&1
+  tar -xzm --strip-components 1 --directory "$work/sdist" --file "$work"/sdist/*.tar.gz
+  (cd "$work/sdist" && CARGO_TARGET_DIR=$target TAGORE_PTX=checked-in cargo check -p tagore-python --quiet)
 fi
 
 part "clean environment"
