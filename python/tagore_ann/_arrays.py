@@ -152,6 +152,11 @@ def leaves_on(device: str, output: str) -> bool:
 # --- Any array as one of NumPy
 
 
+def _to_host(x: Any) -> str:
+    """The method of an array on a device that copies it to the host."""
+    return {"cupy": "get()", "tagore_ann": "numpy()"}.get(_library(x), "cpu()")
+
+
 def _lent(x: Any, name: str) -> Array | None:
     """The array of NumPy that shares the memory of ``x``, or None if it has to be copied."""
     if isinstance(x, np.ndarray):
@@ -164,8 +169,7 @@ def _lent(x: Any, name: str) -> Array | None:
     except Exception as error:
         raise refused(name, f"an array whose device is unknown ({error})", f"numpy.asarray({name})") from error
     if where is not None:
-        call = f"{name}.get()" if _library(x) == "cupy" else f"{name}.cpu()"
-        raise refused(name, f"an array on {where}", f"one in host memory: call {call}")
+        raise refused(name, f"an array on {where}", f"one in host memory: call {name}.{_to_host(x)}")
     if hasattr(x, "__array_interface__"):
         try:
             return np.asarray(x)
@@ -259,8 +263,11 @@ def _stacked(cells: Sequence[Any] | Array, name: str) -> Array:
         if cell is None or isinstance(cell, (str, bytes, Real)):
             kind = "None" if cell is None else f"a {type(cell).__name__}"
             raise refused(name, f"{kind} in row {number}", "rows of numbers alone")
-        lent = _lent(cell, f"{name}[{number}]")
-        row = _copied(cell, f"{name}[{number}]") if lent is None else lent
+        if not isinstance(cell, np.ndarray) and _device(cell) is not None:
+            call = f"[row.{_to_host(cell)} for row in {name}]"
+            raise refused(name, f"rows on {_device(cell)}", f"rows in host memory: call {call}")
+        lent = _lent(cell, name)
+        row = _copied(cell, name) if lent is None else lent
         if found and row.shape != found[0].shape:
             expected = f"{_count(found[0])} as in row 0"
             raise refused(name, f"{_count(row)} in row {number}", expected)
@@ -377,7 +384,9 @@ def rows(x: Any, name: str, convert: bool = True, *, bits: bool = False, single:
     there = device_array(x, name)
     if there is not None:
         if bits:
-            raise refused(name, f"an array on {there.device}", f"one in host memory for hamming: call {name}.cpu()")
+            raise refused(
+                name, f"an array on {there.device}", f"one in host memory for hamming: call {name}.{_to_host(x)}"
+            )
         return there
     array = _lent(x, name)
     if array is None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from . import _tagore
 from ._arrays import Array, Devices, Output, bfloat16, leaves_on, matrix, on, own_ids, passing, rows, whole
-from ._errors import Error, refused
+from ._errors import Error, FileError, refused
 from ._foreign import IndexFormat, recognised
 from ._metric import Measure, Metric, measure
 from ._progress import Progress, reporting
@@ -118,6 +118,9 @@ class Index:
         measured = measure("l2" if metric is None else metric)
         if element is None:
             format = recognised(os.fspath(path)) if format is None else format
+            if format is None and os.path.isfile(path):
+                expected = 'those of an index, or its format, such as format="nsg"'
+                raise FileError(f"{path}: found unknown first bytes and an unknown extension, expected {expected}")
             if base is None and format not in (None, "tagore"):
                 raise refused("base", f"none for a file of {format}", "the vectors: Index.open(path, base=x)")
         of_bits = measured.of_bits if element is None else element == "b1"
@@ -152,6 +155,8 @@ class Index:
         progress: Progress = None,
     ) -> None:
         """Writes the index in the format of another system. `Index.open` reads it back.
+
+        Ids in the file are rows of the base, not own ids.
 
         Args:
             format: ``hnswlib``, ``faiss-nsg``, ``faiss-hnsw``, ``diskann``, ``diskann-disk``,

@@ -23,6 +23,9 @@ class Lent:
     def __dlpack_device__(self):
         return self.device
 
+    def cpu(self):
+        return self.array
+
 
 class Interface:
     """An array that gives `__array_interface__` alone."""
@@ -114,6 +117,7 @@ REFUSED = {
     "one row": lambda x: x[0],
     "one list": lambda x: x[0].tolist(),
     "images": lambda x: x.reshape(-1, 4, 6),
+    "a list of arrays on a device": lambda x: [Lent(row, (4, 1)) for row in x],
     "a dict": lambda x: dict(enumerate(x)),
     "a generator": lambda x: iter(x),
     "a sparse matrix": lambda x: pytest.importorskip("scipy").sparse.csr_matrix(x),
@@ -217,6 +221,7 @@ def test_ragged_rows_and_holes_are_named(x):
         (np.zeros((3, 5000), np.float32), "x: found 5000 columns, expected 1 to 4096"),
         (np.zeros((3, 0), np.float32), "x: found 0 columns"),
         (Lent(x, (4, 1)), "found an array on device 1 of DLPack type 4, expected one in host memory: call x.cpu"),
+        ([Lent(row, (4, 1)) for row in x], r"x: found rows on device 1 .*: call \[row.cpu\(\) for row in x\]"),
         ("x.fbin", r"x: found a str, expected an array: call tagore_ann.read\(x\)"),
     ]:
         with pytest.raises(tagore_ann.ArgumentError, match=text):
