@@ -157,13 +157,13 @@ def test_a_ground_truth_comes_back(tmp_path, x, q):
 
 
 def test_a_build_out_of_core_is_searched(tmp_path):
-    x = np.random.default_rng(0).standard_normal((20_000, 16), dtype=np.float32)
+    x = np.random.default_rng(0).standard_normal((6000, 16), dtype=np.float32)
     tagore_ann.write(tmp_path / "x.fbin", x)
     index = tagore_ann.build_file(
         tmp_path / "x.fbin",
         tmp_path / "x.tagore",
         "nsg",
-        cluster_size=8000,
+        cluster_size=2400,
         host_memory=1 << 30,
         knn=32,
     )

@@ -50,6 +50,7 @@ def test_the_graph_is_that_of_scikit_learn(x, q, mode, metric):
 
 @pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean", "cosine"])
 def test_neighbours_are_those_of_scikit_learn(x, q, metric):
+    x = x[:1000]
     theirs = sklearn.neighbors.NearestNeighbors(n_neighbors=7, metric=metric, algorithm="brute").fit(x)
     ours = NearestNeighbors(n_neighbors=7, metric=metric, random_state=np.random.RandomState(1)).fit(x)
     for queries, k in [(q, None), (None, None), (q, 3), (None, 3), (x[:5], 1)]:
@@ -63,8 +64,8 @@ def test_neighbours_are_those_of_scikit_learn(x, q, metric):
             assert a.shape == b.shape and a.nnz == b.nnz and abs(a - b).sum() < 0.02 * b.sum() + 0.1
     again = pickle.loads(pickle.dumps(ours))
     assert np.array_equal(again.kneighbors(q)[1], ours.kneighbors(q)[1])
-    for k in [0, 3000, "x", True]:
-        with pytest.raises(ValueError, match=rf"n_neighbors: found {k!r}, expected a whole number from 1 to 2999"):
+    for k in [0, 1000, "x", True]:
+        with pytest.raises(ValueError, match=rf"n_neighbors: found {k!r}, expected a whole number from 1 to 999"):
             ours.kneighbors(n_neighbors=k)
     with pytest.raises(ValueError, match="random_state: found -1"):
         NearestNeighbors(random_state=-1).fit(x)
