@@ -124,6 +124,8 @@ class Index:
             if base is None and format not in (None, "tagore"):
                 raise refused("base", f"none for a file of {format}", "the vectors: Index.open(path, base=x)")
         of_bits = measured.of_bits if element is None else element == "b1"
+        if measured.of_bits and not of_bits:
+            raise refused("metric", f"hamming for an index of {element} vectors", "that of the file: leave it out")
         array = None if base is None or is_file else rows(base, "base", convert, bits=of_bits)
         own, kept = (ids, ids) if ids is None or isinstance(ids, (str, os.PathLike)) else own_ids(ids)
         with reporting(progress) as callback:

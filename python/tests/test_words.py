@@ -82,6 +82,9 @@ def test_hamming_is_that_of_packed_bits(tmp_path):
     tagore_ann.write(tmp_path / "x.fbin", bits.astype(np.float32))
     with pytest.raises(tagore_ann.ArgumentError, match="metric: found hamming for f32 vectors"):
         tagore_ann.build_file(tmp_path / "x.fbin", tmp_path / "z.tagore", metric="hamming")
+    tagore_ann.build(bits.astype(np.float32)).save(tmp_path / "f32.tagore")
+    with pytest.raises(tagore_ann.ArgumentError, match="metric: found hamming for an index of f32 vectors"):
+        tagore_ann.Index.open(tmp_path / "f32.tagore", metric="hamming")
     with pytest.raises(tagore_ann.ArgumentError, match="metric: found hamming for f32 vectors"):
         tagore_ann.plan(1000, 64, metric="hamming")
 
