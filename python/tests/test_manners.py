@@ -140,7 +140,7 @@ def test_a_copy_holds_graph_vectors_and_ids(tmp_path, x, q, copied):
     x = x[:500]
     wide = np.zeros((500, 40), np.float32)
     wide[:, 8:32] = x
-    tagore_ann.write(tmp_path / "x.f16bin", x)
+    tagore_ann.write(tmp_path / "x.f16bin", x.astype(np.float16))
     (tmp_path / "x.f16bin").rename(tmp_path / "x.bin")
     np.save(tmp_path / "ids.npy", np.arange(500, dtype=np.uint64) + 7)
     tagore_ann.build(x.astype(np.float16), "nsg").save(tmp_path / "x.tagore")
