@@ -96,7 +96,7 @@ def test_an_array_lives_as_long_as_its_index():
 def remedy(text):
     """The call that the text of an error recommends first."""
     call = text.partition(" call ")[2]
-    for end in ["$", ", or ", " or numpy", " for "]:
+    for end in [" or numpy", ", or ", " for "]:
         first = call.partition(end)[0]
         try:
             return compile(first, text, "eval")
