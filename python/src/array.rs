@@ -6,7 +6,7 @@ use numpy::{
 };
 use pyo3::prelude::*;
 use pyo3::types::PyWeakrefReference;
-use tagore::{Component, ElementType, Error, MAX_DIM, Vectors};
+use tagore::{Bits, Component, ElementType, Error, MAX_DIM, Vectors};
 
 use crate::device_array::DeviceArray;
 use crate::errors::{self, Names};
@@ -52,12 +52,29 @@ fn pins(array: &Bound<'_, PyAny>) -> PyResult<Vec<Py<PyAny>>> {
     Ok(pins)
 }
 
-/// The vectors of a 2-D array of NumPy or on a device, without a copy. `name` is its parameter.
+/// What the bytes of an array of u8 are.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Bytes {
+    Values,
+    /// Eight bits each.
+    Bits,
+}
+
+impl Bytes {
+    /// Those of vectors of a type.
+    pub(crate) fn of_type(element: ElementType) -> Self {
+        if element == ElementType::B1 { Self::Bits } else { Self::Values }
+    }
+}
+
+/// The vectors of a 2-D array of NumPy or on a device, without a copy. `name` is its parameter. The
+/// package in Python has made it fit, so that errors need no remedy.
 ///
 /// # Errors
-/// If the array has another shape, type or order than rows of 1 to 4,096 f32, f16, bf16, u8 or i8.
-pub(crate) fn vectors(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<Vectors> {
-    vectors_or_copy(array, name, 0)
+/// If the array has another shape, type or order than rows of 1 to 4,096 f32, f16, bf16, u8 or i8,
+/// or than bytes of bits.
+pub(crate) fn vectors(array: &Bound<'_, PyAny>, name: &'static str, bytes: Bytes) -> PyResult<Vectors> {
+    vectors_or_copy(array, name, bytes, 0)
 }
 
 /// The vectors of a search, as [`vectors`] takes them; few of NumPy are copied, so that the
@@ -65,15 +82,20 @@ pub(crate) fn vectors(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<
 ///
 /// # Errors
 /// As of [`vectors`].
-pub(crate) fn queries(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<Vectors> {
-    vectors_or_copy(array, name, COPIED)
+pub(crate) fn queries(array: &Bound<'_, PyAny>, name: &'static str, bytes: Bytes) -> PyResult<Vectors> {
+    vectors_or_copy(array, name, bytes, COPIED)
 }
 
 /// Maximum bytes of queries that are copied: a copy takes far less time than the search.
 const COPIED: usize = 1 << 20;
 
 /// [`vectors`], copied if they have at most `copied` bytes.
-fn vectors_or_copy(array: &Bound<'_, PyAny>, name: &'static str, copied: usize) -> PyResult<Vectors> {
+fn vectors_or_copy(
+    array: &Bound<'_, PyAny>,
+    name: &'static str,
+    bytes: Bytes,
+    copied: usize,
+) -> PyResult<Vectors> {
     let py = array.py();
     let wrong = |found: String, expected: &str| Err(errors::argument(py, name, found, expected));
     if let Ok(array) = array.cast::<DeviceArray>() {
@@ -93,20 +115,20 @@ fn vectors_or_copy(array: &Bound<'_, PyAny>, name: &'static str, copied: usize) 
         (b'f', 2) => ElementType::F16,
         // Plain values of 2 bytes: those of `ml_dtypes.bfloat16`, and what NumPy loads of them.
         (b'V', 2) if !dtype.has_fields() => ElementType::Bf16,
+        (b'u', 1) if bytes == Bytes::Bits => ElementType::B1,
         (b'u', 1) => ElementType::U8,
         (b'i', 1) => ElementType::I8,
-        _ => {
-            let expected = format!("float32, float16, bfloat16, uint8 or int8: call {name}.astype");
-            return wrong(format!("values of {dtype}"), &expected);
-        }
+        _ => return wrong(format!("values of {dtype}"), "float32, float16, bfloat16, uint8 or int8"),
     };
+    if bytes == Bytes::Bits && element != ElementType::B1 {
+        return wrong(format!("values of {dtype}"), "uint8 of eight bits each");
+    }
     if !is_native {
-        let expected = format!("the byte order of this machine: call {name}.astype");
-        return wrong(format!("values of {dtype}"), &expected);
+        return wrong(format!("values of {dtype}"), "the byte order of this machine");
     }
     let (shape, strides) = (array.shape(), array.strides());
     let ([rows, dim], &[stride, step]) = ([shape[0], shape[1]], strides) else {
-        return wrong("no strides".to_owned(), &format!("2: call numpy.ascontiguousarray({name})"));
+        return wrong("no strides".to_owned(), "2");
     };
     if !(1..=MAX_DIM).contains(&dim) {
         return wrong(format!("{dim} columns"), &format!("1 to {MAX_DIM}"));
@@ -116,16 +138,17 @@ fn vectors_or_copy(array: &Bound<'_, PyAny>, name: &'static str, copied: usize) 
     let fits = stride >= (dim * size).cast_signed() && (stride as usize).is_multiple_of(size);
     if !is_dense || !fits {
         let found = format!("strides of {stride} and {step} bytes");
-        return wrong(found, &format!("rows one after another: call numpy.ascontiguousarray({name})"));
+        return wrong(found, "rows one after another");
     }
-    let given = Rows { array, pins: pins(array.as_any())?, name, rows, dim, stride: stride as usize / size };
+    let pins = pins(array.as_any())?;
+    let given = Rows { array, pins, name, rows, columns: dim, stride: stride as usize / size };
     let made = match element {
         ElementType::F32 => given.vectors::<f32>(copied),
         ElementType::F16 => given.vectors::<half::f16>(copied),
         ElementType::Bf16 => given.vectors::<half::bf16>(copied),
         ElementType::U8 => given.vectors::<u8>(copied),
         ElementType::I8 => given.vectors::<i8>(copied),
-        ElementType::B1 => unreachable!("no type of NumPy is one of bits"),
+        ElementType::B1 => given.vectors::<Bits>(copied),
     };
     made.map_err(|error| errors::exception(py, error, &Names { vectors: name, renamed: &[] }))
 }
@@ -139,24 +162,25 @@ struct Rows<'a, 'py> {
     pins: Vec<Py<PyAny>>,
     name: &'static str,
     rows: usize,
-    dim: usize,
+    columns: usize,
     stride: usize,
 }
 
 impl Rows<'_, '_> {
     /// The rows as vectors, copied if they have at most `copied` bytes.
     fn vectors<T: Component>(self, copied: usize) -> tagore::Result<Vectors> {
-        let Self { array, pins, name, rows, dim, stride } = self;
+        let Self { array, pins, name, rows, columns, stride } = self;
+        let dim = if T::TYPE == ElementType::B1 { 8 * columns } else { columns };
         // SAFETY: the pointer of a live array.
         let first = unsafe { (*array.as_array_ptr()).fields.data }.cast::<T>().cast_const();
         if !first.is_aligned() {
             return Err(Error::Argument {
                 parameter: name,
                 found: format!("values at an address not aligned to {} bytes", size_of::<T>()),
-                expected: format!("an aligned copy: call numpy.require({name}, requirements=\"A\")"),
+                expected: "an aligned copy".to_owned(),
             });
         }
-        let values = if rows == 0 || dim == 0 { 0 } else { (rows - 1) * stride + dim };
+        let values = if rows == 0 || columns == 0 { 0 } else { (rows - 1) * stride + columns };
         // An empty array may lend no address.
         let first =
             if values == 0 { std::ptr::NonNull::<T>::dangling().as_ptr().cast_const() } else { first };
@@ -165,9 +189,9 @@ impl Rows<'_, '_> {
         // Where memory is short, they are lent.
         if size_of_val(values.as_ref()) <= copied && copy.try_reserve_exact(values.as_ref().len()).is_ok() {
             copy.extend_from_slice(values.as_ref());
-            return Vectors::from_strided(copy, rows, dim, stride.max(dim));
+            return Vectors::from_strided(copy, rows, dim, stride.max(columns));
         }
-        Vectors::from_strided(values, rows, dim, stride.max(dim))
+        Vectors::from_strided(values, rows, dim, stride.max(columns))
     }
 }
 

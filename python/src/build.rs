@@ -6,13 +6,13 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tagore::outofcore::{Limits, OutOfCore, OutOfCoreStats, default_work_folder, unfinished};
-use tagore::{BuildCost, Builder, Device, IndexFormat, KnnGraph, KnnSample, Metric, Progress, Vectors};
+use tagore::{BuildCost, Builder, Device, KnnGraph, KnnSample, Metric, Progress, Vectors};
 
 use crate::array::{self, Pair};
 use crate::errors::Names;
 use crate::filter;
 use crate::index::{Built, Index};
-use crate::options::Options;
+use crate::options::{BUILD, Options, check_metric};
 use crate::process::process;
 use crate::search::{ResidentResults, left};
 
@@ -20,15 +20,15 @@ use crate::search::{ResidentResults, left};
 #[pyfunction]
 pub(crate) fn build(x: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<Index> {
     let (py, options) = (x.py(), Options(options));
-    let base = array::vectors(x, "x")?;
+    let base = array::vectors(x, "x", options.bytes()?)?;
     let device = options.device()?;
     let builder = options.builder(&[device])?.sample(options.count("verify")?.unwrap_or(1000));
-    let (graph, metric) = (options.path("graph")?, options.named("metric")?.unwrap_or_default());
-    let call = options.call(Names::default())?;
+    let (graph, metric) = (options.path("graph")?, options.metric()?);
+    let call = options.call(BUILD)?;
     let ids = Index::ids_of(options, base.len())?;
-    let among = options.value("among")?;
-    let among = among.map(|rows| filter::id_set("among", &rows, base.len(), ids.as_ref())).transpose()?;
-    let builder = builder.among(among);
+    let rows = options.value("filter")?;
+    let rows = rows.map(|rows| filter::id_set(&rows, base.len(), ids.as_ref())).transpose()?;
+    let builder = builder.among(rows);
     let built = call.run(py, |progress| {
         let graph = graph.as_deref().map(|path| (path, metric));
         in_memory(builder, &base, graph, progress)
@@ -60,7 +60,7 @@ pub(crate) fn build_file(
     options: &Bound<'_, PyDict>,
 ) -> PyResult<Index> {
     let options = Options(options);
-    let call = options.call(Names::default())?;
+    let (call, bytes) = (options.call(BUILD)?, options.bytes()?);
     let format = options.named("format")?;
     let devices = options.devices()?;
     let limits = options.limits()?;
@@ -75,6 +75,7 @@ pub(crate) fn build_file(
     let ((index, base, built), ids) = call.run(py, |progress| {
         tagore::check_output(&path, [Some(&x), ids.as_ref()].into_iter().flatten())?;
         let base = open(&x, format)?;
+        check_metric(bytes, &base)?;
         let ids = ids.map(|ids| Index::ids_in(&ids, base.len())).transpose()?;
         let builder = builder.progress(progress.clone());
         let builder = if settings.continues(&path) { builder } else { builder.fit(&base, &limits)?.0 };
@@ -156,7 +157,7 @@ pub(crate) fn open_index(path: &Path) -> tagore::Result<tagore::Index> {
 #[pyfunction]
 pub(crate) fn knn_graph<'py>(x: &Bound<'py, PyAny>, options: &Bound<'py, PyDict>) -> PyResult<Pair<'py>> {
     let (py, options) = (x.py(), Options(options));
-    let base = array::vectors(x, "x")?;
+    let base = array::vectors(x, "x", options.bytes()?)?;
     let descent = options.descent("k")?.device(options.device()?);
     let call = options.call(Names { vectors: "x", renamed: &[("knn", "k")] })?;
     let graph = call.run(py, |progress| {
@@ -176,7 +177,7 @@ pub(crate) fn knn_graph_on_device(
     options: &Bound<'_, PyDict>,
 ) -> PyResult<ResidentResults> {
     let (py, options) = (x.py(), Options(options));
-    let base = array::vectors(x, "x")?;
+    let base = array::vectors(x, "x", options.bytes()?)?;
     let device = options.device()?;
     let descent = options.descent("k")?.device(device);
     let k = options.count("k")?.unwrap_or(0);
@@ -185,9 +186,4 @@ pub(crate) fn knn_graph_on_device(
         process().ran_on(&device.to_string());
         left(device, base.len(), k, |to| descent.progress(progress.clone()).build_into(&base, to).map(drop))
     })
-}
-
-/// The format of a name, or else of the extension of `path`.
-pub(crate) fn index_format(options: Options<'_, '_>, path: &Path) -> PyResult<Option<IndexFormat>> {
-    Ok(options.named("format")?.or_else(|| IndexFormat::from_path(path).ok()))
 }

@@ -81,6 +81,11 @@ fn text(error: &Error, names: &Names) -> String {
             let text = error.to_string();
             format!("{}{}", names.vectors, text.strip_prefix("vectors").unwrap_or(&text))
         }
+        Error::Mismatch { .. } => {
+            let text = error.to_string();
+            let rest = text.strip_prefix("vectors:").or(text.strip_prefix("query:"));
+            rest.map_or(text.clone(), |rest| format!("{}:{rest}", names.vectors))
+        }
         Error::DeviceMemory { device, stage, required, largest: (name, bytes), free, remedies } => {
             let remedies: Vec<String> = remedies.iter().map(remedy).collect();
             format!(

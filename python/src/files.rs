@@ -1,6 +1,7 @@
 //! Files of vectors as memory maps, and of ground truths.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use half::slice::HalfFloatSliceExt;
 use numpy::{Element, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
@@ -8,13 +9,14 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tagore::{Bits, Component, ElementType, GroundTruth, Vectors};
 
+use crate::array::Bytes;
 use crate::errors::{self, Names};
 use crate::options::Options;
 use crate::{array, build};
 
 /// The owner of mapped vectors.
 #[pyclass(frozen)]
-struct Mapped(Vectors);
+pub(crate) struct Mapped(pub Arc<Vectors>);
 
 /// The rows of a file of vectors, mapped.
 #[pyfunction]
@@ -29,17 +31,20 @@ pub(crate) fn read<'py>(
         vectors.spot_check().map(|()| vectors)
     });
     let vectors = opened.map_err(|error| errors::exception(py, error, &Names::default()))?;
-    let element = vectors.element_type();
-    let owner = Bound::new(py, Mapped(vectors))?;
-    match element {
-        ElementType::F32 => viewed::<f32, _>(&owner, |values| values),
-        ElementType::F16 => viewed::<half::f16, _>(&owner, |values| values),
+    array_of(&Bound::new(py, Mapped(Arc::new(vectors)))?)
+}
+
+/// The rows of mapped vectors.
+pub(crate) fn array_of<'py>(owner: &Bound<'py, Mapped>) -> PyResult<Bound<'py, PyAny>> {
+    match owner.get().0.element_type() {
+        ElementType::F32 => viewed::<f32, _>(owner, |values| values),
+        ElementType::F16 => viewed::<half::f16, _>(owner, |values| values),
         // NumPy has no such type: the caller makes one of the bits.
-        ElementType::Bf16 => viewed::<half::bf16, u16>(&owner, |values| values.reinterpret_cast()),
-        ElementType::U8 => viewed::<u8, _>(&owner, |values| values),
-        ElementType::I8 => viewed::<i8, _>(&owner, |values| values),
+        ElementType::Bf16 => viewed::<half::bf16, u16>(owner, |values| values.reinterpret_cast()),
+        ElementType::U8 => viewed::<u8, _>(owner, |values| values),
+        ElementType::I8 => viewed::<i8, _>(owner, |values| values),
         // Bytes of eight bits, as of `numpy.packbits`.
-        ElementType::B1 => viewed::<Bits, u8>(&owner, Bits::as_bytes),
+        ElementType::B1 => viewed::<Bits, u8>(owner, Bits::as_bytes),
     }
 }
 
@@ -61,7 +66,7 @@ fn viewed<'py, T: Component, A: Element>(
 #[pyfunction]
 pub(crate) fn write(path: PathBuf, x: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<()> {
     let options = Options(options);
-    let (vectors, format) = (array::vectors(x, "x")?, options.named("format")?);
+    let (vectors, format) = (array::vectors(x, "x", Bytes::Values)?, options.named("format")?);
     options.call(Names::default())?.run(x.py(), |progress| {
         let format = format.map_or_else(|| tagore::Format::from_path(&path), Ok)?;
         vectors.save_as(&path, format, progress)

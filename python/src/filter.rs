@@ -9,15 +9,10 @@ use crate::errors::{self, Names};
 
 const SETS: &str = "a 1-D array of bools or of ids";
 
-/// The rows of a set, the argument `name`: an array of bools, one per row, or of ids as u64.
-pub(crate) fn id_set(
-    name: &str,
-    filter: &Bound<'_, PyAny>,
-    rows: usize,
-    ids: Option<&Ids>,
-) -> PyResult<IdSet> {
+/// The rows of the argument `filter`: an array of bools, one per row, or of ids as u64.
+pub(crate) fn id_set(filter: &Bound<'_, PyAny>, rows: usize, ids: Option<&Ids>) -> PyResult<IdSet> {
     let py = filter.py();
-    let wrong = |found: String, expected: &str| Err(errors::argument(py, name, found, expected));
+    let wrong = |found: String, expected: &str| Err(errors::argument(py, "filter", found, expected));
     if filter.cast::<PyUntypedArray>().is_ok_and(|array| array.dtype().kind() == b'b') {
         // Any byte but 0 is true to NumPy. A `bool` of Rust must be 0 or 1.
         let mask = filter.call_method1("view", ("u1",))?;
@@ -38,9 +33,9 @@ pub(crate) fn id_set(
     let given = given.readonly();
     let given = given.as_array();
     if given.len() == rows && given.iter().all(|&id| id < 2) {
-        let expected =
-            format!("a mask of bools (call {name}.astype(bool)), or the ids of the rows (numpy.flatnonzero)");
-        return wrong(format!("{rows} integers, one per row, all 0 or 1"), &expected);
+        let expected = "a mask of bools or the ids of the rows: call numpy.asarray(filter, dtype=bool) or \
+                        numpy.flatnonzero(filter)";
+        return wrong(format!("{rows} integers, one per row, all 0 or 1"), expected);
     }
     let mut set = IdSet::new(rows);
     for &id in given {

@@ -9,10 +9,12 @@ use pyo3::types::PyDict;
 use serde_json::json;
 use tagore::{BuildCost, Compression, Device, Ids, KnnSample, Measure, Progress, Report, Searcher, Vectors};
 
+use crate::array::{self, Bytes};
+use crate::build;
 use crate::errors::{self, Names};
-use crate::options::Options;
+use crate::files::{self, Mapped};
+use crate::options::{Options, check_metric};
 use crate::process::process;
-use crate::{array, build};
 
 /// Measurements of a build.
 pub(crate) struct Built {
@@ -87,6 +89,11 @@ impl Index {
         tagore::check_output(path, base.into_iter().chain(self.ids.as_ref().and_then(Ids::path)))
     }
 
+    /// What the bytes of queries are.
+    pub(crate) fn bytes(&self) -> Bytes {
+        Bytes::of_type(self.index.fingerprint().element)
+    }
+
     /// The searcher at `place`, made by the first search.
     pub(crate) fn searcher(&self, place: &Place, progress: &Progress) -> tagore::Result<Searcher> {
         if let Some(known) = self.known(place) {
@@ -132,7 +139,18 @@ impl Index {
     }
 }
 
-/// Opens a file of an index: a native one, or with `base` one of another system.
+/// The type of the vectors of a native index file; none for another file.
+#[pyfunction]
+pub(crate) fn index_element(py: Python<'_>, path: PathBuf) -> PyResult<Option<&'static str>> {
+    if !tagore::Index::is_index(&path) {
+        return Ok(None);
+    }
+    let index = build::open_index(&path).map_err(|error| errors::exception(py, error, &Names::default()))?;
+    Ok(Some(index.fingerprint().element.name()))
+}
+
+/// Opens a file of an index: a native one, or with `base` one of another system. With the option
+/// `in_memory` the file is read, and may be deleted.
 #[pyfunction]
 pub(crate) fn open(
     py: Python<'_>,
@@ -142,19 +160,38 @@ pub(crate) fn open(
 ) -> PyResult<Index> {
     let options = Options(options);
     let (file, base_format) = (options.path("base")?, options.named("base_format")?);
-    let base = base.map(|base| array::vectors(base, "base")).transpose()?;
     let call = options.call(Names { vectors: "base", renamed: &[] })?;
-    let (format, metric) = (build::index_format(options, &path)?, options.named("metric")?);
+    let (format, metric) = (options.named("format")?, options.metric()?);
+    let is_native = tagore::Index::is_index(&path);
+    let foreign = format.filter(|&format| !is_native && format != tagore::IndexFormat::Tagore);
+    let in_memory = options.flag("in_memory")?.unwrap_or_default();
+    let open = || if in_memory { tagore::Index::open(&path) } else { build::open_index(&path) };
+    let native = if foreign.is_none() { Some(call.run(py, |_| open())?) } else { None };
+    let bytes = match &native {
+        Some(index) if options.is_given("metric")? => {
+            let (found, expected) = (metric, index.metric());
+            if found != expected {
+                let found = format!("{found} for {}", tagore_text::path_text(&path));
+                return Err(errors::argument(py, "metric", found, &format!("{expected}, that of the file")));
+            }
+            Bytes::of_type(index.fingerprint().element)
+        }
+        Some(index) => Bytes::of_type(index.fingerprint().element),
+        None => options.bytes()?,
+    };
+    let base = base.map(|base| array::vectors(base, "base", bytes)).transpose()?;
     let (index, base) = call.run(py, |progress| {
         let base = match file {
             Some(file) => Some(build::open(&file, base_format)?),
             None => base,
         };
-        let index = match (tagore::Index::is_index(&path), format, &base) {
-            (false, Some(format), Some(base)) if format != tagore::IndexFormat::Tagore => {
-                tagore::Index::import(&path, format, base, metric.unwrap_or_default(), progress)?
+        let index = match (native, foreign, &base) {
+            (Some(index), ..) => index,
+            (None, Some(format), Some(base)) => {
+                check_metric(bytes, base)?;
+                tagore::Index::import(&path, format, base, metric, progress)?
             }
-            _ => build::open_index(&path)?,
+            (None, ..) => build::open_index(&path)?,
         };
         if let Some(base) = &base {
             index.check_base(base)?;
@@ -172,13 +209,25 @@ impl Index {
         let (index, description) = (&self.index, self.index.description());
         let base = index.fingerprint();
         json!({
-            "kind": description.kind, "metric": description.metric, "seed": description.seed,
+            "kind": description.kind, "metric": description.metric.name_for(base.element), "seed": description.seed,
             "parameters": description.parameters, "n": index.len(), "dim": base.dim, "dtype": base.element,
             "degree": index.max_degree(), "entries": index.entries(), "repeated": index.repeated().len(),
             "left_out": index.left_out().map_or(0, tagore::IdSet::len),
             "layers": index.layers().len(),
         })
         .to_string()
+    }
+
+    /// The rows of the base, in place; bf16 as its bits.
+    fn rows<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(base) = &self.base else { return Ok(None) };
+        files::array_of(&Bound::new(py, Mapped(Arc::clone(base)))?).map(Some)
+    }
+
+    /// Own ids of all rows.
+    fn own_ids<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyArray1<u64>>> {
+        let ids = self.ids.as_ref()?;
+        Some(PyArray1::from_iter(py, (0..self.index.len() as u32).filter_map(|row| ids.get(row))))
     }
 
     fn mean_degree(&self) -> f64 {

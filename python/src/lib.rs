@@ -37,7 +37,7 @@ mod _tagore {
         command,
         device_array::{DeviceArray, array_of_capsule, array_of_interface, array_of_type},
         files::{read, read_truth, write, write_truth},
-        index::{Index, open},
+        index::{Index, index_element, open},
         plan::plan,
         process::forked,
         search::{evaluate, exact, exact_on_device, search, search_on_device, search_one},

@@ -7,9 +7,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
 use tagore::outofcore::Limits;
 use tagore::{
-    Builder, CellSettings, Compression, Descent, Device, ExactSearch, Iterations, Progress, Start, Strategy,
+    Builder, CellSettings, Compression, Descent, Device, ExactSearch, Iterations, Metric, Progress, Start,
+    Strategy, Vectors,
 };
 
+use crate::array::Bytes;
 use crate::errors::{self, Names};
 use crate::process::process;
 use crate::watch::Call;
@@ -17,6 +19,12 @@ use crate::watch::Call;
 /// Options by name. A missing option has its default.
 #[derive(Clone, Copy)]
 pub(crate) struct Options<'a, 'py>(pub &'a Bound<'py, PyDict>);
+
+const HAMMING: &str = "hamming";
+
+/// Names of a build.
+pub(crate) const BUILD: Names =
+    Names { vectors: "x", renamed: &[("filter", "rule"), ("strict-detours", "strict_detours")] };
 
 const WHOLE: &str = "a whole number from 0";
 
@@ -90,6 +98,19 @@ impl<'py> Options<'_, 'py> {
         }
     }
 
+    /// The metric; `hamming` is that of bits.
+    pub(crate) fn metric(self) -> PyResult<Metric> {
+        let name = self.text("metric")?.filter(|name| name != HAMMING);
+        let metric =
+            name.map(|name| name.parse().map_err(|error| self.unknown("metric", error))).transpose()?;
+        Ok(metric.unwrap_or_default())
+    }
+
+    /// What bytes are under the metric.
+    pub(crate) fn bytes(self) -> PyResult<Bytes> {
+        Ok(if self.text("metric")?.as_deref() == Some(HAMMING) { Bytes::Bits } else { Bytes::Values })
+    }
+
     fn iterations(self) -> PyResult<Option<Iterations>> {
         let expected = "\"auto\" or a pair of whole numbers, such as (8, 8)";
         let Some(value) = self.value("iterations")? else { return Ok(None) };
@@ -134,7 +155,7 @@ impl<'py> Options<'_, 'py> {
             clusterings: self.count("clusterings")?,
         };
         let mut descent = Descent::new()
-            .metric(self.named("metric")?.unwrap_or_default())
+            .metric(self.metric()?)
             .cells(cells)
             .iterations(self.iterations()?.unwrap_or_default())
             .start(self.named::<Start>("start")?.unwrap_or_default())
@@ -157,7 +178,7 @@ impl<'py> Options<'_, 'py> {
             given("degree", self.count("degree")?),
             given("candidates", self.count("candidates")?),
             given("collect", self.text("collect")?),
-            given("filter", self.text("filter")?),
+            given("filter", self.text("rule")?),
             given("alpha", self.float("alpha")?),
             given("angle", self.float("angle")?),
             given("threshold", self.float("threshold")?),
@@ -169,7 +190,7 @@ impl<'py> Options<'_, 'py> {
         let descent = self.descent("knn")?.device(devices[0]);
         let builder = Builder::new(strategy).descent(descent).devices(devices);
         let builder = builder.set_all(parameters.into_iter().flatten());
-        builder.map_err(|error| errors::exception(self.0.py(), error, &Names::default()))
+        builder.map_err(|error| errors::exception(self.0.py(), error, &BUILD))
     }
 
     /// The codes of the option `vectors`; none for the vectors themselves.
@@ -181,7 +202,7 @@ impl<'py> Options<'_, 'py> {
 
     /// The settings of an exact search for `k` neighbours.
     pub(crate) fn exact(self, k: usize, progress: &Progress, devices: &[Device]) -> PyResult<ExactSearch> {
-        let metric = self.named("metric")?.unwrap_or_default();
+        let metric = self.metric()?;
         Ok(ExactSearch::new(k).metric(metric).devices(devices).progress(progress.clone()))
     }
 
@@ -192,5 +213,16 @@ impl<'py> Options<'_, 'py> {
             gpu_memory: self.whole("gpu_memory")?,
             cluster_size: self.count("cluster_size")?,
         })
+    }
+}
+
+/// Checks that vectors of a type have the metric of `bytes`.
+///
+/// # Errors
+/// If the metric is `hamming`, and they are no bits.
+pub(crate) fn check_metric(bytes: Bytes, vectors: &Vectors) -> tagore::Result<()> {
+    match bytes {
+        Bytes::Bits => Metric::named(HAMMING, vectors.element_type()).map(drop),
+        Bytes::Values => Ok(()),
     }
 }

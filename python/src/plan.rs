@@ -5,8 +5,9 @@ use pyo3::types::PyDict;
 use serde_json::{Map, Value, json};
 use tagore::gpu::DeviceKind;
 use tagore::outofcore::{ClusterPlan, Limits};
-use tagore::{DataShape, Device, ElementType, Target};
+use tagore::{DataShape, Device, ElementType, Metric, Target};
 
+use crate::array::Bytes;
 use crate::errors::{self, Names};
 use crate::options::Options;
 
@@ -23,10 +24,14 @@ pub(crate) fn plan(
     let device = options.device()?;
     let kind: Option<DeviceKind> = options.named("device_kind")?;
     let builder = options.builder(&[device])?;
-    let given = options.limits()?;
+    let (given, bytes) = (options.limits()?, options.bytes()?);
     let names = Names { vectors: "x", renamed: &[("rows", "n")] };
     let planned = || {
-        let data = DataShape::new(n, dim, dtype.parse::<ElementType>()?)?;
+        let element = dtype.parse::<ElementType>()?;
+        if bytes == Bytes::Bits {
+            Metric::named("hamming", element)?;
+        }
+        let data = DataShape::new(n, dim, element)?;
         let (target, limits) = match kind {
             Some(kind) => {
                 // A sixteenth stays free, as on an open device.

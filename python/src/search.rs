@@ -41,9 +41,7 @@ impl Settings {
             width: options.count("width")?,
             rerank: options.count("rerank")?,
             place: place(options)?,
-            filter: filter
-                .map(|filter| filter::id_set("filter", &filter, rows, index.ids.as_ref()))
-                .transpose()?,
+            filter: filter.map(|filter| filter::id_set(&filter, rows, index.ids.as_ref())).transpose()?,
         })
     }
 
@@ -140,7 +138,7 @@ pub(crate) fn search_on_device(
     options: &Bound<'_, PyDict>,
 ) -> PyResult<ResidentResults> {
     let (py, options, index) = (q.py(), Options(options), index.get());
-    let queries = array::queries(q, "q")?;
+    let queries = array::queries(q, "q", index.bytes())?;
     let settings = Settings::read(index, k, options)?;
     let (call, is_watched) = (options.call(QUERIES)?, options.is_given("progress")?);
     let searcher = searcher(py, index, &settings, options)?;
@@ -181,7 +179,7 @@ pub(crate) fn search<'py>(
     options: &Bound<'py, PyDict>,
 ) -> PyResult<(Pair<'py>, Own<'py>, u64, usize)> {
     let (py, options, index) = (q.py(), Options(options), index.get());
-    let queries = array::queries(q, "q")?;
+    let queries = array::queries(q, "q", index.bytes())?;
     let settings = Settings::read(index, k, options)?;
     let (call, is_watched) = (options.call(QUERIES)?, options.is_given("progress")?);
     let searcher = searcher(py, index, &settings, options)?;
@@ -233,7 +231,7 @@ pub(crate) fn evaluate(
     options: &Bound<'_, PyDict>,
 ) -> PyResult<String> {
     let (py, options, index) = (q.py(), Options(options), index.get());
-    let queries = array::queries(q, "q")?;
+    let queries = array::queries(q, "q", index.bytes())?;
     let columns = truth.shape()[1];
     let values = truth.readonly().as_array().iter().copied().collect();
     let truth = GroundTruth::new(columns, values, None)
@@ -249,6 +247,11 @@ pub(crate) fn evaluate(
     Ok(json!(found).to_string())
 }
 
+/// Checks the values of `queries`, so that later errors are those of the base.
+fn check(py: Python<'_>, queries: &Vectors, options: Options<'_, '_>) -> PyResult<()> {
+    options.call(QUERIES)?.run(py, |progress| queries.validate(progress))
+}
+
 /// Finds the exact nearest rows of `base` for each row of `q`.
 #[pyfunction]
 pub(crate) fn exact<'py>(
@@ -258,9 +261,11 @@ pub(crate) fn exact<'py>(
     options: &Bound<'py, PyDict>,
 ) -> PyResult<Pair<'py>> {
     let (py, options) = (base.py(), Options(options));
-    let (base, queries) = (array::vectors(base, "base")?, array::queries(q, "q")?);
+    let bytes = options.bytes()?;
+    let (base, queries) = (array::vectors(base, "base", bytes)?, array::queries(q, "q", bytes)?);
     let search = options.exact(k, &Progress::silent(), &options.devices()?)?;
-    let call = options.call(Names { vectors: "base or q", renamed: &[] })?;
+    check(py, &queries, options)?;
+    let call = options.call(Names { vectors: "base", renamed: &[] })?;
     let truth = call.run(py, |progress| {
         let (truth, stats) = search.progress(progress.clone()).run(&base, &queries)?;
         process().ran_on(&stats.device);
@@ -279,10 +284,12 @@ pub(crate) fn exact_on_device(
     options: &Bound<'_, PyDict>,
 ) -> PyResult<ResidentResults> {
     let (py, options) = (base.py(), Options(options));
-    let (base, queries) = (array::vectors(base, "base")?, array::queries(q, "q")?);
+    let bytes = options.bytes()?;
+    let (base, queries) = (array::vectors(base, "base", bytes)?, array::queries(q, "q", bytes)?);
     let device = options.device()?;
     let search = options.exact(k, &Progress::silent(), &[device])?;
-    let call = options.call(Names { vectors: "base or q", renamed: &[] })?;
+    check(py, &queries, options)?;
+    let call = options.call(Names { vectors: "base", renamed: &[] })?;
     call.run(py, |progress| {
         process().ran_on(&device.to_string());
         left(device, queries.len(), k, |to| {

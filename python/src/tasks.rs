@@ -10,7 +10,7 @@ use tagore::outofcore::{
 use tagore::{Device, Format};
 
 use crate::errors::{self, Names};
-use crate::options::Options;
+use crate::options::{Options, check_metric};
 use crate::process::process;
 
 /// Parameters that Python names in another way.
@@ -73,10 +73,12 @@ pub(crate) fn plan_tasks(
     let call = options.call(NAMES)?;
     let named = Named::read(options, path)?;
     let (builder, limits) = (options.builder(&[options.device()?])?, options.limits()?);
+    let bytes = options.bytes()?;
     let order = options.named("order")?.unwrap_or_default();
     let range_rows = options.count("range_rows")?;
     let planned = call.run(py, |progress| {
         let base = crate::build::open(&named.path, Some(named.format))?;
+        check_metric(bytes, &base)?;
         let builder = builder.progress(progress.clone());
         let Some(plan) = ClusterPlan::within(&builder, &base, &limits)? else { return Ok(None) };
         let build = OutOfCore::new(builder, plan).order(order);

@@ -13,7 +13,7 @@ The logger ``tagore_ann`` gets the events of the library: stages with their time
 import os as _os
 
 from . import _tagore
-from ._build import build, build_file, exact, knn_graph, plan
+from ._build import Kind, build, build_file, exact, knn_graph, plan
 from ._errors import (
     ArgumentError,
     DeviceError,
@@ -23,8 +23,11 @@ from ._errors import (
     OutOfMemoryError,
 )
 from ._files import read, read_truth, write, write_truth
-from ._index import Found, Index, Report
+from ._foreign import IndexFormat
+from ._index import Index
+from ._metric import Metric
 from ._progress import Update
+from ._results import Found, Report
 
 __version__: str = _tagore.__version__
 
@@ -45,6 +48,9 @@ __all__ = [
     "FileError",
     "Found",
     "Index",
+    "IndexFormat",
+    "Kind",
+    "Metric",
     "MissingFileError",
     "OutOfMemoryError",
     "Report",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Literal, cast
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from typing import Any, Literal, ParamSpec, TypeVar, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -12,17 +15,42 @@ import numpy.typing as npt
 from . import _tagore
 from ._arrays import Devices, Output, bfloat16, leaves_on, on, own_ids, passing, rows, whole
 from ._errors import refused
-from ._index import Index, Metric, Path, Walked, _path, given
+from ._index import Index, Path, Walked, _path, given
+from ._metric import Metric, measure
 from ._progress import Progress, reporting
 
 Kind = Literal["cagra", "nsg", "nssg", "vamana", "dpg", "tau-mng", "alpha-cng"]
 Collect = Literal["1-hop", "2-hop", "path"]
-Filter = Literal["dist", "angle", "rank", "tau-mng", "alpha-cng"]
+Rule = Literal["dist", "angle", "spread", "rank", "tau-mng", "alpha-cng"]
 Start = Literal["auto", "all-pairs", "random", "cells"]
 Iterations = Literal["auto"] | tuple[int, int]
 Pair = tuple[npt.NDArray[np.uint32], npt.NDArray[np.float32]]
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
+
+def renamed(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A decorator: arguments by an old name are a TypeError that has the new one."""
+
+    def decorated(call: Callable[P, T]) -> Callable[P, T]:
+        @wraps(call)
+        def checked(*args: P.args, **options: P.kwargs) -> T:
+            for name in names.keys() & options.keys():
+                raise TypeError(f"{call.__name__}() got an unexpected keyword argument {name!r}, pass {names[name]}")
+            return call(*args, **options)
+
+        return checked
+
+    return decorated
+
+
+def options_of_build() -> set[str]:
+    """The names of all arguments of `build`."""
+    return set(signature(build).parameters)
+
+
+@renamed(among="filter=")
 def build(
     x: Any,
     kind: Kind = "cagra",
@@ -33,13 +61,13 @@ def build(
     device: str = "auto",
     seed: int = 0,
     ids: Any = None,
-    among: Any = None,
+    filter: Any = None,
     threads: int | None = None,
     progress: Progress = None,
-    convert: bool = False,
+    convert: bool = True,
     candidates: int | None = None,
     collect: Collect | None = None,
-    filter: Filter | None = None,
+    rule: Rule | None = None,
     alpha: float | None = None,
     angle: float | None = None,
     threshold: float | None = None,
@@ -58,31 +86,34 @@ def build(
     """Builds an index of the rows of x.
 
     Args:
-        x: vectors, shape (n, dim) with dim at most 4,096: float32, float16, bfloat16, uint8 or
-            int8, of NumPy or anything with ``__array_interface__`` or DLPack, in host memory or on
-            a GPU (also ``__cuda_array_interface__``). They are not copied, and must not change
-            while the index is used, by other threads neither: results would be wrong.
+        x: vectors, shape (n, dim) with dim at most 4,096. Rows of float32, float16, bfloat16, uint8
+            or int8 in host memory or on a GPU are not copied, and must not change while the index
+            is used, by other threads neither: results would be wrong. Lists, frames and columns of
+            arrays, other types (float64 is narrowed to float32) and other orders are copied.
         kind: the kind of index (docs/data.md says which for which data).
-        metric: ``l2`` (squared), ``ip`` (inner product) or ``cosine``.
+        metric: ``l2`` or ``sqeuclidean`` (squared), ``euclidean`` (its root), ``ip`` or
+            ``inner_product``, ``cosine``, or ``hamming``: of bits, eight to a byte of uint8 as of
+            ``numpy.packbits``, or bools.
         knn: neighbours per node of the k-NN graph; by the kind and the data unless given.
         degree: the largest degree; 32 or 50, by the kind, unless given.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         seed: the same seed gives the same index.
-        ids: the caller's own ids of the rows, shape (n,), integers of at least 0; searches return
-            them. Or the path of a file of u64 (npy or u64bin).
-        among: rows to build over, the others left out: an array of n bools, or ids. No search
-            returns a row that was left out; all ids stay.
+        ids: the caller's own ids of the rows, n integers of at least 0; searches return them. Or
+            the path of a file of u64 (npy or u64bin).
+        filter: rows to build over, the others left out: n bools, or ids. No search returns a row
+            that was left out; all ids stay.
         threads: threads of the call, 1 to 1,024; one per core unless given.
         progress: True for a bar of tqdm, or a callable that takes each `Update`.
-        convert: convert float64 and other orders, by a copy.
+        convert: False refuses what needs a copy.
         candidates: the largest number of candidates per node.
         collect: how candidates are collected: ``1-hop``, ``2-hop`` or ``path``. Unless given,
             ``1-hop`` if knn is at least two thirds of candidates, else the kind's.
-        filter: how candidates are filtered; the kind's unless given.
-        alpha: slack of the distance filter or of alpha-cng.
-        angle: least angle of the angle filter, in degrees.
-        threshold: threshold of the filter.
-        strict_detours: count a detour of the rank filter only if both its edges have a better rank.
+        rule: the rule that filters candidates; the kind's unless given.
+        alpha: slack of the rule ``dist`` or ``alpha-cng``.
+        angle: least angle of the rule ``angle``, in degrees.
+        threshold: threshold of the rule.
+        strict_detours: count a detour of the rule ``rank`` only if both its edges have a better
+            rank.
         iterations: iterations of the two phases of descent: ``auto``, or a pair.
         start: start of descent.
         expand: neighbours per node whose lists are gathered in an iteration of phase 2.
@@ -106,20 +137,23 @@ def build(
     >>> index.graph.shape
     (2000, 24)
     """
-    array = rows(x, "x", convert)
+    measured = measure(metric)
+    array = rows(x, "x", convert, bits=measured.of_bits)
     device = on(device, x=array)
     own, kept = (ids, ids) if ids is None or isinstance(ids, (str, os.PathLike)) else own_ids(ids)
-    some = None if among is None else passing(among, "among")
+    if isinstance(filter, str) and filter in get_args(Rule):
+        raise refused("filter", repr(filter), f"rows, as n bools or ids: the rule of pruning is rule={filter!r}")
+    some = None if filter is None else passing(filter)
     with reporting(progress) as callback:
         options = given(
-            kind=kind, metric=metric, knn=knn, degree=degree, device=device, seed=seed, ids=own,
-            among=some, threads=threads, progress=callback, candidates=candidates, collect=collect, filter=filter,
+            kind=kind, metric=measured.name, knn=knn, degree=degree, device=device, seed=seed, ids=own,
+            filter=some, threads=threads, progress=callback, candidates=candidates, collect=collect, rule=rule,
             alpha=alpha, angle=angle, threshold=threshold, strict_detours=strict_detours,
             iterations=iterations, start=start, expand=expand, nodes_per_cell=nodes_per_cell,
             probes=probes, clusterings=clusterings, graph=graph, layers=layers, vectors=vectors, verify=verify,
         )  # fmt: skip
         native = _tagore.build(array, options)
-    return Index._of(native, array, kept, None)
+    return Index._of(native, array, kept, None, measured)
 
 
 def build_file(
@@ -155,7 +189,7 @@ def build_file(
             It is mapped, and must not change meanwhile.
         path: the file of the index. It appears when it is complete.
         kind: the kind of index.
-        metric: ``l2``, ``ip`` or ``cosine``.
+        metric: as of `build`.
         format: the format of ``x``; by its extension unless given.
         ids: a file of the caller's own ids, u64 as npy or u64bin.
         host_memory: bytes of host memory of the build, without the mapped file; free memory less an
@@ -173,7 +207,7 @@ def build_file(
         threads: as of `build`.
         progress: as of `build`.
         options: the other options of `build`, from ``candidates`` to ``verify``, without ``graph``
-            and ``among``.
+            and ``filter``.
 
     Raises:
         ArgumentError: if an argument is out of its range, or the memory is too little for any
@@ -189,34 +223,34 @@ def build_file(
     >>> index.search(x[3], k=1)[0].tolist()
     [3]
     """
-    known = build.__kwdefaults__ or {}
     for name in options:
-        if name not in known or name in ("graph", "convert", "among"):
+        if name not in options_of_build() or name in ("graph", "convert", "filter"):
             raise TypeError(f"build_file() got an unexpected keyword argument {name!r}")
     _path(x, "x")
     _path(path, "path")
     devices = device if isinstance(device, str) else list(device)
+    measured = measure(metric)
     with reporting(progress) as callback:
         every = options | given(
-            kind=kind, metric=metric, format=format, ids=ids, host_memory=host_memory,
+            kind=kind, metric=measured.name, format=format, ids=ids, host_memory=host_memory,
             gpu_memory=gpu_memory, cluster_size=cluster_size, order=order, work_dir=work_dir,
             resume=resume, checkpoint=checkpoint, device=devices, knn=knn, degree=degree, seed=seed,
             threads=threads, progress=callback,
         )  # fmt: skip
         native = _tagore.build_file(x, path, every)
-    return Index._of(native, str(x), ids, path)
+    return Index._of(native, os.path.abspath(x), ids, path, measured)
 
 
 def knn_graph(
     x: Any,
-    k: int = 96,
+    k: int | None = None,
     metric: Metric = "l2",
     *,
     device: str = "auto",
     seed: int = 0,
     threads: int | None = None,
     progress: Progress = None,
-    convert: bool = False,
+    convert: bool = True,
     iterations: Iterations | None = None,
     start: Start | None = None,
     expand: int | None = None,
@@ -229,13 +263,13 @@ def knn_graph(
 
     Args:
         x: vectors, shape (n, dim), as of `build`.
-        k: neighbours per row, at most n - 1.
-        metric: ``l2``, ``ip`` or ``cosine``.
+        k: neighbours per row, at most n - 1; 96, or n - 1 if that is less, unless given.
+        metric: as of `build`.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         seed: the same seed gives the same graph.
         threads: threads of the call; one per core unless given.
         progress: True for a bar, or a callable that takes each `Update`.
-        convert: convert float64 and other orders, by a copy.
+        convert: False refuses what needs a copy.
         iterations: iterations of the two phases of descent: ``auto``, or a pair.
         start: start of descent.
         expand: neighbours per node whose lists are gathered in an iteration of phase 2.
@@ -246,8 +280,8 @@ def knn_graph(
 
     Returns:
         Rows and distances of the neighbours, shape (n, k) each, nearest first, without the row
-        itself. Distances are squared under l2, 1 - cos under cosine and minus the product under ip.
-        On a device: two `DeviceArray`.
+        itself. Distances are those of the metric: squared under l2, 1 - cos under cosine and minus
+        the product under ip. On a device: two `DeviceArray`.
 
     Raises:
         ArgumentError: if an argument is out of its range, or a value of x is not finite.
@@ -260,30 +294,36 @@ def knn_graph(
     >>> ids[50].tolist(), distances[50].tolist()
     ([49, 51], [8.0, 8.0])
     """
-    array = rows(x, "x", convert)
+    measured = measure(metric, output)
+    array = rows(x, "x", convert, bits=measured.of_bits)
     device = on(device, x=array)
     to_device = leaves_on(device, output)
+    if k is None:
+        k = min(96, len(array) - 1)
+        if k < 1:
+            return np.empty((len(array), 0), np.uint32), np.empty((len(array), 0), np.float32)
     with reporting(progress) as callback:
         options = given(
-            k=whole(k, "k"), metric=metric, device=device, seed=seed, threads=threads,
+            k=whole(k, "k"), metric=measured.name, device=device, seed=seed, threads=threads,
             progress=callback, iterations=iterations, start=start, expand=expand,
             nodes_per_cell=nodes_per_cell, probes=probes, clusterings=clusterings,
         )  # fmt: skip
         if to_device:
             return cast(Pair, _tagore.knn_graph_on_device(array, options))
-        return _tagore.knn_graph(array, options)
+        near, apart = _tagore.knn_graph(array, options)
+    return near, measured.distances(apart)
 
 
 def exact(
     base: Any,
     q: Any,
-    k: int = 100,
+    k: int | None = None,
     metric: Metric = "l2",
     *,
     device: Devices = "auto",
     threads: int | None = None,
     progress: Progress = None,
-    convert: bool = False,
+    convert: bool = True,
     output: Output = "numpy",
 ) -> Pair:
     """Finds the exact k nearest rows of the base for each query: a ground truth.
@@ -291,13 +331,13 @@ def exact(
     Args:
         base: vectors, shape (n, dim), as of `build`.
         q: queries, shape (m, dim).
-        k: neighbours per query, 1 to n.
-        metric: ``l2``, ``ip`` or ``cosine``.
+        k: neighbours per query, 1 to n; 100, or n if that is less, unless given.
+        metric: as of `build`.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, or several that share the search, as
             ``cuda:0,1`` or a list.
         threads: threads of the call; one per core unless given.
         progress: True for a bar, or a callable that takes each `Update`.
-        convert: convert float64 and other orders, by a copy.
+        convert: False refuses what needs a copy.
         output: as of `knn_graph`.
 
     Returns:
@@ -313,14 +353,20 @@ def exact(
     >>> tagore_ann.exact(x, x[:1], k=2)
     (array([[0, 1]], dtype=uint32), array([[0., 2.]], dtype=float32))
     """
-    array, queries = rows(base, "base", convert), rows(q, "q", convert)
+    measured = measure(metric, output)
+    bits = measured.of_bits
+    array, queries = rows(base, "base", convert, bits=bits), rows(q, "q", convert, bits=bits)
+    if queries.shape[1] != array.shape[1]:
+        raise refused("q", f"{queries.shape[1]} columns", f"{array.shape[1]} as in base")
     device = on(device, base=array, q=queries)
     to_device = leaves_on(device, output)
+    k = min(100, max(len(array), 1)) if k is None else whole(k, "k")
     with reporting(progress) as callback:
-        options = given(metric=metric, device=device, threads=threads, progress=callback)
+        options = given(metric=measured.name, device=device, threads=threads, progress=callback)
         if to_device:
-            return cast(Pair, _tagore.exact_on_device(array, queries, whole(k, "k"), options))
-        return _tagore.exact(array, queries, whole(k, "k"), options)
+            return cast(Pair, _tagore.exact_on_device(array, queries, k, options))
+        near, apart = _tagore.exact(array, queries, k, options)
+    return near, measured.distances(apart)
 
 
 def plan(
@@ -343,9 +389,9 @@ def plan(
     Args:
         n: rows.
         dim: values per row.
-        dtype: their type: float32, float16, bfloat16, uint8 or int8.
+        dtype: their type: float32, float16, bfloat16, uint8, int8, or bool for bits.
         kind: the kind of index.
-        metric: ``l2``, ``ip`` or ``cosine``.
+        metric: as of `build`.
         device: the device of the build on this machine.
         device_kind: a GPU that this machine lacks.
         knn: as of `build`.
@@ -369,17 +415,20 @@ def plan(
     >>> plan["out_of_core"]["clusters"] > 1
     True
     """
+    # Without ml_dtypes bf16 is `V2`.
+    names = {
+        "float32": "f32", "float16": "f16", "bfloat16": "bf16", "void16": "bf16", "uint8": "u8", "int8": "i8",
+        "bool": "b1",
+    }  # fmt: skip
+    expected = "float32, float16, bfloat16, uint8, int8 or bool"
     try:
         element = np.dtype(bfloat16() if dtype == "bfloat16" else dtype)
     except TypeError as error:
-        raise refused("dtype", repr(dtype), "float32, float16, bfloat16, uint8 or int8") from error
-    names = {"float32": "f32", "float16": "f16", "uint8": "u8", "int8": "i8"}
-    # Without ml_dtypes bf16 is `V2`.
-    names |= {"bfloat16": "bf16", "void16": "bf16"}
+        raise refused("dtype", repr(dtype), expected) from error
     if element.name not in names:
-        raise refused("dtype", element, "float32, float16, bfloat16, uint8 or int8")
+        raise refused("dtype", element, expected)
     options = given(
-        kind=kind, metric=metric, device=device, device_kind=device_kind, knn=knn, degree=degree,
+        kind=kind, metric=measure(metric).name, device=device, device_kind=device_kind, knn=knn, degree=degree,
         host_memory=host_memory, gpu_memory=gpu_memory, cluster_size=cluster_size,
     )  # fmt: skip
     planned = _tagore.plan(whole(n, "n"), whole(dim, "dim"), names[element.name], options)

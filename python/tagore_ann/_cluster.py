@@ -54,7 +54,7 @@ def connected(address: str | None) -> Iterator[Cluster]:
     try:
         import ray
     except ImportError:
-        raise Error("ray: found no such package, expected `pip install tagore-ann[ray]`") from None
+        raise Error("ray: found no such package, expected `pip install ray`") from None
     if ray.is_initialized():
         if address not in (None, "auto"):
             raise refused("address", f"{address} while Ray is connected", "None, or ray.shutdown() before")

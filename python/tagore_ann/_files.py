@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _tagore
-from ._arrays import Array, bfloat16, host_array, rows
+from ._arrays import Array, bfloat16, matrix, rows
 from ._errors import refused
 from ._index import Path, _path, given
 from ._progress import Progress, reporting
@@ -48,7 +48,7 @@ def write(
     x: Any,
     format: Format | None = None,
     *,
-    convert: bool = False,
+    convert: bool = True,
     progress: Progress = None,
 ) -> None:
     """Writes vectors to a file. It appears when it is complete.
@@ -58,7 +58,7 @@ def write(
         x: vectors, shape (n, dim). They are converted to the type of the format if every value
             fits.
         format: the format; by the extension unless given.
-        convert: convert float64 and other orders, by a copy.
+        convert: False refuses what needs a copy.
         progress: True for a bar, or a callable that takes each `Update`.
 
     Raises:
@@ -102,13 +102,14 @@ def write_truth(path: Path, ids: Any, distances: Any = None) -> None:
     >>> tagore_ann.read_truth(path)[0].shape
     (5, 3)
     """
-    rows_of = host_array(ids, "ids")
-    if rows_of.ndim != 2 or rows_of.dtype.kind not in "iu":
-        raise refused("ids", f"{rows_of.ndim}-D {rows_of.dtype}", "rows of ids, shape (m, k)")
+    rows_of = matrix(ids, "ids", "iu", "rows of ids, shape (m, k)")
+    if rows_of.size > 0 and (rows_of.min() < 0 or rows_of.max() > _tagore.MISSING):
+        wrong = rows_of.min() if rows_of.min() < 0 else rows_of.max()
+        raise refused("ids", f"the id {wrong}", f"rows of the base, 0 to {_tagore.MISSING}")
     far = None
     if distances is not None:
-        far = host_array(distances, "distances")
-        if far.shape != rows_of.shape or far.dtype.kind != "f":
+        far = matrix(distances, "distances", "f", f"floats of shape {rows_of.shape}")
+        if far.shape != rows_of.shape:
             raise refused("distances", f"{far.dtype} of shape {far.shape}", f"floats of shape {rows_of.shape}")
         far = far.astype(np.float32)
     _tagore.write_truth(_path(path, "path"), rows_of.astype(np.uint32), far)

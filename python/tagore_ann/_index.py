@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -11,65 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _tagore
-from ._arrays import Array, Devices, Output, bfloat16, host_array, leaves_on, on, own_ids, passing, rows, whole
-from ._errors import Error, refused
+from ._arrays import Array, Devices, Output, bfloat16, leaves_on, matrix, on, own_ids, passing, rows, whole
+from ._errors import Error, FileError, refused
+from ._foreign import IndexFormat, recognised
+from ._metric import Measure, Metric, measure
 from ._progress import Progress, reporting
+from ._results import Found, Report, found
 
-Metric = Literal["l2", "ip", "cosine"]
 Path = str | os.PathLike[str]
 Walked = Literal["full", "f16", "int8"]
-
-IndexFormat = Literal[
-    "tagore", "hnswlib", "faiss-nsg", "faiss-hnsw", "diskann", "diskann-disk", "nsg", "nssg", "kgraph",
-    "npy", "csr", "ibin",
-]  # fmt: skip
-
-
-class Report(dict[str, Any]):
-    """A report: a dict with the keys of docs/report.md, which a notebook shows as a page.
-
-    Attributes:
-        html: the page, self-contained.
-    """
-
-    def __init__(self, values: dict[str, Any], html: str) -> None:
-        super().__init__(values)
-        self.html = html
-
-    def _repr_html_(self) -> str:
-        page = self.html.replace("&", "&amp;").replace('"', "&quot;")
-        return f'<iframe srcdoc="{page}" width="100%" height="720" style="border:0"></iframe>'
-
-
-class Found(tuple[Array, npt.NDArray[np.float32]]):
-    """Results of a search: a pair of ids and distances.
-
-    Attributes:
-        computed: distances computed for all queries together; None for a single query and for
-            results on a device.
-        short: queries that found fewer than k rows; None for results on a device.
-    """
-
-    computed: int | None
-    short: int | None
-
-    @property
-    def ids(self) -> Array:
-        """Ids, shape (m, k), or (found,) for one query."""
-        return self[0]
-
-    @property
-    def distances(self) -> npt.NDArray[np.float32]:
-        """Distances in the same order."""
-        return self[1]
-
-
-def _found(ids: Array, distances: npt.NDArray[np.float32], computed: int | None, short: int | None) -> Found:
-    """A pair with its counts."""
-    found = Found((ids, distances))
-    found.computed = computed
-    found.short = short
-    return found
 
 
 def given(**options: Any) -> dict[str, Any]:
@@ -93,11 +44,12 @@ class Index:
     [0, 1, 2]
     """
 
-    __slots__ = ("__weakref__", "_about", "_base", "_graph", "_ids", "_native", "_path", "_report")
+    __slots__ = ("__weakref__", "_about", "_base", "_graph", "_ids", "_measure", "_native", "_path", "_report")
     _native: _tagore.Index
     _about: dict[str, Any]
     _base: Any
     _ids: Any
+    _measure: Measure
     _path: str | None
     _report: Report | None
     _graph: npt.NDArray[np.uint32] | None
@@ -106,12 +58,13 @@ class Index:
         raise Error("Index: found a call, expected tagore_ann.build(x) or tagore_ann.Index.open(path)")
 
     @classmethod
-    def _of(cls, native: _tagore.Index, base: Any, ids: Any, path: Path | None) -> Index:
+    def _of(cls, native: _tagore.Index, base: Any, ids: Any, path: Path | None, measured: Measure) -> Index:
         self = object.__new__(cls)
         self._native = native
         self._about = json.loads(native.describe())
         self._base = base
         self._ids = ids
+        self._measure = Measure(self._about["metric"], measured.is_root)
         self._path = None if path is None else os.path.abspath(path)
         self._report = None
         self._graph = None
@@ -131,7 +84,7 @@ class Index:
         base_format: str | None = None,
         threads: int | None = None,
         progress: Progress = None,
-        convert: bool = False,
+        convert: bool = True,
     ) -> Index:
         """Opens an index file and maps it: nothing may write the file while the index is used.
 
@@ -139,13 +92,14 @@ class Index:
             path: a file of `Index.save` or of the command, or with ``base`` one of another system.
             base: the vectors of the index, shape (n, dim), or the path of their file. Without them
                 there is a graph, but no searches.
-            ids: the caller's own ids, shape (n,), or the path of a file of u64 (npy or u64bin).
-            format: the format of ``path``; by its first bytes or its extension unless given.
-            metric: the metric of a file of another system, which does not hold it; l2 unless given.
+            ids: the caller's own ids, n integers, or the path of a file of u64 (npy or u64bin).
+            format: the format of ``path``; by its first bytes, else its extension, unless given.
+            metric: the metric of a file of another system, which does not hold it, l2 unless given;
+                or ``euclidean`` for the roots of l2.
             base_format: the format of the file ``base``; by its extension unless given.
             threads: threads of the call; one per core unless given.
             progress: True for a bar, or a callable that takes each `Update`.
-            convert: convert a base of float64 or another order, by a copy.
+            convert: False refuses a base that needs a copy.
 
         Raises:
             FileError: if a file cannot be read or is damaged.
@@ -160,15 +114,27 @@ class Index:
         """
         path = os.fspath(_path(path, "path"))
         is_file = isinstance(base, (str, os.PathLike))
-        array = None if base is None or is_file else rows(base, "base", convert)
+        element = _tagore.index_element(path)
+        measured = measure("l2" if metric is None else metric)
+        if element is None:
+            format = recognised(os.fspath(path)) if format is None else format
+            if format is None and os.path.isfile(path):
+                expected = 'those of an index, or its format, such as format="nsg"'
+                raise FileError(f"{path}: found unknown first bytes and an unknown extension, expected {expected}")
+            if base is None and format not in (None, "tagore"):
+                raise refused("base", f"none for a file of {format}", "the vectors: Index.open(path, base=x)")
+        of_bits = measured.of_bits if element is None else element == "b1"
+        if measured.of_bits and not of_bits:
+            raise refused("metric", f"hamming for an index of {element} vectors", "that of the file: leave it out")
+        array = None if base is None or is_file else rows(base, "base", convert, bits=of_bits)
         own, kept = (ids, ids) if ids is None or isinstance(ids, (str, os.PathLike)) else own_ids(ids)
         with reporting(progress) as callback:
             options = given(
-                base=base if is_file else None, base_format=base_format, format=format, metric=metric,
-                ids=own, threads=threads, progress=callback,
+                base=base if is_file else None, base_format=base_format, format=format,
+                metric=None if metric is None else measured.name, ids=own, threads=threads, progress=callback,
             )  # fmt: skip
             native = _tagore.open(path, array, options)
-        return cls._of(native, os.path.abspath(base) if is_file else array, kept, path)
+        return cls._of(native, os.path.abspath(base) if is_file else array, kept, path, measured)
 
     def save(self, path: Path) -> None:
         """Writes the index, without the vectors and ids. The file appears when it is complete.
@@ -191,6 +157,8 @@ class Index:
         progress: Progress = None,
     ) -> None:
         """Writes the index in the format of another system. `Index.open` reads it back.
+
+        Ids in the file are rows of the base, not own ids.
 
         Args:
             format: ``hnswlib``, ``faiss-nsg``, ``faiss-hnsw``, ``diskann``, ``diskann-disk``,
@@ -220,18 +188,28 @@ class Index:
             self._native.export(path, options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._path is None:
-            raise Error("index: found no file, expected index.save(path) before it is pickled")
-        if isinstance(self._base, _tagore.DeviceArray):
-            raise Error("index: found a base on a device, expected one in host memory to be pickled")
-        return _reopened, (self._path, self._base, self._ids)
+        """The graph, the vectors and the ids, whether they are in memory or in files."""
+        with tempfile.TemporaryDirectory(prefix="tagore-") as folder:
+            path = os.path.join(folder, "index.tagore")
+            self._native.save(path, {})
+            graph = np.fromfile(path, np.uint8)
+        base, ids = self._base, self._ids
+        if isinstance(base, _tagore.DeviceArray):
+            base = base.numpy()
+        elif isinstance(base, str):
+            base = self._native.rows()
+            if base is not None and base.dtype == np.uint16:
+                base = base.view(bfloat16())
+        if isinstance(ids, (str, os.PathLike)):
+            ids = self._native.own_ids()
+        return _unpickled, (graph, base, ids, self._measure.is_root, self._report)
 
     # --- Searches
 
     def search(
         self,
         q: Any,
-        k: int = 10,
+        k: int | None = None,
         beam: int | None = None,
         *,
         filter: Any = None,
@@ -242,17 +220,17 @@ class Index:
         rerank: int | None = None,
         threads: int | None = None,
         progress: Progress = None,
-        convert: bool = False,
+        convert: bool = True,
         output: Output = "numpy",
     ) -> Found:
         """Finds the k nearest rows of the base for each query.
 
         Args:
             q: queries, shape (m, dim), or one query, shape (dim,).
-            k: neighbours per query, 1 to n.
+            k: neighbours per query, 1 to n; 10, or n if that is less, unless given.
             beam: nodes that the search expands, on average over queries, at least k: more find more
                 and take longer. 64 unless given, or 2 k if that is more.
-            filter: rows that may be found: an array of n bools, or ids.
+            filter: rows that may be found: n bools, or ids.
             radius: only rows at this distance or nearer; still at most k.
             device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, or several that share the queries, as
                 ``cuda:0,1`` or a list.
@@ -263,13 +241,14 @@ class Index:
                 unless given, or 2 k if that is more.
             threads: threads of the call; one per core unless given.
             progress: True for a bar, or a callable that takes each `Update`.
-            convert: convert float64 and other orders, by a copy.
+            convert: False refuses what needs a copy.
             output: ``numpy``, or ``device`` for results in the memory of the device: one GPU, by
                 name or by ``auto`` for queries or a base that lie on one.
 
         Returns:
-            A pair of ids and distances, shape (m, k) each, nearest first. Distances are squared
-            under l2, 1 - cos under cosine and minus the product under ip. Empty slots, after fewer
+            A pair of ids and distances, shape (m, k) each, nearest first. Distances are those of
+            the metric: squared under l2, 1 - cos under cosine and minus the product under ip. Empty
+            slots, after fewer
             than k rows found, have the id `MISSING` (of own ids: the largest of an unsigned type,
             -1 of a signed one) and the distance infinity. For one query: shape (found,) each,
             without empty slots. On a device: two `DeviceArray` of shape (m, k), for rows of
@@ -286,17 +265,18 @@ class Index:
         >>> ids.shape, ids[:, 0].tolist()
         ((2, 3), [5000, 5001])
         """
-        k = whole(k, "k")
+        k = min(10, max(len(self), 1)) if k is None else whole(k, "k")
         if beam is None:
             beam = max(64, 2 * k)
-        array = rows(q, "q", convert)
+        array = rows(q, "q", convert, bits=self._measure.of_bits, single=True)
         device = on(device, q=array, base=self._base)
         to_device = leaves_on(device, output)
         options = given(
-            beam=beam, filter=None if filter is None else passing(filter), radius=radius, device=device,
-            width=width, vectors=vectors, rerank=rerank, threads=threads,
+            beam=beam, filter=None if filter is None else passing(filter), radius=self._measure.radius(radius),
+            device=device, width=width, vectors=vectors, rerank=rerank, threads=threads,
         )  # fmt: skip
         if to_device:
+            measure(self.metric, output)
             if self._ids is not None:
                 raise refused("output", repr(output), '"numpy": own ids are in host memory')
             left: Any
@@ -306,18 +286,26 @@ class Index:
                 with reporting(progress) as callback:
                     left = _tagore.search_on_device(self._native, array, k, options | given(progress=callback))
             ids, distances = left
-            return _found(ids, distances, None, None)
-        if isinstance(array, np.ndarray) and array.ndim == 1:
-            if array.dtype not in (np.float32, np.float16, np.uint8, np.int8):
-                raise refused("q", f"values of {array.dtype}", "float32, float16, uint8 or int8")
-            one = np.ascontiguousarray(array, dtype=np.float32)
-            ids, distances, own = _tagore.search_one(self._native, one, k, options)
-            return _found(self._named(ids, own), distances, None, int(len(ids) < k))
+            return found(ids, distances, None, None)
+        is_single = array.ndim == 1
+        if isinstance(array, np.ndarray) and is_single:
+            if not self._measure.of_bits:
+                ids, distances, own = _tagore.search_one(self._native, _single(array), k, options)
+                return self._found(ids, distances, own, None, int(len(ids) < k))
+            array = array[None]
         with reporting(progress) as callback:
             (ids, distances), own, computed, short = _tagore.search(
                 self._native, array, k, options | given(progress=callback)
             )
-        return _found(self._named(ids, own), distances, computed, short)
+        if is_single:
+            there = ids[0] != _tagore.MISSING
+            ids, distances, own = ids[0, there], distances[0, there], None if own is None else own[there]
+            return self._found(ids, distances, own, None, short)
+        return self._found(ids, distances, own, computed, short)
+
+    def _found(self, ids: Array, distances: Array, own: Array | None, computed: int | None, short: int) -> Found:
+        """Results with own ids, and distances of the metric."""
+        return found(self._named(ids, own), self._measure.distances(distances), computed, short)
 
     def _named(self, rows: npt.NDArray[np.uint32], own: npt.NDArray[np.uint64] | None) -> Array:
         if own is None:
@@ -339,7 +327,7 @@ class Index:
         rerank: int | None = None,
         threads: int | None = None,
         progress: Progress = None,
-        convert: bool = False,
+        convert: bool = True,
     ) -> list[dict[str, Any]]:
         """Measures recall and throughput at several beams.
 
@@ -355,7 +343,7 @@ class Index:
             rerank: nodes that searches on codes rerank, as in `search`.
             threads: threads of the call; one per core unless given.
             progress: True for a bar, or a callable that takes each `Update`.
-            convert: convert queries of float64 or another order, by a copy.
+            convert: False refuses queries that need a copy.
 
         Returns:
             A dict per beam: ``beam``, ``recall``, ``qps`` and ``distances`` per query.
@@ -367,9 +355,7 @@ class Index:
         >>> at["recall"] > 0.95
         True
         """
-        ids = host_array(truth, "truth", "uint32")
-        if ids.ndim != 2 or ids.dtype.kind not in "iu":
-            raise refused("truth", f"{ids.ndim}-D {ids.dtype}", "rows of ids, shape (m, k)")
+        ids = matrix(truth, "truth", "iu", "rows of ids, shape (m, k)")
         if ids.size > 0 and (ids.min() < 0 or ids.max() >= len(self)):
             wrong = ids.min() if ids.min() < 0 else ids.max()
             raise refused("truth", f"the id {wrong}", f"rows of the base, 0 to {len(self) - 1}")
@@ -388,10 +374,10 @@ class Index:
                 threads=threads,
                 progress=callback,
             )
-            array = rows(q, "q", convert)
+            array = rows(q, "q", convert, bits=self._measure.of_bits)
             options["device"] = on(device, q=array, base=self._base)
-            found = _tagore.evaluate(self._native, array, ids.astype(np.uint32), beams, options)
-        return list(json.loads(found))
+            figures = _tagore.evaluate(self._native, array, ids.astype(np.uint32), beams, options)
+        return list(json.loads(figures))
 
     # --- What it holds
 
@@ -460,8 +446,8 @@ class Index:
 
     @property
     def metric(self) -> Metric:
-        """The metric: ``l2``, ``ip`` or ``cosine``."""
-        return self._about["metric"]  # type: ignore[no-any-return]
+        """The metric: ``l2``, ``euclidean``, ``ip``, ``cosine`` or ``hamming``."""
+        return "euclidean" if self._measure.is_root else self._measure.name
 
     @property
     def dim(self) -> int:
@@ -497,8 +483,8 @@ class Index:
     def dtype(self) -> np.dtype[Any]:
         """The type of the values; uint8 for packed bits, whose dimension is in bits."""
         names = {"f32": "float32", "f16": "float16", "u8": "uint8", "i8": "int8", "b1": "uint8"}
-        found = self._about["dtype"]
-        return bfloat16() if found == "bf16" else np.dtype(names[found])
+        element = self._about["dtype"]
+        return bfloat16() if element == "bf16" else np.dtype(names[element])
 
     def __len__(self) -> int:
         """The number of rows, n."""
@@ -509,9 +495,24 @@ class Index:
         return f"<tagore_ann.Index: {about}, {self.metric}, degree {self.degree}>"
 
 
-def _reopened(path: str, base: Any, ids: Any) -> Index:
+def _unpickled(graph: Array, base: Any, ids: Any, is_root: bool, report: Report | None) -> Index:
     """The index of a pickle."""
-    return Index.open(path, base, ids=ids)
+    with tempfile.TemporaryDirectory(prefix="tagore-") as folder:
+        path = os.path.join(folder, "index.tagore")
+        graph.tofile(path)
+        own, kept = (None, None) if ids is None else own_ids(ids)
+        native = _tagore.open(path, base, given(ids=own, in_memory=True))
+    index = Index._of(native, base, kept, None, Measure("l2", is_root))
+    index._report = report
+    return index
+
+
+def _single(query: Array) -> npt.NDArray[np.float32]:
+    """A query as float32."""
+    if query.dtype.kind == "V":
+        # Without ml_dtypes bf16 is its bits: the upper half of those of float32.
+        return (query.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return np.ascontiguousarray(query, np.float32)
 
 
 def _path(path: Any, name: str) -> Any:

@@ -237,7 +237,7 @@ def _obstore() -> Any:
         import obstore.exceptions
         import obstore.store
     except ImportError:
-        raise Error("obstore: found no such package, expected `pip install tagore-ann[ray]`") from None
+        raise Error("obstore: found no such package, expected `pip install obstore`") from None
     return obstore
 
 

@@ -1,4 +1,4 @@
-"""Builds on a Ray cluster, in the bytes of one machine: ``pip install tagore-ann[ray]``.
+"""Builds on a Ray cluster, in the bytes of one machine: ``pip install ray obstore``.
 
 The state of a build is in its store alone. Whatever dies, the same call goes on.
 """
@@ -10,13 +10,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from ._build import Kind
-from ._build import build as _in_memory
+from ._build import Kind, options_of_build
 from ._cluster import connected
 from ._driver import MAX_WORKERS, Driver, Runs
 from ._errors import refused
-from ._index import Metric, Path, given
+from ._index import Path, given
 from ._job import Job
+from ._metric import Metric, measure
 from ._progress import Progress, reporting
 from ._store import Store, split, whole
 
@@ -83,7 +83,7 @@ def build(
             that ends with a slash; or Parquet files with a column of fixed-size lists.
         path: the index. It appears when it is complete.
         kind: the kind of index.
-        metric: ``l2``, ``ip`` or ``cosine``.
+        metric: as of `tagore_ann.build`.
         address: of a Ray cluster, as `ray.init` takes it. Unless given, the cluster of
             ``RAY_ADDRESS`` or one that is connected already, else a new one on this machine.
         work: a prefix for the objects of the build, empty or of the same call; ``path`` + ``.work``
@@ -115,9 +115,8 @@ def build(
         FileError: if an object cannot be read or written, or the data set has changed.
         Error: if ``ray`` is not installed or not reachable, or a worker died too often.
     """
-    known = _in_memory.__kwdefaults__ or {}
     for name in options:
-        if name not in known or name in ("graph", "convert", "ids", "among", "verify"):
+        if name not in options_of_build() or name in ("graph", "convert", "ids", "filter", "verify"):
             raise TypeError(f"build() got an unexpected keyword argument {name!r}")
     for name, count in [("workers", workers), ("threads", threads)]:
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
@@ -129,7 +128,7 @@ def build(
     split(output, "path", storage_options)
     prefix = whole(f"{output}.work" if work is None else work, "work")
     every = options | given(
-        kind=kind, metric=metric, format=format, column=column, host_memory=host_memory,
+        kind=kind, metric=measure(metric).name, format=format, column=column, host_memory=host_memory,
         gpu_memory=gpu_memory, cluster_size=cluster_size, order=order, range_rows=range_rows,
         device=device, knn=knn, degree=degree, seed=seed,
     )  # fmt: skip

@@ -50,6 +50,16 @@ def cluster():
     cluster.shutdown()
 
 
+@pytest.fixture(scope="module")
+def connected(cluster):
+    """A connection to the cluster: builds share it, and the workers that it starts."""
+    import ray
+
+    ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+    yield cluster
+    ray.shutdown()
+
+
 def nearest(x, q, k):
     """The plain reference: rows and squared distances in f64."""
     x, q = x.astype(np.float64), q.astype(np.float64)

@@ -148,9 +148,16 @@ def test_output_needs_a_gpu_and_rows(small):
         assert text in str(error.value), str(error.value)
 
 
-def test_an_index_over_a_device_is_not_pickled(tmp_path, small):
+def test_a_pickle_of_an_index_over_a_device_holds_its_vectors(small):
     _, vectors = tagore_ann.knn_graph(small, k=6, device="emulated", output="device")
     index = tagore_ann.build(vectors, degree=8, knn=12)
-    index.save(tmp_path / "x.tagore")
-    with pytest.raises(tagore_ann.Error, match="found a base on a device"):
-        pickle.dumps(index)
+    again = pickle.loads(pickle.dumps(index))
+    assert np.array_equal(again.base, there(vectors)) and np.array_equal(again.graph, index.graph)
+
+
+def test_roots_and_bits_are_for_the_host(small):
+    _, vectors = tagore_ann.knn_graph(small, k=6, device="emulated", output="device")
+    with pytest.raises(tagore_ann.ArgumentError, match='metric: found "euclidean" with output="device", expected "l2"'):
+        tagore_ann.knn_graph(vectors, 3, "euclidean", output="device")
+    with pytest.raises(tagore_ann.ArgumentError, match="x: found an array on emulated, expected one in host memory"):
+        tagore_ann.build(vectors, metric="hamming")

@@ -38,6 +38,35 @@ def test_other_systems_take_the_graph_and_give_it_back(tmp_path, x, q, format):
         assert set(back.neighbors(node).tolist()) == set(index.neighbors(node).tolist())
 
 
+def test_files_of_other_systems_are_known_by_their_first_bytes(tmp_path, x, q):
+    hnswlib = pytest.importorskip("hnswlib")
+    x = x[:500]
+    index = tagore_ann.build(x)
+    for format in ["hnswlib", "faiss-nsg", "faiss-hnsw", "diskann", "kgraph", "npy"]:
+        path = tmp_path / format
+        index.to(format, path, layers=False)
+        back = tagore_ann.Index.open(path, base=x)
+        assert back.kind == format and back.search(x[:20], 1)[0].ravel().tolist() == list(range(20))
+        # The first bytes count, whatever the name.
+        path.rename(tmp_path / "x.nsg")
+        assert tagore_ann.Index.open(tmp_path / "x.nsg", base=x).kind == format
+        with pytest.raises(
+            tagore_ann.ArgumentError, match=f"base: found none for a file of {format}, expected the vec"
+        ):
+            tagore_ann.Index.open(tmp_path / "x.nsg")
+    theirs = hnswlib.Index(space="l2", dim=24)
+    theirs.init_index(max_elements=700, M=8)
+    theirs.add_items(x, np.arange(500))
+    theirs.save_index(str(tmp_path / "index.bin"))
+    assert tagore_ann.Index.open(tmp_path / "index.bin", base=x).kind == "hnswlib"
+    for format in ["nsg", "nssg", "csr", "ibin"]:
+        index.to(format, tmp_path / f"y.{format}")
+        assert tagore_ann.Index.open(tmp_path / f"y.{format}", base=x).kind == format
+    (tmp_path / "unknown.bin").write_bytes(bytes(range(200)))
+    with pytest.raises(tagore_ann.FileError, match=r"unknown\.bin: found unknown first bytes .* format="):
+        tagore_ann.Index.open(tmp_path / "unknown.bin", base=x)
+
+
 def test_hnswlib_searches_the_graph(tmp_path, x, q):
     hnswlib = pytest.importorskip("hnswlib")
     index = tagore_ann.build(x, "nsg")
@@ -128,13 +157,13 @@ def test_a_ground_truth_comes_back(tmp_path, x, q):
 
 
 def test_a_build_out_of_core_is_searched(tmp_path):
-    x = np.random.default_rng(0).standard_normal((20_000, 16), dtype=np.float32)
+    x = np.random.default_rng(0).standard_normal((6000, 16), dtype=np.float32)
     tagore_ann.write(tmp_path / "x.fbin", x)
     index = tagore_ann.build_file(
         tmp_path / "x.fbin",
         tmp_path / "x.tagore",
         "nsg",
-        cluster_size=8000,
+        cluster_size=2400,
         host_memory=1 << 30,
         knn=32,
     )
@@ -145,8 +174,9 @@ def test_a_build_out_of_core_is_searched(tmp_path):
     with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
         tagore_ann.build_file(tmp_path / "x.fbin", tmp_path / "y.tagore", colour=1)
     # What a build from file to file does not do is not ignored.
-    with pytest.raises(TypeError, match="unexpected keyword argument 'among'"):
-        tagore_ann.build_file(tmp_path / "x.fbin", tmp_path / "y.tagore", among=[1, 2])
+    for name in ["among", "filter", "graph"]:
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+            tagore_ann.build_file(tmp_path / "x.fbin", tmp_path / "y.tagore", **{name: [1, 2]})
 
 
 def test_errors_of_files_are_those_of_the_system(tmp_path, index):

@@ -14,8 +14,8 @@ import os, resource, signal, sys
 import numpy as np
 import tagore_ann
 
-x = np.random.default_rng(0).standard_normal((12_000, 32), dtype=np.float32)
-q, folder, limits = x[:2000].copy(), sys.argv[1], int(sys.argv[2])
+x = np.random.default_rng(0).standard_normal((3000, 32), dtype=np.float32)
+q, folder, limits = x[:500].copy(), sys.argv[1], int(sys.argv[2])
 
 def status(name):
     with open("/proc/self/status") as lines:
@@ -29,7 +29,7 @@ def work(number):
     opened = tagore_ann.Index.open(f"{folder}/{number}.tagore", base=x)
     opened.search(q, k=50, beam=100)
     opened.search(q, k=50, beam=100, vectors="int8")
-    opened.search(q, k=5, filter=np.arange(6000))
+    opened.search(q, k=5, filter=np.arange(1500))
 
 def child(number, more, send):
     signal.alarm(120)

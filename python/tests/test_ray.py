@@ -17,6 +17,7 @@ pytest.importorskip("ray")
 obstore = pytest.importorskip("obstore")
 
 import tagore_ann.ray  # noqa: E402
+from tagore_ann import ArgumentError  # noqa: E402
 from tagore_ann._driver import Driver  # noqa: E402
 
 OPTIONS = {"knn": 24, "device": "cpu", "cluster_size": 12_000, "host_memory": 2 << 30}
@@ -145,3 +146,9 @@ def test_killed_workers_and_a_killed_driver_cost_their_tasks_alone(folder, bucke
     # Tasks that ended while the driver was started again count for neither.
     assert 0 < restarts[0] and built["tasks"] <= 56 - restarts[0]
     assert bytes(obstore.get(bucket, "killed.tagore").bytes()) == (folder / "one.tagore").read_bytes()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "nonsense", "ray://127.0.0.1:9"])
+def test_a_wrong_address_is_refused(tmp_path, folder, address):
+    with pytest.raises(ArgumentError, match=f"address: found {address} .* expected a running Ray cluster"):
+        tagore_ann.ray.build(folder / "base.fbin", tmp_path / "index", address=address)

@@ -33,14 +33,14 @@ def base(tmp_path_factory):
 
 
 @pytest.fixture
-def build(cluster, s3, base, tmp_path):
+def build(connected, s3, base, tmp_path):
     """Builds from a copy of the data set in S3 to ``index`` below a prefix of its own."""
     prefix = f"s3://data/{tmp_path.name}"
     bucket = obstore.store.from_url(prefix, **s3.options)
     obstore.put(bucket, "base.fbin", base[0])
 
     def build(**options):
-        every = SMALL | {"address": cluster.address, "storage_options": s3.options, "scratch": str(tmp_path)}
+        every = SMALL | {"storage_options": s3.options, "scratch": str(tmp_path)}
         every |= options
         return tagore_ann.ray.build(every.pop("x", f"{prefix}/base.fbin"), f"{prefix}/index", "vamana", **every)
 
@@ -343,12 +343,6 @@ def test_a_node_that_dies_gives_its_tasks_to_others(build, base, cluster):
 
     build(threads=1, progress=remove)
     assert died and index(build.bucket) == base[1]
-
-
-def test_a_wrong_address_is_refused(tmp_path, base):
-    for address in ["127.0.0.1:9", "nonsense", "ray://127.0.0.1:9"]:
-        with pytest.raises(ArgumentError, match=f"address: found {address} .* expected a running Ray cluster"):
-            tagore_ann.ray.build(base[0], tmp_path / "index", address=address)
 
 
 @pytest.mark.parametrize("name", ["ray", "obstore", "pyarrow.parquet"])
