@@ -9,7 +9,8 @@ use tagore::{Format, GroundTruth, Index, IndexFormat, Progress, Vectors};
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::metric::MetricName;
-use crate::options::{is_text, open, open_index, text_file, with_flag};
+use crate::options::{is_text, open_index, text_file, unknown_format};
+use crate::read::{Plain, Wanted, map, open, plain};
 use crate::spool;
 
 /// A file of any kind, with the base and the metric of an index of another system.
@@ -142,6 +143,8 @@ impl Input {
 }
 
 fn vectors_or_ids(path: &Path, format: Option<Format>, progress: &Progress) -> Result<Content> {
+    let Plain { path, format } = plain(path, format, Wanted::Any)?;
+    let path = &*path;
     let format = match format.map_or_else(|| Format::from_path(path), Ok) {
         Ok(format) => format,
         Err(unknown) => {
@@ -152,13 +155,13 @@ fn vectors_or_ids(path: &Path, format: Option<Format>, progress: &Progress) -> R
             // a header.
             let ids = GroundTruth::open(path, progress)?;
             let proven = ids.has_distances() || path.extension().is_some_and(|e| e == "bin");
-            return if proven { Ok(Content::Ids(ids)) } else { Err(with_flag(unknown)) };
+            return if proven { Ok(Content::Ids(ids)) } else { Err(unknown_format(path, unknown)) };
         }
     };
     if format.holds_ids() {
         return Ok(Content::Ids(GroundTruth::open(path, progress)?));
     }
-    match open(path, Some(format)) {
+    match map(path, format) {
         // An npy of integers may hold ids.
         Err(error) if format == Format::Npy => {
             GroundTruth::open(path, progress).map(Content::Ids).map_err(|_| error)

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use tagore::{DistanceConvention, Evaluation, GroundTruth, TestQueries};
+use tagore::{DistanceConvention, Evaluation, TestQueries};
 
 use crate::draw::{Series, recall_qps_plot};
 use crate::error::{Error, Result};
 use crate::files::Kind;
 use crate::output::{Output, grouped};
+use crate::read::open_ids;
 use crate::search::Searched;
 
 #[derive(clap::Args)]
@@ -33,7 +34,7 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         self.searched.files().and_read([&self.groundtruth]).write(Kind::Plot, &self.plot).check()?;
         let (index, base, queries) = self.searched.open()?;
-        let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
+        let truth = open_ids(&self.groundtruth, output.progress())?;
         let progress = output.progress();
         let searcher = self.searched.searcher(index, base, output)?;
         let (index, base) = (searcher.index(), searcher.base());

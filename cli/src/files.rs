@@ -6,6 +6,7 @@ use tagore::{Error, Result, check_output, real_path};
 use tagore_text::path_text;
 
 use crate::output::STANDARD;
+use crate::read::file_of;
 
 /// The content of an output: its extensions, and whether standard output may take it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -83,7 +84,7 @@ impl Files {
 
     /// Adds inputs.
     pub(crate) fn and_read<P: AsRef<Path>>(mut self, inputs: impl IntoIterator<Item = P>) -> Self {
-        self.inputs.extend(inputs.into_iter().map(|path| path.as_ref().to_owned()));
+        self.inputs.extend(inputs.into_iter().map(|path| file_of(path.as_ref()).to_owned()));
         self
     }
 

@@ -7,6 +7,7 @@ use tagore_text::path_text;
 use crate::content::{Content, Input};
 use crate::error::{Error, Result};
 use crate::output::{Output, grouped};
+use crate::read::file_of;
 use crate::report::ReportOptions;
 
 /// Limit in bytes of a file that is read completely without `--all`.
@@ -54,7 +55,7 @@ impl Args {
 
     /// Whether the file is read completely.
     fn reads_all(&self) -> Result<bool> {
-        let metadata = std::fs::metadata(&self.input.file);
+        let metadata = std::fs::metadata(file_of(&self.input.file));
         let bytes =
             metadata.map_err(|source| tagore::Error::Io { path: self.input.file.clone(), source })?.len();
         Ok(self.all || bytes <= WHOLE)

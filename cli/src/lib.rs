@@ -22,6 +22,7 @@ mod options;
 mod out_of_memory;
 mod output;
 mod plan;
+mod read;
 mod report;
 mod results;
 mod search;
@@ -37,7 +38,7 @@ mod walked;
 
 use std::ffi::OsString;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::error::ErrorKind;
 use clap::{FromArgMatches, Parser, Subcommand};
@@ -134,7 +135,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(cli) => cli,
         Err(error) => return wrong_usage(&error, &args),
     };
-    let output = Output::new(cli.json);
+    let output = Arc::new(Output::new(cli.json));
+    read::note_to(&output);
     log(cli.log, matches!(&cli.command, Command::Build(args) if args.has_timeline()));
     if let Err(error) = signals::handle(output.progress()) {
         let limit = "raise the limit of processes (ulimit -u, pids)";

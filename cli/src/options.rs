@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Instant;
@@ -17,6 +17,8 @@ use tagore::{
 use crate::error::{Error, Result};
 use crate::metric::MetricName;
 use crate::output::{Output, grouped};
+pub(crate) use crate::read::open;
+use crate::read::remedy;
 use crate::spool;
 
 /// The base and its format.
@@ -70,20 +72,6 @@ impl BaseAndQueries {
     }
 }
 
-/// Opens vectors in `format`, or else in the format of the file's extension. Those of a pipe are
-/// copied first.
-pub(crate) fn open(path: &Path, format: Option<Format>) -> Result<Vectors> {
-    let format = match (format, Format::from_path(path)) {
-        (Some(format), _) | (None, Ok(format)) => format,
-        (None, Err(error)) => return Err(unknown_format(path, error)),
-    };
-    spool::fill(path)?;
-    // SAFETY: the command's page says that no one changes a file that it reads. A file that was cut
-    // short ends it with an error (`signals.rs`), as does one whose change makes work panic.
-    let opened = unsafe { Vectors::map_as(path, format) };
-    opened.map_err(|error| if is_text(path) { text_file(path) } else { error.into() })
-}
-
 /// Opens an index file.
 pub(crate) fn open_index(path: &Path) -> tagore::Result<Index> {
     // SAFETY: the command's page says that no one changes a file that it reads.
@@ -91,7 +79,7 @@ pub(crate) fn open_index(path: &Path) -> tagore::Result<Index> {
 }
 
 /// The error of a file whose extension names no format.
-fn unknown_format(path: &Path, error: tagore::Error) -> Error {
+pub(crate) fn unknown_format(path: &Path, error: tagore::Error) -> Error {
     if spool::is_copy(path) {
         return with_flag(error);
     }
@@ -105,7 +93,7 @@ fn unknown_format(path: &Path, error: tagore::Error) -> Error {
 }
 
 /// Adds the flags that name a format to an error of an unknown extension.
-pub(crate) fn with_flag(error: tagore::Error) -> Error {
+fn with_flag(error: tagore::Error) -> Error {
     match error {
         tagore::Error::File { path, found, expected } => {
             let flags = "or the format as a flag (--help names it)";
@@ -132,10 +120,28 @@ pub(crate) fn is_text(path: &Path) -> bool {
 /// Bytes of a file that show whether it is text: vectors have a zero byte among them.
 const TEXT: u64 = 1024;
 
-/// The error for text in place of vectors, ids or an index.
+/// The error for text in place of vectors, ids or an index, with the command that makes vectors of
+/// rows of numbers.
 pub(crate) fn text_file(path: &Path) -> Error {
-    let expected = "vectors, ids or an index in a binary format; numpy.save turns rows of numbers into npy";
-    Error::file(path, "text", expected)
+    let mut line = String::new();
+    // Of a file that cannot be read, nothing is known.
+    let _ = File::open(path).map(|file| BufReader::new(file.take(TEXT)).read_line(&mut line));
+    let separator = [',', ';', '\t'].into_iter().find(|&separator| line.contains(separator));
+    let mut fields = line.split(|c: char| separator.map_or(c.is_whitespace(), |s| s == c)).map(str::trim);
+    let has_names = fields.any(|field| !field.is_empty() && field.parse::<f32>().is_err());
+    let options = [
+        separator.filter(|s| !s.is_whitespace()).map_or(String::new(), |s| format!(",delimiter='{s}'")),
+        if has_names { ",skiprows=1".to_owned() } else { String::new() },
+    ];
+    let rows = format!("n.save(f+'.npy',n.loadtxt(f,'f4'{},ndmin=2))", options.concat());
+    let command = remedy(path, "numpy as n", &rows);
+    Error::file(path, "text", format_args!("vectors, ids or an index in a binary format, as {command} makes"))
+}
+
+/// Text as one word of a shell's command line.
+pub(crate) fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
+    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 /// The k-NN graph, and the cells of a start from cells.

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tagore::gpu::Rates;
-use tagore::{Evaluation, Format, GroundTruth, Searcher, Target, TestQueries};
+use tagore::{Evaluation, Format, Searcher, Target, TestQueries};
 
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
 use crate::options::{Devices, Input, open, open_index};
 use crate::output::{Output, grouped};
+use crate::read::open_ids;
 use crate::spool;
 use crate::walked::Walked;
 
@@ -58,7 +59,7 @@ impl Args {
         files.write(Kind::Lines, &self.output).check()?;
         let base = Arc::new(self.input.open()?);
         let queries = open(&self.queries, self.query_format)?;
-        let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
+        let truth = open_ids(&self.groundtruth, output.progress())?;
         let batches = self.batches.clone().unwrap_or_else(|| vec![queries.len()]);
         let recall = format!("recall@{}", self.k);
         let on_gpu = Target::open(self.device.first(), base.len())?.gpu.is_some();

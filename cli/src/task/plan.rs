@@ -14,6 +14,7 @@ use crate::files::{Files, Kind};
 use crate::limits::{LimitOptions, clusters_event};
 use crate::options::{DescentOptions, open};
 use crate::output::{Output, grouped, sized};
+use crate::read::own_format;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -51,11 +52,8 @@ impl Args {
     pub(super) fn run(self, output: &Output) -> Result<()> {
         let builder = self.prune.builder(&self.strategy)?;
         Files::read([&self.input]).write(Kind::Index, [&self.output]).check()?;
-        let base = open(&self.input, self.format)?;
-        let format = match self.format {
-            Some(format) => format,
-            None => Format::from_path(&self.input)?,
-        };
+        let format = own_format(&self.input, self.format)?;
+        let base = open(&self.input, Some(format))?;
         let descent = self.descent.descent(base.element_type(), output)?;
         let builder = builder.descent(descent).devices(&self.descent.device.0);
         let Some(plan) = self.limits.plan(&builder, &base)? else {
