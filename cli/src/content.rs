@@ -9,8 +9,8 @@ use tagore::{Format, GroundTruth, Index, IndexFormat, Progress, Vectors};
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::metric::MetricName;
-use crate::options::{is_text, open_index, text_file, unknown_format};
-use crate::read::{Plain, Wanted, map, open, plain};
+use crate::options::{is_text, open_index, unknown_format};
+use crate::read::{Plain, Wanted, map, open, plain, text_file};
 use crate::spool;
 
 /// A file of any kind, with the base and the metric of an index of another system.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::metric::MetricName;
 use crate::output::{Output, grouped};
 pub(crate) use crate::read::open;
-use crate::read::remedy;
+use crate::read::{other_program, text_file};
 use crate::spool;
 
 /// The base and its format.
@@ -88,7 +88,7 @@ pub(crate) fn unknown_format(path: &Path, error: tagore::Error) -> Error {
         Ok(found) if found.is_dir() => Error::file(path, "a folder", "a file"),
         Ok(found) if !found.is_file() => Error::file(path, "a pipe or a device", "a regular file"),
         Ok(_) if is_text(path) => text_file(path),
-        Ok(_) => with_flag(error),
+        Ok(_) => other_program(path).unwrap_or_else(|| with_flag(error)),
     }
 }
 
@@ -119,30 +119,6 @@ pub(crate) fn is_text(path: &Path) -> bool {
 
 /// Bytes of a file that show whether it is text: vectors have a zero byte among them.
 const TEXT: u64 = 1024;
-
-/// The error for text in place of vectors, ids or an index, with the command that makes vectors of
-/// rows of numbers.
-pub(crate) fn text_file(path: &Path) -> Error {
-    let mut line = String::new();
-    // Of a file that cannot be read, nothing is known.
-    let _ = File::open(path).map(|file| BufReader::new(file.take(TEXT)).read_line(&mut line));
-    let separator = [',', ';', '\t'].into_iter().find(|&separator| line.contains(separator));
-    let mut fields = line.split(|c: char| separator.map_or(c.is_whitespace(), |s| s == c)).map(str::trim);
-    let has_names = fields.any(|field| !field.is_empty() && field.parse::<f32>().is_err());
-    let options = [
-        separator.filter(|s| !s.is_whitespace()).map_or(String::new(), |s| format!(",delimiter='{s}'")),
-        if has_names { ",skiprows=1".to_owned() } else { String::new() },
-    ];
-    let rows = format!("n.save(f+'.npy',n.loadtxt(f,'f4'{},ndmin=2))", options.concat());
-    let command = remedy(path, "numpy as n", &rows);
-    Error::file(path, "text", format_args!("vectors, ids or an index in a binary format, as {command} makes"))
-}
-
-/// Text as one word of a shell's command line.
-pub(crate) fn shell_word(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
-    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
-}
 
 /// The k-NN graph, and the cells of a start from cells.
 #[derive(clap::Args)]

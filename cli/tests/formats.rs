@@ -136,7 +136,7 @@ fn every_command_takes_them() {
 fn changes_are_said() {
     let s = session();
     let say = |file: &str| s.converts(file, Stdio::null());
-    let narrowed = "f64.npy: f64 narrowed to f32, the largest relative change is 5.";
+    let narrowed = "f64.npy: f64 narrowed to f32, the largest relative change is 4.5e-8";
     assert!(say("f64.npy").starts_with(narrowed), "{}", say("f64.npy"));
     assert!(say("two.npz:train").starts_with("two.npz: f64 narrowed"), "{}", say("two.npz:train"));
     assert!(say("glove.txt").starts_with("glove.txt: 12 words left out"), "{}", say("glove.txt"));

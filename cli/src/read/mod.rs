@@ -16,6 +16,7 @@ mod npy;
 mod npz;
 mod number;
 mod parquet;
+mod remedy;
 mod safetensors;
 mod text;
 
@@ -29,9 +30,11 @@ use tagore::{Format, GroundTruth, Progress, Vectors};
 use tagore_text::path_text;
 
 use crate::error::Result;
-use crate::options::{is_text, shell_word, text_file, unknown_format};
+use crate::options::{is_text, unknown_format};
 use crate::output::Output;
 use crate::spool;
+use remedy::shell_word;
+pub(crate) use remedy::{other_program, text_file};
 
 /// The output that takes the notes of reading.
 static OUTPUT: OnceLock<Arc<Output>> = OnceLock::new();
@@ -297,12 +300,6 @@ fn choose(file: &Path, name: Option<&str>, arrays: &[(String, Vec<u64>)]) -> tag
 /// The name of a file in messages.
 fn file_name(file: &Path) -> String {
     spool::named(&path_text(file)).into_owned()
-}
-
-/// The command that makes a file which is read, by an expression of Python in which the file is `f`.
-pub(crate) fn remedy(path: &Path, import: &str, expression: &str) -> String {
-    let file = shell_word(&file_name(path));
-    format!("python3 -c \"import sys,{import};f=sys.argv[1];{expression}\" {file}")
 }
 
 fn refused(path: &Path, found: impl Display, expected: impl Display) -> tagore::Error {

@@ -85,6 +85,6 @@ fn no_rows(path: &Path, header: &NpyHeader) -> Error {
         (0 | 1, _) => "n.load(f).reshape(1,-1)",
         _ => "(lambda a:a.reshape(len(a),-1))(n.load(f))",
     };
-    let command = remedy(path, "numpy as n", &format!("n.save(f+'.rows.npy',{rows})"));
+    let command = remedy::python(path, "numpy as n", &format!("n.save(f+'.rows.npy',{rows})"));
     refused(path, found, format_args!("a 2-D array of numbers, as {command} makes"))
 }

@@ -48,7 +48,8 @@ impl Number {
     pub(super) fn from_numpy(name: &str) -> Option<Self> {
         let mut letters = name.chars();
         let (order, kind) = (letters.next()?, letters.next()?);
-        let size: usize = letters.as_str().parse().ok()?;
+        // Not as a number, which may have a sign.
+        let size = [1, 2, 4, 8].into_iter().find(|size: &usize| size.to_string() == letters.as_str())?;
         let number = match (kind, size) {
             ('f', 2 | 4 | 8) => Self::float(size),
             ('i' | 'u', 1 | 2 | 4 | 8) => Self::integer(size, kind == 'i'),

@@ -63,7 +63,7 @@ pub(super) fn copy(path: &Path, name: Option<&str>, wanted: Wanted) -> Result<Pa
 /// The error of a part of the format that is not read.
 fn unknown(path: &Path, found: &str) -> Error {
     let copies = "h.File(f).visititems(lambda n,d:hasattr(d,'shape')and o.__setitem__(n,d[()]))";
-    let command = remedy(path, "h5py as h", &format!("o=h.File(f+'.hdf5','w');{copies}"));
+    let command = remedy::python(path, "h5py as h", &format!("o=h.File(f+'.hdf5','w');{copies}"));
     refused(path, found, format_args!("arrays as {command} writes them"))
 }
 

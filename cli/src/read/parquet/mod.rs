@@ -73,7 +73,7 @@ fn described(column: &Column) -> (String, Vec<u64>) {
 
 /// The error of a part of the format that is not read.
 fn unknown(path: &Path, found: &str) -> Error {
-    let command = remedy(path, "pyarrow.parquet as p", "p.write_table(p.read_table(f),f+'.parquet')");
+    let command = remedy::python(path, "pyarrow.parquet as p", "p.write_table(p.read_table(f),f+'.parquet')");
     refused(path, found, format_args!("columns as {command} writes them"))
 }
 
