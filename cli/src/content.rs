@@ -83,8 +83,8 @@ impl Input {
     }
 
     /// Opens a native index (recognised by its first bytes), an index of another system (if a base
-    /// is given, or the format is one of indexes only), vectors, or else ids.
-    pub(crate) fn read(&self, progress: &Progress) -> Result<Content> {
+    /// is given, or the format is one of indexes only), vectors, or, if they are `wanted`, ids.
+    pub(crate) fn read(&self, wanted: Wanted, progress: &Progress) -> Result<Content> {
         spool::fill(&self.file)?;
         let format = self.format();
         if format.is_pair {
@@ -104,7 +104,7 @@ impl Input {
                     "--base is missing: {file} names no data set, as {format} does not store it"
                 )))
             }
-            (None, _) => vectors_or_ids(&self.file, format.plain, progress),
+            (None, _) => vectors_or_ids(&self.file, format.plain, wanted, progress),
         }
     }
 
@@ -142,8 +142,13 @@ impl Input {
     }
 }
 
-fn vectors_or_ids(path: &Path, format: Option<Format>, progress: &Progress) -> Result<Content> {
-    let Plain { path, format } = plain(path, format, Wanted::Any)?;
+fn vectors_or_ids(
+    file: &Path,
+    given: Option<Format>,
+    wanted: Wanted,
+    progress: &Progress,
+) -> Result<Content> {
+    let Plain { path, format } = plain(file, given, wanted)?;
     let path = &*path;
     let format = match format.map_or_else(|| Format::from_path(path), Ok) {
         Ok(format) => format,
@@ -162,9 +167,10 @@ fn vectors_or_ids(path: &Path, format: Option<Format>, progress: &Progress) -> R
         return Ok(Content::Ids(GroundTruth::open(path, progress)?));
     }
     match map(path, format) {
-        // An npy of integers may hold ids.
-        Err(error) if format == Format::Npy => {
-            GroundTruth::open(path, progress).map(Content::Ids).map_err(|_| error)
+        // An npy of integers may hold ids. Others are numbers of vectors.
+        Err(_) if format == Format::Npy && wanted == Wanted::Any => {
+            let ids = GroundTruth::open(path, progress).map(Content::Ids);
+            ids.or_else(|_| vectors_or_ids(file, given, Wanted::Vectors, progress))
         }
         vectors => Ok(Content::Vectors(vectors?)),
     }

@@ -7,7 +7,7 @@ use tagore_text::path_text;
 use crate::content::{Content, Input};
 use crate::error::{Error, Result};
 use crate::output::{Output, grouped};
-use crate::read::file_of;
+use crate::read::{Wanted, file_of};
 use crate::report::ReportOptions;
 
 /// Limit in bytes of a file that is read completely without `--all`.
@@ -37,7 +37,7 @@ impl Args {
         if self.input.base.is_none() {
             self.report.refuse_min_recall("needs --base")?;
         }
-        let content = self.input.read(output.progress())?;
+        let content = self.input.read(Wanted::Any, output.progress())?;
         if self.report.needs_index() && !matches!(content, Content::Index(_)) {
             let file = self.input.file.display();
             return Err(Error::usage(format!(

@@ -150,10 +150,10 @@ fn changes_are_said() {
 fn errors_name_the_arrays_and_what_makes_rows() {
     let s = session();
     let cases = [
-        ("two.npz", "two.npz: found 2 arrays: train, test, expected the name of one, such as two.npz:train"),
+        ("two.npz", "two.npz: found 2 arrays: train, test, expected the name of one, such as two.npz:test"),
         ("two.npz:base", "two.npz: found no array base, expected one of train, test"),
-        ("one.npz:ids", "one.npz: found 1 dimensions of ids, expected 2, as have rows"),
-        ("rows.arrow:word", "rows.arrow: found 1 dimensions of word, expected 2, as have vector"),
+        ("one.npz:ids", "one.npz: found no rows of numbers in ids, expected one of rows"),
+        ("rows.arrow:word", "rows.arrow: found no rows of numbers in word, expected one of vector"),
         ("rows.fbin:x", "rows.fbin: found the name x after it, expected no name: the file holds one array"),
         ("numbers.npz:x", "numbers.npz:x: No such file or directory (os error 2)"),
     ];

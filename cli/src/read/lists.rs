@@ -37,17 +37,22 @@ impl<'a> Lists<'a> {
     ) -> Result<()> {
         let mut place = 0;
         for length in lengths {
-            let (dim, _) = match &mut self.copy {
-                Some(copy) => copy,
-                None => self
-                    .copy
-                    .insert((length, Copy::start(self.path, self.number, length as u64, self.wanted)?)),
-            };
-            let dim = *dim;
-            if length != dim || missing.is_some_and(|missing| missing < place + length) {
-                let found = if length == dim { "a null".to_owned() } else { format!("{length} numbers") };
+            let is_missing = length == 0 || missing.is_some_and(|missing| missing < place + length);
+            let known = self.copy.as_ref().map(|(dim, _)| *dim);
+            if is_missing || known.is_some_and(|dim| dim != length) {
+                let found = if is_missing {
+                    "a null or an empty list".to_owned()
+                } else {
+                    format!("a list of {length}")
+                };
                 let found = format!("{found} in row {} of {}", self.rows, self.column);
-                return Err(refused(self.path, found, format_args!("{dim} numbers in each row")));
+                let expected =
+                    known.map_or("lists of one length".to_owned(), |dim| format!("lists of {dim}"));
+                return Err(refused(self.path, found, expected));
+            }
+            if known.is_none() {
+                let copy = Copy::start(self.path, self.number, length as u64, self.wanted)?;
+                self.copy = Some((length, copy));
             }
             place += length;
             self.rows += 1;

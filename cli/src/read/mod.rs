@@ -272,27 +272,24 @@ fn kind(file: &Path, format: Option<Format>) -> Option<Kind> {
 /// Chooses an array of `file` by `name`, or else the only one with two dimensions. Returns its
 /// place in `arrays`, which are names and shapes.
 fn choose(file: &Path, name: Option<&str>, arrays: &[(String, Vec<u64>)]) -> tagore::Result<usize> {
-    let is_matrix = |(_, shape): &&(String, Vec<u64>)| shape.len() == 2;
-    let all: Vec<_> = arrays.iter().filter(is_matrix).map(|(name, _)| name.as_str()).collect();
-    let names = all.join(", ");
-    let path = file_name(file);
+    let tables: Vec<usize> = (0..arrays.len()).filter(|&at| arrays[at].1.len() == 2).collect();
+    let mut names: Vec<&str> = tables.iter().map(|&at| arrays[at].0.as_str()).collect();
+    let all = names.join(", ");
     if let Some(name) = name {
-        let Some(at) = arrays.iter().position(|(other, _)| other == name) else {
-            return Err(refused(file, format_args!("no array {name}"), format_args!("one of {names}")));
-        };
-        let (name, shape) = &arrays[at];
-        if shape.len() == 2 {
+        if let Some(&at) = tables.iter().find(|&&at| arrays[at].0 == name) {
             return Ok(at);
         }
-        let found = format_args!("{} dimensions of {name}", shape.len());
-        return Err(refused(file, found, format_args!("2, as have {names}")));
+        let known = arrays.iter().any(|(other, _)| other == name);
+        let found = format!("no {} {name}", if known { "rows of numbers in" } else { "array" });
+        let expected = if names.is_empty() { "rows of vectors".to_owned() } else { format!("one of {all}") };
+        return Err(refused(file, found, expected));
     }
-    match all.as_slice() {
-        [only] => Ok(arrays.iter().position(|(name, _)| name == only).unwrap_or(0)),
-        [] => Err(refused(file, "no array of two dimensions", "rows of vectors")),
-        [first, ..] => {
-            let expected = format_args!("the name of one, such as {path}:{first}");
-            Err(refused(file, format_args!("{} arrays: {names}", all.len()), expected))
+    match (tables.as_slice(), names.pop()) {
+        (&[only], _) => Ok(only),
+        (_, None) => Err(refused(file, "no array of two dimensions", "rows of vectors")),
+        (_, Some(last)) => {
+            let expected = format_args!("the name of one, such as {}:{last}", file_name(file));
+            Err(refused(file, format_args!("{} arrays: {all}", tables.len()), expected))
         }
     }
 }

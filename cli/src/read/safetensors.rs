@@ -9,7 +9,7 @@ use tagore::{Error, Result};
 
 use super::copy::{Copy, PIECE, damaged};
 use super::number::Number;
-use super::{Wanted, choose, refused};
+use super::{Wanted, choose, refused, remedy};
 
 /// Bytes of a header, at most, as in the format's own library.
 const HEADER: u64 = 100_000_000;
@@ -51,8 +51,13 @@ pub(super) fn copy(path: &Path, name: Option<&str>, wanted: Wanted) -> Result<Pa
     let ((name, shape), tensor) = (&shapes[at], tensors[at].1);
     let stored = tensor["dtype"].as_str().unwrap_or("no type");
     let Some(number) = number(stored) else {
-        let expected = "F64, F32, F16, BF16, or an integer type: tensor.float() in torch";
-        return Err(refused(path, format_args!("{name} of {stored}"), expected));
+        let copy = "t.save_file({k:v.float()for k,v in t.load_file(f).items()},f+'.safetensors')";
+        let command = remedy::python(path, "safetensors.torch as t", copy);
+        return Err(refused(
+            path,
+            format_args!("{name} of {stored}"),
+            format_args!("F32, as {command} writes"),
+        ));
     };
     let size = shape.iter().fold(number.size() as u128, |size, &n| size.saturating_mul(n.into()));
     let (begin, end) = match numbers(&tensor["data_offsets"])[..] {

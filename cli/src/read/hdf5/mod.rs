@@ -48,8 +48,10 @@ pub(super) fn copy(path: &Path, name: Option<&str>, wanted: Wanted) -> Result<Pa
     let at = choose(path, name.map(|name| name.trim_start_matches('/')), &shapes)?;
     let ((name, object), shape) = (&arrays[at], &shapes[at].1);
     let Some(number) = object.message(DATATYPE).and_then(number) else {
-        let expected = "floats of 16 to 64 bits, or integers: .astype('f4') in NumPy";
-        return Err(refused(path, format_args!("another type of {name}"), expected));
+        let copy = "d=h.File(f)[n][()];h.File(f+'.hdf5','w')[n]=d.astype('f4')";
+        let command = remedy::python(path, "h5py as h", &format!("n='{name}';{copy}"));
+        let found = format_args!("another type than numbers in {name}");
+        return Err(refused(path, found, format_args!("floats or integers, as {command} writes them")));
     };
     let array = Array { hdf5: &hdf5, rows: shape[0], cols: shape[1], size: number.size() as u64 };
     if array.rows > MAX_ROWS as u64 {

@@ -102,20 +102,23 @@ impl Rows<'_> {
             self.seen += 1;
             return Ok(());
         } else if repetition == 0 && in_row > 0 {
-            format!("{in_row} numbers")
+            format!("a list of {in_row}")
         } else if repetition > 0 && in_row == 0 {
-            "more numbers".to_owned()
+            format!("a list of more than {}", self.dim.unwrap_or(0))
         } else if self.dim.is_none() && self.seen > MAX_DIM {
-            format!("more than {MAX_DIM} numbers")
+            format!("a list of more than {MAX_DIM}")
         } else {
             self.seen += 1;
             return Ok(());
         };
         let row = if repetition > 0 && in_row == 0 { row.saturating_sub(1) } else { row };
+        Err(self.wrong(row, &problem))
+    }
+
+    fn wrong(&self, row: usize, problem: &str) -> Error {
         let found = format!("{problem} in row {row} of {}", self.column.path[0]);
-        let expected =
-            self.dim.map_or("lists of one length".to_owned(), |dim| format!("{dim} numbers in each row"));
-        Err(refused(self.path, found, expected))
+        let expected = self.dim.map_or("lists of one length".to_owned(), |dim| format!("lists of {dim}"));
+        refused(self.path, found, expected)
     }
 
     /// Takes values, whose levels were seen.
@@ -146,7 +149,10 @@ impl Rows<'_> {
 
     fn finish(mut self) -> Result<PathBuf> {
         // Of a single row, or of none.
-        self.dim = self.dim.or(Some(self.seen));
+        let dim = *self.dim.get_or_insert(self.seen);
+        if let Some(rest) = self.seen.checked_rem(dim).filter(|&rest| rest > 0) {
+            return Err(self.wrong(self.seen / dim, &format!("a list of {rest}")));
+        }
         self.values(&[])?;
         match self.copy {
             Some(copy) => copy.finish(),
