@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::metric::MetricName;
 use crate::options::{is_text, open_index, unknown_format};
-use crate::read::{Plain, Wanted, map, open, plain, text_file};
+use crate::read::{Plain, Wanted, map, open, other_program, plain, text_file};
 use crate::spool;
 
 /// A file of any kind, with the base and the metric of an index of another system.
@@ -155,6 +155,9 @@ fn vectors_or_ids(
         Err(unknown) => {
             if is_text(path) {
                 return Err(text_file(path));
+            }
+            if let Some(error) = other_program(path) {
+                return Err(error);
             }
             // The size proves ids with distances. Other content needs an extension; `bin` promises
             // a header.

@@ -96,8 +96,9 @@ pub(crate) fn unknown_format(path: &Path, error: tagore::Error) -> Error {
 fn with_flag(error: tagore::Error) -> Error {
     match error {
         tagore::Error::File { path, found, expected } => {
+            let others = "npz, hdf5, parquet, arrow, safetensors or txt, one of these as .gz or .zst";
             let flags = "or the format as a flag (--help names it)";
-            Error::file(&path, found, format_args!("{expected}, {flags}"))
+            Error::file(&path, found, format_args!("{expected}, {others}, {flags}"))
         }
         other => other.into(),
     }

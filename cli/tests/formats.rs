@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -256,6 +256,49 @@ fn sizes_are_checked_before_memory_is_taken() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_full_folder_of_copies_is_named() {
+    let s = session();
+    let text = "{'descr': '<f8', 'fortran_order': False, 'shape': (2000, 10), }";
+    let header = format!("{text:<117}\n");
+    let npy = [&b"\x93NUMPY\x01\0\x76\0"[..], header.as_bytes(), &[0; 160_000]].concat();
+    fs::write(s.path("x.npy"), npy).unwrap();
+    let (command, copies) = (env!("CARGO_BIN_EXE_tagore"), s.path("copies"));
+    let script = format!("ulimit -f 16; TMPDIR={} exec {command} inspect x.npy", copies.display());
+    let output = Command::new("bash").args(["-c", &script]).current_dir(s.folder.path()).output().unwrap();
+    let expected = format!(
+        "error: x.npy: found no room for a copy in {}: File too large (os error 27), expected another folder by \
+         TMPDIR\n",
+        copies.display()
+    );
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), expected);
+    assert_eq!(names(&copies), [""; 0]);
+}
+
+#[test]
+fn integers_are_ids_or_vectors() {
+    let s = session();
+    let npy = |numbers: &[i64]| {
+        let text =
+            format!("{{'descr': '<i8', 'fortran_order': False, 'shape': ({}, 2), }}", numbers.len() / 2);
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        [&b"\x93NUMPY\x01\0\x76\0"[..], format!("{text:<117}\n").as_bytes(), &bytes].concat()
+    };
+    fs::write(s.path("ids.npy"), npy(&[0, 1, 2, 3])).unwrap();
+    fs::write(s.path("x.npy"), npy(&[0, -5, 1 << 40, 16_777_217])).unwrap();
+    assert_eq!(s.succeeds("inspect ids.npy")[0]["content"], "ids");
+    assert_eq!(s.succeeds("inspect ann.hdf5:neighbors")[0]["content"], "ids");
+    assert_eq!(s.succeeds("inspect x.npy")[0]["content"], "vectors");
+    for file in ["ids.npy", "x.npy"] {
+        s.succeeds(&format!("convert {file} {file}.fbin"));
+    }
+    let values = tagore::Vectors::open(s.path("x.npy.fbin")).unwrap().to_f32().unwrap();
+    assert_eq!(values, [0.0, -5.0, (1u64 << 40) as f32, 16_777_216.0]);
+    s.succeeds("convert ids.npy ids.ibin");
+    s.succeeds("convert ann.hdf5:neighbors neighbors.ibin");
+}
+
+#[test]
 fn a_command_in_an_error_is_whole() {
     let s = session();
     fs::write(s.path("it's.csv"), "a,b\n1.5,2.5\n3.5,4.5\n").unwrap();
@@ -264,4 +307,10 @@ fn a_command_in_an_error_is_whole() {
     let command = "python3 -c \"import sys,numpy as n;f=sys.argv[1];n.save(f+'.npy',n.loadtxt(f,'f4',delimiter=',',\
                    skiprows=1,ndmin=2))\" 'it'\\''s.csv'";
     assert!(said.contains(command), "{said}");
+    for (name, words) in [("x.pt", "torch as t"), ("x.pkl", "pickle.load"), ("x.npy.xz", "xz -dk x.npy.xz")] {
+        fs::write(s.path(name), [128, 2, 0, 0, 9]).unwrap();
+        let error = s.refused(&format!("convert {name} out.fbin"));
+        assert!(error.contains(words), "{error}");
+        assert_eq!(s.refused(&format!("build -i {name} -o out.tagore --index nsg")), error);
+    }
 }

@@ -79,9 +79,11 @@ pub(super) fn copy(path: &Path, wanted: Wanted) -> Result<Option<PathBuf>> {
 /// The error of an array that is no rows of numbers, with the command that makes rows of it.
 fn no_rows(path: &Path, header: &NpyHeader) -> Error {
     let found = format!("a {}-D array of {}", header.shape.len(), header.descr);
-    let rows = match (header.shape.len(), header.descr.as_str()) {
-        (1, "|O") => "n.stack(n.load(f,allow_pickle=True))",
-        (_, descr) if Number::from_numpy(descr).is_none() => "n.load(f,allow_pickle=True).astype('f4')",
+    let number = Number::from_numpy(&header.descr);
+    let rows = match (header.shape.len(), header.descr.as_bytes().get(1)) {
+        (1, Some(b'O')) => "n.stack(n.load(f,allow_pickle=True))",
+        (_, Some(b'O' | b'U' | b'S')) => "n.load(f,allow_pickle=True).astype('f4')",
+        _ if number.is_none() => return refused(path, found, "a 2-D array of real numbers"),
         (0 | 1, _) => "n.load(f).reshape(1,-1)",
         _ => "(lambda a:a.reshape(len(a),-1))(n.load(f))",
     };
