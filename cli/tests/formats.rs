@@ -1,4 +1,4 @@
-//! Files of other programs: each becomes the rows of `formats/rows.fbin`, made by `formats/make.py`.
+//! Files of other programs, made by `formats/make.py`. Each becomes the rows of `rows.fbin`.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -2,9 +2,9 @@
 //! writes them.
 //!
 //! Both are messages one after another: a schema, then batches of rows. A message is a FlatBuffer
-//! and a body. The body of a batch has the buffers of all columns in order, so those of a column are
-//! found by the types before it. (The arrow crates take three minutes of CPU to build, and hold
-//! a batch in memory, which may be the whole file.)
+//! and a body. The body of a batch has the buffers of all columns in order, so the types before a
+//! column tell where its buffers are. (The arrow crates take three minutes of CPU to build, and
+//! hold a batch in memory, which may be the whole file.)
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};

@@ -24,7 +24,7 @@ pub(super) fn is_begin(bytes: &[u8]) -> bool {
 /// Copies a tensor to an npy file.
 ///
 /// # Errors
-/// If the file is damaged, none or several tensors could be meant, its numbers are of no known type,
+/// If the file is damaged, none or several tensors could be meant, its numbers are of another type,
 /// or [`Copy`] fails.
 pub(super) fn copy(path: &Path, name: Option<&str>, wanted: Wanted) -> Result<PathBuf> {
     let failed = |source| Error::Io { path: path.to_owned(), source };

@@ -7,6 +7,7 @@
 """
 
 import gzip
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -39,10 +40,10 @@ for name, libver in [("ann.hdf5", "earliest"), ("new.hdf5", "latest")]:
 words = ["the", ",", "1990", "é", ". . ."] + [f"w{i}" for i in range(7)]
 lines = ["".join(f" {x}" for x in row) for row in rows]
 with open("glove.txt", "w") as file:
-    file.writelines(f"{word}{line}\n" for word, line in zip(words, lines))
+    file.writelines(f"{word}{line}\n" for word, line in zip(words, lines, strict=True))
 with open("word2vec.vec", "w") as file:
     file.write("12 5\n")
-    file.writelines(f"{word}{line} \n" for word, line in zip(words, lines))
+    file.writelines(f"{word}{line} \n" for word, line in zip(words, lines, strict=True))
 np.savetxt("numbers.txt", rows, fmt="%.9g", delimiter="\t")
 
 fixed = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 5)
@@ -55,17 +56,15 @@ pa.parquet.write_table(
     pa.table({"split": fixed}), "lz4.parquet", compression="lz4", use_byte_stream_split=True, use_dictionary=False
 )
 two = pa.table({"a": fixed, "b": lists})
-pa.parquet.write_table(
-    two, "two.parquet", compression="gzip", use_dictionary=False, data_page_version="2.0"
-)
+pa.parquet.write_table(two, "two.parquet", compression="gzip", use_dictionary=False, data_page_version="2.0")
 with pa.ipc.new_file("rows.arrow", table.schema) as file:
     file.write_table(table, max_chunksize=7)
 with pa.ipc.new_stream("rows.arrows", table.schema) as file:
     file.write_table(table, max_chunksize=5)
 pa.feather.write_feather(pa.table({"word": names, "vector": lists}), "lz4.feather")
 
-fbin = open("rows.fbin", "rb").read()
-open("rows.fbin.gz", "wb").write(gzip.compress(fbin, mtime=0))
+fbin = Path("rows.fbin").read_bytes()
+Path("rows.fbin.gz").write_bytes(gzip.compress(fbin, mtime=0))
+Path("glove.txt.gz").write_bytes(gzip.compress(Path("glove.txt").read_bytes(), mtime=0))
 zstd = zstandard.ZstdCompressor(write_checksum=True)
-open("rows.fbin.zst", "wb").write(zstd.compress(fbin[:100]) + zstd.compress(fbin[100:]))
-open("glove.txt.gz", "wb").write(gzip.compress(open("glove.txt", "rb").read(), mtime=0))
+Path("rows.fbin.zst").write_bytes(zstd.compress(fbin[:100]) + zstd.compress(fbin[100:]))

@@ -1,9 +1,9 @@
 //! Arrays of HDF5 files, such as those of ann-benchmarks.
 //!
-//! The format is large. Read is what h5py and the C library write for arrays of numbers: contiguous,
-//! compact, and in chunks with a tree of the older version, by deflate, shuffle and Fletcher's
-//! checksum. Other files are refused with the command that rewrites them. (The crates that
-//! read all of it need C, or more than a minute of CPU to build.)
+//! The format is large. Read is what h5py and the C library write for arrays of numbers by default:
+//! contiguous, compact, and in chunks with a tree of the older version, by deflate, shuffle and
+//! Fletcher's checksum. Other files are refused with the command that rewrites them. (The crates
+//! that read all of it need C, or more than a minute of CPU to build.)
 
 mod objects;
 

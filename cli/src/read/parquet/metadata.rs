@@ -42,7 +42,7 @@ struct Element {
     is_half: bool,
 }
 
-/// Columns, and the parts of all columns for each group of rows. None if the description is damaged.
+/// Columns, and the parts of all columns for each group of rows. None of a damaged description.
 pub(super) fn parse(bytes: &[u8]) -> Option<(Vec<Column>, Vec<Vec<Chunk>>)> {
     let (mut elements, mut groups) = (Vec::new(), Vec::new());
     Thrift(Bytes(bytes)).fields(|rest, field, kind| {

@@ -28,8 +28,8 @@ const DESCRIPTION: u64 = 256 << 20;
 /// Copies a column to an npy file.
 ///
 /// # Errors
-/// If the file is damaged or of a part of the format that is not read, none or several columns could
-/// be meant, lists differ in length or hold nulls, or [`Copy`] fails.
+/// If the file is damaged, or of a part of the format that is not read, if none or several columns
+/// could be meant, lists differ in length or hold nulls, or [`Copy`] fails.
 pub(super) fn copy(path: &Path, name: Option<&str>, wanted: Wanted) -> Result<PathBuf> {
     let file = File::open(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
     let description = description(path, &file).map_err(|error| damaged(path, &error))?;
