@@ -99,7 +99,7 @@ measure cached nothing build
 measure "no report" nothing build --no-report
 search 2>> "$log" > /dev/null
 measure search nothing search
-private "$tagore" doctor 2>> "$log" > /dev/null
+private "$tagore" doctor >> "$log" 2>&1
 measure doctor nothing private "$tagore" doctor
 fresh_doctor() { private CUDA_CACHE_DISABLE=1 "$tagore" doctor "$@"; }
 measure "doctor first" empty fresh_doctor

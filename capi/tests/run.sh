@@ -91,7 +91,7 @@ for link in shared static; do
   done
 done
 # The command reads what they wrote.
-"$tagore" inspect "$work/example.tagore" 2>/dev/null
+"$tagore" inspect "$work/example.tagore" > /dev/null
 
 echo "-- the command's bytes and answers"
 cd "$work"

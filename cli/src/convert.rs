@@ -35,7 +35,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        self.input.files().write(Kind::Any, self.outputs()).check()?;
+        self.input.files().write(Kind::Any, self.outputs()).check(output)?;
         let (to, rows, cols) = match self.input.read(output.progress())? {
             Content::Index(index) => {
                 let to = self.index_format()?;

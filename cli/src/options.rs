@@ -284,6 +284,7 @@ pub(crate) fn say_kernels(kernels: &[KernelTime], output: &Output) {
 }
 
 /// Seconds of the stages timed by the command.
+#[derive(Default)]
 pub(crate) struct Seconds {
     pub read: f64,
     pub write: f64,
@@ -346,7 +347,7 @@ pub(crate) fn verify(
     let mut object = serde_json::Map::new();
     for (k, recall) in ks.iter().zip(&recalls) {
         object.insert(k.to_string(), (*recall).into());
-        output.say(format_args!(
+        output.result(format_args!(
             "verify    recall@{k} {recall:.4} over {} nodes",
             grouped(nodes.min(base.len()))
         ));

@@ -27,7 +27,7 @@ fn bits_are_made_searched_and_described() {
     let described = s.succeeds("inspect x.tagore --metric hamming");
     assert_eq!(described[0]["metric"], "hamming");
     let output = s.run("inspect x.tagore");
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("800 x 45 b1, hamming"), "{text}");
     let asked = "--index x.tagore --base bits.b1bin --queries queries.b1bin";
     let found = s.succeeds(&format!("eval {asked} --groundtruth gt.bin -k 10 --beams 100"));

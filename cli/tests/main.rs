@@ -21,6 +21,7 @@ mod shell;
 mod signals;
 #[cfg(target_os = "linux")]
 mod sparse;
+mod streams;
 mod synth;
 mod task;
 mod truth;

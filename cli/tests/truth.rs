@@ -76,8 +76,10 @@ fn honest_truth_is_judged_by_its_ids() {
         for key in ["recall", "recall_ids"] {
             assert!(line[key].as_f64().is_some_and(|recall| recall > 0.95), "{line}");
         }
-        let stderr = String::from_utf8(s.run(&command).stderr).unwrap();
-        assert!(stderr.contains("recall@10     by ids"), "{stderr}");
+        let output = s.run(&command);
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        assert!(stdout.contains("recall@10     by ids"), "{stdout}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
         (
             line["truth_distances"].clone(),
             stderr.lines().find(|line| line.starts_with(truth)).map(str::to_owned),

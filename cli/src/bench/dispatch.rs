@@ -78,10 +78,10 @@ struct Run {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        Files::read(&self.input).write(Kind::Lines, &self.output).check()?;
+        Files::read(&self.input).write(Kind::Lines, &self.output).check(output)?;
         let clusters = self.clusters(output)?;
         let Clusters { graph, dim, stats } = &clusters;
-        output.say(format_args!(
+        output.result(format_args!(
             "{} x {dim} in {} clusters, {} pairs with common vectors; {:.3} s on {}",
             grouped(graph.nodes()),
             graph.clusters(),
@@ -89,7 +89,7 @@ impl Args {
             stats.seconds,
             stats.device
         ));
-        output.say(format_args!(
+        output.result(format_args!(
             "{:<10} {:>6} {:>9} {:>15} {:>15} {:>12} {:>9}",
             "order", "cache", "hit ratio", "hits", "second visits", "spilled MiB", "order s"
         ));
@@ -136,7 +136,7 @@ impl Args {
     }
 
     fn say(&self, Run { order, cache, used, seconds }: &Run, output: &Output) {
-        output.say(format_args!(
+        output.result(format_args!(
             "{order:<10} {cache:>6} {:>9.4} {:>15} {:>15} {:>12} {seconds:>9.4}",
             used.hit_ratio(),
             grouped(used.hits),

@@ -55,7 +55,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let files = Files::read([&self.input.input, &self.queries, &self.groundtruth]).and_read(&self.index);
-        files.write(Kind::Lines, &self.output).check()?;
+        files.write(Kind::Lines, &self.output).check(output)?;
         let base = Arc::new(self.input.open()?);
         let queries = open(&self.queries, self.query_format)?;
         let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
@@ -63,7 +63,7 @@ impl Args {
         let recall = format!("recall@{}", self.k);
         let on_gpu = Target::open(self.device.first(), base.len())?.gpu.is_some();
         let device = if on_gpu { format!(" {:>11} {:>9}", "device QPS", "bandwidth") } else { String::new() };
-        output.say(format_args!(
+        output.result(format_args!(
             "{:<10} {:>5} {:>7} {:>5} {recall:>11} {:>10} {:>11}{device}",
             "index", "width", "batch", "beam", "distances", "QPS"
         ));
@@ -127,7 +127,7 @@ impl Run<'_> {
             grouped(distances.round()),
             grouped(qps.round())
         );
-        output.say(line.trim_end());
+        output.result(line.trim_end());
     }
 
     /// The run as a JSON line.

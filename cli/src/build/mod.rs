@@ -18,7 +18,7 @@ use crate::laps::Laps;
 use crate::limits::LimitOptions;
 use crate::options::{DescentOptions, Input};
 use crate::output::{Output, grouped};
-use crate::report::{ReportFiles, ReportOptions};
+use crate::report::{ReportFiles, ReportOptions, name_files};
 use crate::walked::BuiltOn;
 
 pub(crate) use options::PruneOptions;
@@ -93,7 +93,7 @@ impl Args {
         let mut laps = Laps::begin();
         let builder = self.prune.builder(&self.strategy)?;
         self.report.check()?;
-        self.files().check()?;
+        self.files().check(output)?;
         let base = self.input.open()?;
         let descent = self.descent.descent(base.element_type(), output)?;
         let builder = builder.descent(descent).devices(&self.descent.device.0);
@@ -220,8 +220,10 @@ impl Args {
     }
 
     /// Writes the report and checks `--min-recall`.
-    fn end(&self, report: &Report, files: ReportFiles, mut event: Value, output: &Output) -> Result<()> {
-        self.report.write(report, files, output)?;
+    fn end(&self, mut report: Report, files: ReportFiles, mut event: Value, output: &Output) -> Result<()> {
+        name_files(&mut report, &self.output);
+        let report = &report;
+        self.report.write(report, files, output, |line| output.say(line))?;
         event["report"] = json!(report);
         output.event(&event);
         self.report.judge(report, &self.output)

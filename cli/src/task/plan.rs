@@ -50,7 +50,7 @@ pub(crate) struct Args {
 impl Args {
     pub(super) fn run(self, output: &Output) -> Result<()> {
         let builder = self.prune.builder(&self.strategy)?;
-        Files::read([&self.input]).write(Kind::Index, [&self.output]).check()?;
+        Files::read([&self.input]).write(Kind::Index, [&self.output]).check(output)?;
         let base = open(&self.input, self.format)?;
         let format = match self.format {
             Some(format) => format,
@@ -89,7 +89,7 @@ impl Args {
 }
 
 fn say(folder: &TaskFolder, output: &Output) {
-    output.say(format_args!(
+    output.result(format_args!(
         "{}: {} clusters, {} ranges of rows, on {}",
         path_text(&folder.path().join("plan.json")),
         grouped(folder.clusters()),
@@ -98,10 +98,10 @@ fn say(folder: &TaskFolder, output: &Output) {
     ));
     for stage in TaskStage::ALL {
         let (name, memory) = (stage.name(), sized(folder.memory(stage)));
-        output.say(format_args!("{name:<9} {:<28} {memory} of host memory each", names(folder, stage)));
+        output.result(format_args!("{name:<9} {:<28} {memory} of host memory each", names(folder, stage)));
     }
     if folder.device_memory() > 0 {
-        output.say(format_args!("build takes {} of device memory too", sized(folder.device_memory())));
+        output.result(format_args!("build takes {} of device memory too", sized(folder.device_memory())));
     }
 }
 
