@@ -32,7 +32,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        Files::read([&self.data.base, &self.data.queries]).write(Kind::Ids, [&self.output]).check()?;
+        Files::read(self.data.files()).write(Kind::Ids, [&self.output]).check()?;
         let (base, queries) = self.data.open()?;
         let metric = self.metric.resolve(base.element_type())?;
         let search = ExactSearch::new(self.k).metric(metric).devices(&self.device.0);

@@ -35,13 +35,13 @@ fn inspect_repeats_the_report_of_a_build() {
     assert!(s.succeeds("inspect index.tagore")[0]["search"].is_null());
     assert!(std::fs::read_to_string(s.path("page.html")).unwrap().contains("recall@10 at beam 100"));
 
-    s.succeeds("build -i base.fbin -o quiet --index dpg --knn 30 --no-report");
+    s.succeeds("build -i base.fbin -o quiet --kind dpg --knn 30 --no-report");
     assert!(!s.path("quiet.report.json").exists());
-    s.succeeds("build -i base.fbin -o named --index dpg --knn 30 --report r.json --html r.html --verify 50");
+    s.succeeds("build -i base.fbin -o named --kind dpg --knn 30 --report r.json --html r.html --verify 50");
     assert!(!s.path("named.report.json").exists() && s.path("r.html").exists());
     assert_eq!(json("r.json")["search"]["queries"], 50);
 
-    let large = "build -i base.fbin -o large --index vamana --knn 20 --cluster-size 200 --html large.html";
+    let large = "build -i base.fbin -o large --kind vamana --knn 20 --cluster-size 200 --html large.html";
     let built = &s.succeeds(large).pop().unwrap()["report"];
     assert!(built["knn"].is_null() && built["search"]["recall"].as_f64() > Some(0.9));
     assert_eq!(built["build"]["parameters"]["cluster-size"], "200");
@@ -51,7 +51,7 @@ fn inspect_repeats_the_report_of_a_build() {
 #[test]
 fn less_recall_than_min_recall_fails() {
     let s = Session::new();
-    let poor = "build -i base.fbin -o poor --index cagra --knn 3 --degree 2";
+    let poor = "build -i base.fbin -o poor --kind cagra --knn 3 --degree 2";
     let failed = s.run(&format!("{poor} --min-recall 0.999"));
     let error = String::from_utf8(failed.stderr).unwrap();
     let last = error.lines().last().unwrap();
@@ -103,7 +103,7 @@ fn an_index_that_finds_little_is_warned_of() {
 fn a_build_says_what_it_waited_for() {
     let s = Session::new();
     for device in ["cpu", "emulated"] {
-        let build = format!("build -i base.fbin -o timed --index cagra --knn 8 --degree 4 --device {device}");
+        let build = format!("build -i base.fbin -o timed --kind cagra --knn 8 --degree 4 --device {device}");
         let built = s.succeeds(&format!("{build} --timeline timed.svg")).pop().unwrap();
         let laps = built["laps"].as_object().unwrap();
         for stage in ["start", "read", "device", "plan", "prepare", "descent", "prune", "measure", "write"] {
@@ -116,12 +116,12 @@ fn a_build_says_what_it_waited_for() {
         }
         assert_eq!(svg.contains("open"), device == "emulated");
     }
-    let said = String::from_utf8(s.run("build -i base.fbin -o quiet --index dpg --knn 30").stderr).unwrap();
+    let said = String::from_utf8(s.run("build -i base.fbin -o quiet --kind dpg --knn 30").stderr).unwrap();
     assert!(said.lines().last().unwrap().starts_with("time      "), "{said}");
     // Both outputs would be one file.
-    let refused = s.run("build -i base.fbin -o same.svg --index dpg --knn 30 --timeline same.svg");
+    let refused = s.run("build -i base.fbin -o same.svg --kind dpg --knn 30 --timeline same.svg");
     assert!(!refused.status.success() && !s.path("same.svg").exists());
-    let build = "build -i base.fbin -o big --index dpg --knn 20 --cluster-size 200 --timeline drawn";
+    let build = "build -i base.fbin -o big --kind dpg --knn 20 --cluster-size 200 --timeline drawn";
     let built = s.succeeds(build).pop().unwrap();
     let drawn = std::fs::read_to_string(s.path("drawn")).unwrap();
     assert!(drawn.contains("reader 0") && drawn.contains("open, partition: 0.000 to"), "{drawn}");
