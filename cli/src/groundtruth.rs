@@ -31,8 +31,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let kind = self.results.kind(output.is_json())?;
-        let files = Files::read([&self.data.base, &self.data.queries]);
-        files.write(kind, [self.results.path()]).check(output)?;
+        Files::read(self.data.files()).write(kind, [self.results.path()]).check(output)?;
         let (base, queries) = self.data.open()?;
         let metric = self.metric.resolve(base.element_type())?;
         let search = ExactSearch::new(self.k).metric(metric).devices(&self.device.0);

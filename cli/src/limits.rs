@@ -27,7 +27,6 @@ impl FromStr for Bytes {
 
 /// Limits of a build in memory: a build that exceeds them runs out of core.
 #[derive(clap::Args)]
-#[group(requires = "strategy")]
 #[command(next_help_heading = "Out of core")]
 pub(crate) struct LimitOptions {
     /// Host memory of the build, such as 4GiB, without the mapped data set [default: free memory

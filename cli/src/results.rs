@@ -21,7 +21,7 @@ pub(crate) struct ResultOptions {
     /// Format of RESULT: csv, jsonl, bin, ivecs or npy [default: by its extension; jsonl on standard
     /// output with --json]
     #[arg(long, value_name = "FORMAT")]
-    format: Option<ResultFormat>,
+    to: Option<ResultFormat>,
 }
 
 /// A format of results.
@@ -88,7 +88,7 @@ impl ResultOptions {
         match by_extension(path) {
             Some(expected) if expected != format => {
                 let found = format!("{format} for {}, expected {expected}", path.display());
-                Err(Error::usage(format!("--format: found {found}")))
+                Err(Error::usage(format!("--to: found {found}")))
             }
             _ => Ok(Kind::Results),
         }
@@ -96,7 +96,7 @@ impl ResultOptions {
 
     /// The format as given, or by the extension.
     fn format(&self, is_json: bool) -> ResultFormat {
-        match (self.format, &self.output) {
+        match (self.to, &self.output) {
             (Some(format), _) => format,
             (None, Some(path)) if !is_standard(path) => by_extension(path).unwrap_or(ResultFormat::Bin),
             (None, _) if is_json => ResultFormat::JsonLines,

@@ -36,7 +36,7 @@ pub(crate) struct Searched {
 impl Searched {
     /// Files to read.
     pub(crate) fn files(&self) -> Files {
-        Files::read([&self.index, &self.data.base, &self.data.queries])
+        Files::read([&self.index]).and_read(self.data.files())
     }
 
     pub(crate) fn open(&self) -> Result<(Index, Vectors, Vectors)> {

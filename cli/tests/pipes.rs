@@ -29,7 +29,7 @@ impl Session {
 #[test]
 fn standard_input_is_a_file_of_vectors() {
     let s = Session::new();
-    let build = "build -o piped.tagore --index nsg --knn 30 -i";
+    let build = "build -o piped.tagore --kind nsg --knn 30 -i";
     s.with_input(&format!("{build} - --format fbin"), "base.fbin");
     let bytes = |name: &str| fs::read(s.path(name)).unwrap();
     assert!(bytes("piped.tagore") == bytes("index.tagore"), "another index");

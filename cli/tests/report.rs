@@ -37,13 +37,13 @@ fn inspect_repeats_the_report_of_a_build() {
     assert!(s.succeeds("inspect index.tagore")[0]["search"].is_null());
     assert!(std::fs::read_to_string(s.path("page.html")).unwrap().contains("recall@10 at beam 100"));
 
-    s.succeeds("build -i base.fbin -o quiet --index dpg --knn 30 --no-report");
+    s.succeeds("build -i base.fbin -o quiet --kind dpg --knn 30 --no-report");
     assert!(!s.path("quiet.report.json").exists());
-    s.succeeds("build -i base.fbin -o named --index dpg --knn 30 --report r.json --html r.html --verify 50");
+    s.succeeds("build -i base.fbin -o named --kind dpg --knn 30 --report r.json --html r.html --verify 50");
     assert!(!s.path("named.report.json").exists() && s.path("r.html").exists());
     assert_eq!(json("r.json")["search"]["queries"], 50);
 
-    let large = "build -i base.fbin -o large --index vamana --knn 20 --cluster-size 200 --html large.html";
+    let large = "build -i base.fbin -o large --kind vamana --knn 20 --cluster-size 200 --html large.html";
     let built = &s.succeeds(large).pop().unwrap()["report"];
     assert!(built["knn"].is_null() && built["search"]["recall"].as_f64() > Some(0.9));
     assert_eq!(built["build"]["parameters"]["cluster-size"], "200");
@@ -53,7 +53,7 @@ fn inspect_repeats_the_report_of_a_build() {
 #[test]
 fn less_recall_than_min_recall_fails() {
     let s = Session::new();
-    let poor = "build -i base.fbin -o poor --index cagra --knn 3 --degree 2";
+    let poor = "build -i base.fbin -o poor --kind cagra --knn 3 --degree 2";
     let failed = s.run(&format!("{poor} --min-recall 0.999"));
     let error = String::from_utf8(failed.stderr).unwrap();
     let last = error.lines().last().unwrap();
@@ -105,7 +105,7 @@ fn an_index_that_finds_little_is_warned_of() {
 fn a_build_says_what_it_waited_for() {
     let s = Session::new();
     for device in ["cpu", "emulated"] {
-        let build = format!("build -i base.fbin -o timed --index cagra --knn 8 --degree 4 --device {device}");
+        let build = format!("build -i base.fbin -o timed --kind cagra --knn 8 --degree 4 --device {device}");
         let built = s.succeeds(&format!("{build} --timeline timed.svg")).pop().unwrap();
         let laps = built["seconds"].as_object().unwrap();
         for stage in ["start", "read", "device", "plan", "prepare", "descent", "prune", "measure", "write"] {
@@ -118,12 +118,12 @@ fn a_build_says_what_it_waited_for() {
         }
         assert_eq!(svg.contains("open"), device == "emulated");
     }
-    let said = String::from_utf8(s.run("build -i base.fbin -o quiet --index dpg --knn 30").stderr).unwrap();
+    let said = String::from_utf8(s.run("build -i base.fbin -o quiet --kind dpg --knn 30").stderr).unwrap();
     assert!(said.lines().last().unwrap().starts_with("time      "), "{said}");
     // Both outputs would be one file.
-    let refused = s.run("build -i base.fbin -o same.svg --index dpg --knn 30 --timeline same.svg");
+    let refused = s.run("build -i base.fbin -o same.svg --kind dpg --knn 30 --timeline same.svg");
     assert!(!refused.status.success() && !s.path("same.svg").exists());
-    let build = "build -i base.fbin -o big --index dpg --knn 20 --cluster-size 200 --timeline drawn";
+    let build = "build -i base.fbin -o big --kind dpg --knn 20 --cluster-size 200 --timeline drawn";
     let built = s.succeeds(build).pop().unwrap();
     let drawn = std::fs::read_to_string(s.path("drawn")).unwrap();
     assert!(drawn.contains("reader 0") && drawn.contains("open, partition: 0.000 to"), "{drawn}");
@@ -157,7 +157,7 @@ fn one_accounting(built: &Value, line: &str) {
 #[test]
 fn line_json_and_page_have_one_accounting() {
     let s = Session::new();
-    for flags in ["--index nsg --knn 30", "--index vamana --knn 20 --cluster-size 200"] {
+    for flags in ["--kind nsg --knn 30", "--kind vamana --knn 20 --cluster-size 200"] {
         let build = format!("build -i base.fbin -o one.tagore {flags} --html page.html --device cpu --json");
         let output = s.run(&build);
         let said = String::from_utf8(output.stderr).unwrap();
@@ -195,14 +195,14 @@ fn a_page_names_index_data_date_and_machine() {
         }
         assert!(page.contains(" UTC</dd>") && page.contains(" core"));
     };
-    s.succeeds("build -i base.fbin -o index.tagore --index nsg --knn 30 --html built.html");
+    s.succeeds("build -i base.fbin -o index.tagore --kind nsg --knn 30 --html built.html");
     named("built.html");
     let report = s.succeeds("inspect index.tagore --base base.fbin --html again.html").remove(0);
     named("again.html");
     assert_eq!((&report["file"], &report["base"]), (&"index.tagore".into(), &"base.fbin".into()));
     assert!(report["date"].is_string() && report["machine"].is_string());
     // The copy of a pipe has another name.
-    let build = "build -i - --format fbin -o piped.tagore --index nsg --knn 30 --html piped.html --report -";
+    let build = "build -i - --format fbin -o piped.tagore --kind nsg --knn 30 --html piped.html --report -";
     let mut command = s.command(build);
     command.stdin(std::fs::File::open(s.path("base.fbin")).unwrap());
     let output = command.output().unwrap();
@@ -216,7 +216,7 @@ fn a_page_names_index_data_date_and_machine() {
 fn a_single_row_has_no_recall_to_draw() {
     let s = Session { folder: tempfile::tempdir().unwrap() };
     s.succeeds("synth -o one.fbin --n 1 --dim 4");
-    let build = "build -i one.fbin -o one.tagore --index nsg --device cpu --html one.html";
+    let build = "build -i one.fbin -o one.tagore --kind nsg --device cpu --html one.html";
     let said = String::from_utf8(s.run(build).stderr).unwrap();
     let page = std::fs::read_to_string(s.path("one.html")).unwrap();
     for text in [&said, &page] {

@@ -7,17 +7,17 @@ use super::Session;
 
 /// Commands whose result is text, each with words of it.
 const PRINTING: [(&str, &str); 17] = [
-    ("plan -i base.fbin --knn 20 --index nsg", "memory "),
+    ("plan -i base.fbin --knn 20 --kind nsg", "memory "),
     ("plan --n 1000 --dim 8 --details --device cpu", "memory "),
-    ("plan --n 5000 --dim 8 --index vamana --device cpu --cluster-size 1000 --workers 2", "2 workers"),
+    ("plan --n 5000 --dim 8 --kind vamana --device cpu --cluster-size 1000 --workers 2", "2 workers"),
     ("inspect base.fbin", "500 x 8 f32"),
     ("inspect gt.bin", "ids and distances"),
     ("inspect index.tagore --base base.fbin", "recall@10"),
     ("doctor", "kernels "),
     ("bench descent -i base.fbin --knn 8 --repeat 1 --device cpu", "recall@8"),
     ("bench dispatch -i base.fbin --clusters 10 --cache 4 --device cpu", "hit ratio"),
-    ("bench prune -i base.fbin --indexes nsg --knn 20 --repeat 1 --device cpu", "connect s"),
-    ("bench outofcore -i base.fbin --index vamana --cluster-size 200 --device cpu --stages", "the disk, "),
+    ("bench prune -i base.fbin --kinds nsg --knn 20 --repeat 1 --device cpu", "connect s"),
+    ("bench outofcore -i base.fbin --kind vamana --cluster-size 200 --device cpu --stages", "the disk, "),
     (
         "bench search -i base.fbin --index index.tagore --queries query.fbin --groundtruth gt.bin --device cpu",
         "recall@10",
@@ -27,7 +27,7 @@ const PRINTING: [(&str, &str); 17] = [
     ("search --index index.tagore --base base.fbin --queries query.fbin", "\n19 "),
     ("groundtruth --base base.fbin --queries query.fbin -k 3", "\n19 "),
     (
-        "task plan -i base.fbin -o t.tagore --index vamana --knn 20 --device cpu --cluster-size 200 --dir d",
+        "task plan -i base.fbin -o t.tagore --kind vamana --knn 20 --device cpu --cluster-size 200 --dir d",
         "place",
     ),
 ];
@@ -64,7 +64,7 @@ fn results_are_on_standard_output_and_nothing_else_is() {
     let (lines, said) = streams(s.run("bench descent -i base.fbin --knn 8 --repeat 1 --device cpu -o -"));
     assert!(lines.starts_with('{') && lines.lines().count() == 1 && said.contains("recall@8"), "{lines}");
     // The result of a build is its file.
-    let (stdout, stderr) = streams(s.run("build -i base.fbin -o noted.tagore --index nsg --knn 30"));
+    let (stdout, stderr) = streams(s.run("build -i base.fbin -o noted.tagore --kind nsg --knn 30"));
     assert!(
         stdout.is_empty() && stderr.contains("recall@10") && stderr.contains("time "),
         "{stdout}{stderr}"
@@ -76,7 +76,7 @@ fn quiet_commands_still_warn_and_fail_aloud() {
     let s = Session::new();
     s.succeeds("synth -o small.fbin --n 40 --dim 4");
     for flag in ["-q", "--quiet"] {
-        let (stdout, stderr) = streams(s.run(&format!("build -i base.fbin -o x.tagore --index nsg {flag}")));
+        let (stdout, stderr) = streams(s.run(&format!("build -i base.fbin -o x.tagore --kind nsg {flag}")));
         assert_eq!((stdout.as_str(), stderr.as_str()), ("", ""));
         let threads = s.run(&format!("inspect base.fbin --threads 1000 {flag}"));
         let (stdout, stderr) = streams(threads);
@@ -120,7 +120,8 @@ fn standard_output_takes_every_format() {
     let truth = format!("groundtruth {data}");
     let compare = |command: &str, extension: &str, file: &str| {
         s.succeeds(&format!("{command} -o {file}"));
-        let printed = s.run(&format!("{command} -o - --format {extension}"));
+        let flag = if command.starts_with("synth") { "--format" } else { "--to" };
+        let printed = s.run(&format!("{command} -o - {flag} {extension}"));
         assert_eq!(printed.status.code(), Some(0), "{}", String::from_utf8_lossy(&printed.stderr));
         assert!(printed.stdout == fs::read(s.path(file)).unwrap(), "{command} as {extension}");
     };
@@ -137,11 +138,11 @@ fn standard_output_takes_every_format() {
     assert!(said.contains("found no extension") && said.contains("format as a flag"), "{said}");
     // JSON lines and other content would be mixed.
     for format in ["csv", "bin", "npy"] {
-        s.fails(1, &format!("{truth} -o - --format {format}"), &["-: found standard output", "no --json"]);
-        s.fails(1, &format!("{search} --format {format}"), &["-: found standard output", "no --json"]);
+        s.fails(1, &format!("{truth} -o - --to {format}"), &["-: found standard output", "no --json"]);
+        s.fails(1, &format!("{search} --to {format}"), &["-: found standard output", "no --json"]);
     }
-    s.fails(2, &format!("{search} -o x.npy --format bin"), &["--format: found bin for x.npy, expected npy"]);
-    s.fails(2, &format!("{search} --format xml"), &["--format: found xml, expected csv, jsonl, bin"]);
+    s.fails(2, &format!("{search} -o x.npy --to bin"), &["--to: found bin for x.npy, expected npy"]);
+    s.fails(2, &format!("{search} --to xml"), &["--to: found xml, expected csv, jsonl, bin"]);
 }
 
 #[cfg(unix)]
@@ -169,7 +170,7 @@ fn a_closed_pipe_ends_a_command_in_silence() {
     }
     // A file is written all the same.
     for flags in ["--json", "--log trace"] {
-        let build = format!("build -i base.fbin -o closed.tagore --index nsg --knn 30 {flags}");
+        let build = format!("build -i base.fbin -o closed.tagore --kind nsg --knn 30 {flags}");
         let output = s.command(&build).stdout(closed()).stderr(closed()).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{flags}");
         assert!(fs::read(s.path("closed.tagore")).unwrap() == fs::read(s.path("index.tagore")).unwrap());
@@ -181,14 +182,14 @@ fn a_closed_pipe_ends_a_command_in_silence() {
 #[test]
 fn short_work_shows_no_progress_and_sizes_have_units() {
     let s = Session::new();
-    let build = "build -i base.fbin -o large --index vamana --knn 20 --cluster-size 200 --device cpu";
+    let build = "build -i base.fbin -o large --kind vamana --knn 20 --cluster-size 200 --device cpu";
     let (_, said) = streams(s.run(build));
     assert!(!said.contains(" % after "), "{said}");
     let sizes = said.lines().find(|line| line.starts_with("host ")).unwrap();
     assert!(sizes.contains("iB without the mapped data set") && !sizes.contains("bytes"), "{sizes}");
     let time = said.lines().last().unwrap();
     assert!(time.starts_with("time  ") && !time.contains(" 0.000"), "{time}");
-    let (details, _) = streams(s.run("plan --n 100000 --dim 96 --index nsg --device cpu --details"));
+    let (details, _) = streams(s.run("plan --n 100000 --dim 96 --kind nsg --device cpu --details"));
     let peak = details.lines().find(|line| line.starts_with("peak of host memory: ")).unwrap();
     assert!(peak.contains("MiB without the data set"), "{peak}");
 }

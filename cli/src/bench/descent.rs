@@ -41,7 +41,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        Files::read([&self.input.input]).write(Kind::Lines, &self.runs.output).check(output)?;
+        Files::read([self.input.path()]).write(Kind::Lines, &self.runs.output).check(output)?;
         let (base, _) = self.input.read(output.progress())?;
         let mut truth = None;
         let mut events: Vec<Value> = Vec::new();

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
     /// Kind of index: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng
-    #[arg(long = "index", value_name = "KIND")]
+    #[arg(long = "kind", value_name = "KIND", default_value = "vamana")]
     strategy: Strategy,
     #[command(flatten)]
     descent: DescentOptions,
@@ -60,7 +60,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        let files = Files::read([&self.input.input]).and_read(self.judge.files());
+        let files = Files::read([self.input.path()]).and_read(self.judge.files());
         files.write(Kind::Plot, &self.plot).write(Kind::Lines, &self.output).check(output)?;
         let base = Arc::new(self.input.open()?);
         let judge = self.judge.open(output.progress())?;

@@ -26,7 +26,7 @@ pub(crate) struct Args {
     graph: GraphOptions,
     /// Kinds of index
     #[arg(long, value_delimiter = ',', default_value = "cagra,nsg,nssg,vamana,dpg", value_name = "KIND,..")]
-    indexes: Vec<Strategy>,
+    kinds: Vec<Strategy>,
     /// What to build on: full, the vectors themselves, or their codes in f16 or int8
     #[arg(long, default_value_t, value_name = "TYPE")]
     vectors: Walk,
@@ -55,7 +55,7 @@ struct Built {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        let files = Files::read([&self.input.input]).and_read(self.judge.files());
+        let files = Files::read([self.input.path()]).and_read(self.judge.files());
         files.write(Kind::Lines, &self.runs.output).write(Kind::Plot, &self.plot).check(output)?;
         let base = Arc::new(self.input.read(output.progress())?.0);
         let judge = self.judge.open(output.progress())?;
@@ -67,7 +67,7 @@ impl Args {
         };
         let (mut events, mut lines) = (Vec::new(), Vec::new());
         say_header(self.runs.is_on_gpu(base.len())?, output);
-        for strategy in &self.indexes {
+        for strategy in &self.kinds {
             let (event, line) = self.index(&base, strategy, graph.as_ref(), judge.as_ref(), output)?;
             lines.extend(line);
             output.event(&event);

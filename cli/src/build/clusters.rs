@@ -62,7 +62,7 @@ impl Args {
         let build = OutOfCore::new(builder.progress(building), plan).in_memory(in_memory);
         let before = laps.sum();
         let stats = self.build_clusters(build, &base, output)?;
-        let index = open_index(&self.output)?;
+        let index = open_index(&self.index)?;
         let cost = BuildCost::out_of_core(&stats);
         laps.end_parts("prepare", &cost.stages);
         let done = Done { index, plan, in_memory, stats, total: laps.sum() };
@@ -132,7 +132,7 @@ impl Args {
         let folder = self.work();
         let build = build.order(self.order).resume(self.resume).checkpoint(every);
         let build = build.work_dir(folder.clone()).stale(self.reports());
-        let stats = build.build(base, &self.output).inspect_err(|error| {
+        let stats = build.build(base, &self.index).inspect_err(|error| {
             use tagore::Error::{Cancelled, Device, DeviceMemory, Io};
             let stopped = matches!(error, Cancelled | Io { .. } | Device { .. } | DeviceMemory { .. });
             if stopped && folder.exists() {

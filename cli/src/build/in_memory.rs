@@ -104,7 +104,7 @@ impl Args {
         let room = Mutex::new(room);
         let write = || {
             let writing = Instant::now();
-            let reserve = || IndexRoom::reserve(&self.output, index.len(), index.max_degree());
+            let reserve = || IndexRoom::reserve(&self.index, index.len(), index.max_degree());
             let room = room.lock().unwrap_or_else(PoisonError::into_inner).take();
             index.save_in(room.map_or_else(reserve, Ok)?, &self.reports())?;
             let seconds = writing.elapsed().as_secs_f64();
