@@ -36,7 +36,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        self.input.files().write(Kind::Any, self.outputs()).check()?;
+        self.input.files().write(Kind::Any, self.outputs()).check(output)?;
         let (to, rows, cols) = match self.input.read(self.wanted(), output.progress())? {
             Content::Index(index) => {
                 let to = self.index_format()?;

@@ -66,6 +66,9 @@ struct Cli {
     /// Print one JSON object per line on standard output
     #[arg(long, global = true, help_heading = "Everywhere")]
     json: bool,
+    /// Print no progress and no notes: results, warnings and errors alone
+    #[arg(short, long, global = true, help_heading = "Everywhere")]
+    quiet: bool,
     /// Worker threads, 1 to 1024, at most four per core [default: one per core]
     #[arg(
         long,
@@ -135,7 +138,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(cli) => cli,
         Err(error) => return wrong_usage(&error, &args),
     };
-    let output = Arc::new(Output::new(cli.json));
+    let output = Arc::new(Output::new(cli.json, cli.quiet));
     read::note_to(&output);
     log(cli.log, matches!(&cli.command, Command::Build(args) if args.has_timeline()));
     if let Err(error) = signals::handle(output.progress()) {
@@ -156,6 +159,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     output.finish();
     let code = match done.and_then(|()| output.check()) {
         Ok(()) => DONE,
+        // Nobody reads what the work was for.
+        Err(_) if output.is_closed() && output.progress().is_cancelled() => DONE,
         Err(error) => {
             output.error(&error);
             error.exit_code()
@@ -254,13 +259,16 @@ fn log(level: Option<tracing::Level>, timeline: bool) {
 /// Prints help in full, and an error of clap in one line.
 fn wrong_usage(error: &clap::Error, args: &[OsString]) -> u8 {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) || !error.use_stderr() {
-        return if error.print().is_ok() { DONE } else { FAILED };
+        return match error.print() {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => FAILED,
+            _ => DONE,
+        };
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         // A closed standard error is ignored: there is nowhere to report it.
         let _ = error.print();
         return WRONG_USAGE;
     }
-    Output::new(false).error(usage::one_line(error, args));
+    Output::new(false, false).error(usage::one_line(error, args));
     WRONG_USAGE
 }

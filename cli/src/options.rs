@@ -18,22 +18,60 @@ use crate::error::{Error, Result};
 use crate::metric::MetricName;
 use crate::output::{Output, grouped};
 pub(crate) use crate::read::open;
-use crate::read::{other_program, text_file};
+use crate::read::{other_program, own_format, text_file};
 use crate::spool;
 
-/// The base and its format.
+/// Arguments of a [`DataSet`], for those that describe one without a file.
+pub(crate) const DATA_SET: [&str; 3] = ["positional", "base", "format"];
+
+/// A data set, by position or by flag, and its format.
 #[derive(clap::Args)]
-pub(crate) struct Input {
+pub(crate) struct DataSet {
     /// Data set: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin or npy; - for standard
     /// input
-    #[arg(short, long = "input", value_name = "BASE", value_parser = spool::vectors())]
-    pub input: PathBuf,
+    #[arg(value_name = "BASE", value_parser = spool::vectors(), conflicts_with = "base")]
+    positional: Option<PathBuf>,
+    /// Data set, by name instead of by position
+    #[arg(short = 'i', long, value_name = "BASE", value_parser = spool::vectors())]
+    base: Option<PathBuf>,
     /// Format of the data set [default: by its extension]
     #[arg(long, value_name = "FORMAT")]
-    pub format: Option<Format>,
+    format: Option<Format>,
+}
+
+impl DataSet {
+    /// The file, if one is given.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.positional.as_deref().or(self.base.as_deref())
+    }
+
+    /// Opens the data set without reading its vectors.
+    pub(crate) fn open(&self) -> Result<Vectors> {
+        // The parser refuses a command line with neither a file nor a description in its place.
+        open(self.path().unwrap_or(Path::new("")), self.format)
+    }
+}
+
+/// The data set of a command that needs one.
+#[derive(clap::Args)]
+#[command(mut_arg("positional", |base| base.required_unless_present("base")))]
+pub(crate) struct Input {
+    #[command(flatten)]
+    data: DataSet,
 }
 
 impl Input {
+    /// The file.
+    pub(crate) fn path(&self) -> &Path {
+        // The parser refuses a command line without a file.
+        self.data.path().unwrap_or(Path::new(""))
+    }
+
+    /// The format of a file that is mapped as it is: the given one, or that of the extension.
+    pub(crate) fn own_format(&self) -> Result<Format> {
+        own_format(self.path(), self.data.format)
+    }
+
     /// Opens the base and checks its values. Returns it with the seconds taken.
     pub(crate) fn read(&self, progress: &Progress) -> Result<(Vectors, f64)> {
         let began = Instant::now();
@@ -44,31 +82,32 @@ impl Input {
 
     /// Opens the base without reading its vectors.
     pub(crate) fn open(&self) -> Result<Vectors> {
-        open(&self.input, self.format)
+        self.data.open()
     }
 }
 
 /// A base, queries, and their formats.
 #[derive(clap::Args)]
 pub(crate) struct BaseAndQueries {
-    /// Data set; - for standard input
-    #[arg(long, value_name = "BASE", value_parser = spool::vectors())]
-    pub base: PathBuf,
-    /// Format of the data set [default: by its extension]
-    #[arg(long, value_name = "FORMAT")]
-    base_format: Option<Format>,
+    #[command(flatten)]
+    base: Input,
     /// Queries; - for standard input
     #[arg(long, value_name = "QUERIES", value_parser = spool::vectors())]
-    pub queries: PathBuf,
+    queries: PathBuf,
     /// Format of the queries [default: by their extension]
     #[arg(long, value_name = "FORMAT")]
     query_format: Option<Format>,
 }
 
 impl BaseAndQueries {
+    /// The files.
+    pub(crate) fn files(&self) -> [&Path; 2] {
+        [self.base.path(), &self.queries]
+    }
+
     /// Opens the base and the queries.
     pub(crate) fn open(&self) -> Result<(Vectors, Vectors)> {
-        Ok((open(&self.base, self.base_format)?, open(&self.queries, self.query_format)?))
+        Ok((self.base.open()?, open(&self.queries, self.query_format)?))
     }
 }
 
@@ -93,7 +132,7 @@ pub(crate) fn unknown_format(path: &Path, error: tagore::Error) -> Error {
 }
 
 /// Adds the flags that name a format to an error of an unknown extension.
-fn with_flag(error: tagore::Error) -> Error {
+pub(crate) fn with_flag(error: tagore::Error) -> Error {
     match error {
         tagore::Error::File { path, found, expected } => {
             let others = "npz, hdf5, parquet, arrow, safetensors or txt, one of these as .gz or .zst";
@@ -267,6 +306,7 @@ pub(crate) fn say_kernels(kernels: &[KernelTime], output: &Output) {
 }
 
 /// Seconds of the stages timed by the command.
+#[derive(Default)]
 pub(crate) struct Seconds {
     pub read: f64,
     pub write: f64,
@@ -329,7 +369,7 @@ pub(crate) fn verify(
     let mut object = serde_json::Map::new();
     for (k, recall) in ks.iter().zip(&recalls) {
         object.insert(k.to_string(), (*recall).into());
-        output.say(format_args!(
+        output.result(format_args!(
             "verify    recall@{k} {recall:.4} over {} nodes",
             grouped(nodes.min(base.len()))
         ));

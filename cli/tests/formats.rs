@@ -116,10 +116,12 @@ fn every_file_becomes_the_same_rows() {
 #[test]
 fn every_command_takes_them() {
     let s = session();
-    s.succeeds("build -i one.npz -o x.tagore --index nsg --knn 5");
-    s.succeeds("build -i rows.fbin -o y.tagore --index nsg --knn 5");
+    s.succeeds("build -i one.npz -o x.tagore --kind nsg --knn 5");
+    s.succeeds("build -i rows.fbin -o y.tagore --kind nsg --knn 5");
     let bytes = |name: &str| fs::read(s.path(name)).unwrap();
     assert!(bytes("x.tagore") == bytes("y.tagore"), "another index");
+    s.succeeds("build two.npz:train --kind nsg --knn 5");
+    assert!(bytes("two.tagore") == bytes("x.tagore"), "another index by default");
     s.succeeds("knn -i columns.npy -o knn.bin --knn 5");
     s.succeeds("groundtruth --base glove.txt.gz --queries two.npz:test -k 4 -o gt.npy");
     write_gzip(&s.path("gt.npy.gz"), &[&bytes("gt.npy")]);
@@ -164,7 +166,7 @@ fn errors_name_the_arrays_and_what_makes_rows() {
     let before = fs::read(s.path("two.npz")).unwrap();
     assert!(!s.run("convert two.npz:train two.npz --to npy").status.success());
     assert!(fs::read(s.path("two.npz")).unwrap() == before);
-    let tasks = "task plan -i glove.txt -o t.tagore --index nsg --knn 5 --cluster-size 6 --dir tasks";
+    let tasks = "task plan -i glove.txt -o t.tagore --kind nsg --knn 5 --cluster-size 6 --dir tasks";
     assert_eq!(
         s.refused(tasks),
         "glove.txt: found a file that each task would copy, expected one that is mapped: tagore convert glove.txt \
@@ -311,6 +313,6 @@ fn a_command_in_an_error_is_whole() {
         fs::write(s.path(name), [128, 2, 0, 0, 9]).unwrap();
         let error = s.refused(&format!("convert {name} out.fbin"));
         assert!(error.contains(words), "{error}");
-        assert_eq!(s.refused(&format!("build -i {name} -o out.tagore --index nsg")), error);
+        assert_eq!(s.refused(&format!("build -i {name} -o out.tagore --kind nsg")), error);
     }
 }
