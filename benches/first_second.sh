@@ -77,7 +77,7 @@ measure() {
 
 nothing() { :; }
 empty() { rm -rf "$cache" "$cache.driver"; }
-cagra() { "$@" --index cagra -i "$base" -o "$index" --device "$device"; }
+cagra() { "$@" --kind cagra -i "$base" -o "$index" --device "$device"; }
 build() { cagra private "$tagore" build "$@"; }
 first() { cagra private CUDA_CACHE_DISABLE=1 "$tagore" build "$@"; }
 driver() { cagra private TAGORE_CACHE_DIR= "$tagore" build "$@"; }
@@ -99,7 +99,7 @@ measure cached nothing build
 measure "no report" nothing build --no-report
 search 2>> "$log" > /dev/null
 measure search nothing search
-private "$tagore" doctor 2>> "$log" > /dev/null
+private "$tagore" doctor >> "$log" 2>&1
 measure doctor nothing private "$tagore" doctor
 fresh_doctor() { private CUDA_CACHE_DISABLE=1 "$tagore" doctor "$@"; }
 measure "doctor first" empty fresh_doctor
@@ -112,6 +112,6 @@ echo "stages of a cached build:"
 build --timeline "$folder/cached.svg" 2>&1 > /dev/null | tee -a "$log" | grep '^time ' || true
 echo "kernels of a first build, with their seconds: $folder/first.log"
 empty
-private CUDA_CACHE_DISABLE=1 "$tagore" --log debug build --index cagra -i "$base" -o "$index" \
+private CUDA_CACHE_DISABLE=1 "$tagore" --log debug build --kind cagra -i "$base" -o "$index" \
   --device "$device" > /dev/null 2> "$folder/first.log"
 echo "timelines: $folder/first.svg, $folder/cached.svg"

@@ -144,6 +144,8 @@ pub use same_file::{check_output, real_path};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
 pub use search::{MAX_WIDTH, Neighbor, ResidentIndex, Search, SearchResult, Searcher, prepare_search};
 pub use vectors::distance::instruction_set;
+#[doc(hidden)] // For the command, which reads arrays of other types.
+pub use vectors::npy::Header as NpyHeader;
 #[doc(hidden)] // For the command, which measures a device.
 pub use vectors::start_seconds;
 pub use vectors::{

@@ -206,7 +206,7 @@ def main():
     say("one query in host memory, us", one_by_one(lambda row: search(row, "numpy"), rows))
 
     # The library: the command's own measurements.
-    lines = tagore("bench", "prune", "-i", at("base.fbin"), "--indexes", given.kind, "--device", "cuda:0")
+    lines = tagore("bench", "prune", "-i", at("base.fbin"), "--kinds", given.kind, "--device", "cuda:0")
     print(json.dumps(lines))
     tagore("groundtruth", "--base", at("base.fbin"), "--queries", at("query.fbin"), "-o", at("truth.bin"), "-k", 10)
 

@@ -91,7 +91,7 @@ for link in shared static; do
   done
 done
 # The command reads what they wrote.
-"$tagore" inspect "$work/example.tagore" 2>/dev/null
+"$tagore" inspect "$work/example.tagore" > /dev/null
 
 echo "-- the command's bytes and answers"
 cd "$work"
@@ -105,9 +105,9 @@ compile c++17 "$sanitize" static capi/tests/answers.c "$work/answers-c++17"
 by_command() {
   local kind=$1 metric=$2 settings="--metric $2 --knn 48 --seed 5 --device cpu"
   # shellcheck disable=SC2086
-  "$tagore" build -i base.fbin -o cli/x.tagore --index "$kind" $settings --no-report
+  "$tagore" build -i base.fbin -o cli/x.tagore --kind "$kind" $settings --no-report
   # shellcheck disable=SC2086
-  "$tagore" build -i base.fbin -o cli/clusters.tagore --index "$kind" $settings --no-report --cluster-size 2000
+  "$tagore" build -i base.fbin -o cli/clusters.tagore --kind "$kind" $settings --no-report --cluster-size 2000
   # shellcheck disable=SC2086
   "$tagore" knn -i base.fbin -o cli/knn.bin $settings
   "$tagore" search --index cli/x.tagore --base base.fbin --queries query.fbin -k 10 --beam 64 --device cpu -o cli/found.bin
@@ -139,7 +139,7 @@ made="c cpp"
 cd "$work"
 ./how-c
 ./how-cpp
-"$tagore" build -i base.fbin -o command.tagore --index nsg --degree 32 --no-report 2>/dev/null
+"$tagore" build -i base.fbin -o command.tagore --kind nsg --degree 32 --no-report 2>/dev/null
 if command -v python3 >/dev/null; then
   python3 how.py
   made+=" python"

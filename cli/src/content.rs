@@ -9,7 +9,8 @@ use tagore::{Format, GroundTruth, Index, IndexFormat, Progress, Vectors};
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::metric::MetricName;
-use crate::options::{is_text, open, open_index, text_file, with_flag};
+use crate::options::{is_text, open_index, unknown_format};
+use crate::read::{Plain, Wanted, map, open, other_program, plain, text_file};
 use crate::spool;
 
 /// A file of any kind, with the base and the metric of an index of another system.
@@ -82,8 +83,8 @@ impl Input {
     }
 
     /// Opens a native index (recognised by its first bytes), an index of another system (if a base
-    /// is given, or the format is one of indexes only), vectors, or else ids.
-    pub(crate) fn read(&self, progress: &Progress) -> Result<Content> {
+    /// is given, or the format is one of indexes only), vectors, or, if they are `wanted`, ids.
+    pub(crate) fn read(&self, wanted: Wanted, progress: &Progress) -> Result<Content> {
         spool::fill(&self.file)?;
         let format = self.format();
         if format.is_pair {
@@ -103,7 +104,7 @@ impl Input {
                     "--base is missing: {file} names no data set, as {format} does not store it"
                 )))
             }
-            (None, _) => vectors_or_ids(&self.file, format.plain, progress),
+            (None, _) => vectors_or_ids(&self.file, format.plain, wanted, progress),
         }
     }
 
@@ -141,27 +142,38 @@ impl Input {
     }
 }
 
-fn vectors_or_ids(path: &Path, format: Option<Format>, progress: &Progress) -> Result<Content> {
+fn vectors_or_ids(
+    file: &Path,
+    given: Option<Format>,
+    wanted: Wanted,
+    progress: &Progress,
+) -> Result<Content> {
+    let Plain { path, format } = plain(file, given, wanted)?;
+    let path = &*path;
     let format = match format.map_or_else(|| Format::from_path(path), Ok) {
         Ok(format) => format,
         Err(unknown) => {
             if is_text(path) {
                 return Err(text_file(path));
             }
+            if let Some(error) = other_program(path) {
+                return Err(error);
+            }
             // The size proves ids with distances. Other content needs an extension; `bin` promises
             // a header.
             let ids = GroundTruth::open(path, progress)?;
             let proven = ids.has_distances() || path.extension().is_some_and(|e| e == "bin");
-            return if proven { Ok(Content::Ids(ids)) } else { Err(with_flag(unknown)) };
+            return if proven { Ok(Content::Ids(ids)) } else { Err(unknown_format(path, unknown)) };
         }
     };
     if format.holds_ids() {
         return Ok(Content::Ids(GroundTruth::open(path, progress)?));
     }
-    match open(path, Some(format)) {
-        // An npy of integers may hold ids.
-        Err(error) if format == Format::Npy => {
-            GroundTruth::open(path, progress).map(Content::Ids).map_err(|_| error)
+    match map(path, format) {
+        // An npy of integers may hold ids. Others are numbers of vectors.
+        Err(_) if format == Format::Npy && wanted == Wanted::Any => {
+            let ids = GroundTruth::open(path, progress).map(Content::Ids);
+            ids.or_else(|_| vectors_or_ids(file, given, Wanted::Vectors, progress))
         }
         vectors => Ok(Content::Vectors(vectors?)),
     }

@@ -10,6 +10,7 @@ use crate::content::{AnyFormat, Content, Input};
 use crate::error::{Error, Result};
 use crate::files::Kind;
 use crate::output::{Output, grouped};
+use crate::read::Wanted;
 
 /// Formats of vectors.
 const VECTORS: &str = "fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin or npy";
@@ -35,8 +36,8 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        self.input.files().write(Kind::Any, self.outputs()).check()?;
-        let (to, rows, cols) = match self.input.read(output.progress())? {
+        self.input.files().write(Kind::Any, self.outputs()).check(output)?;
+        let (to, rows, cols) = match self.input.read(self.wanted(), output.progress())? {
             Content::Index(index) => {
                 let to = self.index_format()?;
                 if index.description().parameters.contains_key("ids-left-out") {
@@ -71,6 +72,12 @@ impl Args {
             "event": "convert", "input": path_text(&self.input.file), "output": path_text(&self.output), "format": to, "rows": rows, "cols": cols,
         }));
         Ok(())
+    }
+
+    /// Vectors, if the output holds no ids.
+    fn wanted(&self) -> Wanted {
+        let to = self.to.map_or_else(|| Format::from_path(&self.output).ok(), |to| to.plain);
+        if to.is_some_and(|to| to.element().is_some()) { Wanted::Vectors } else { Wanted::Any }
     }
 
     /// Files to write, if the input is an index; it has not been read yet.

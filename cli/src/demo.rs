@@ -33,24 +33,24 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        Files::default().write(Kind::Plot, [&self.output]).check()?;
+        Files::default().write(Kind::Plot, [&self.output]).check(output)?;
         let progress = output.progress();
         let synth = Synth::new(ROWS, DIM, self.seed)?;
         let (base, queries) = (synth.base(), synth.queries(QUERIES));
         let (rows, count) = (grouped(ROWS), grouped(QUERIES));
-        output.say(format_args!("{rows} x {DIM} synthetic vectors, {count} queries"));
+        output.result(format_args!("{rows} x {DIM} synthetic vectors, {count} queries"));
         let truth = ground_truth(&base, &queries, Metric::L2, K, progress)?;
         let descent = Descent::new().seed(self.seed).progress(progress.clone());
         let graph = descent.build(&base)?;
         let descended = graph.stats().seconds;
-        output.say(format_args!(
+        output.result(format_args!(
             "k-NN graph, K = {}, in {descended:.2} s; build = that and pruning",
             graph.k()
         ));
-        output.say("");
+        output.result("");
         let beams = SHOWN.map(|beam| format!("{:>19}", format!("beam {beam}"))).concat();
-        output.say(format_args!("{:>7} {:>8} {:>7}{beams}", "", "build s", "degree"));
-        output.say(format_args!(
+        output.result(format_args!("{:>7} {:>8} {:>7}{beams}", "", "build s", "degree"));
+        output.result(format_args!(
             "{:>7} {:>8} {:>7}{}",
             "index",
             "",
@@ -70,7 +70,7 @@ impl Args {
             let shown = || evaluations.iter().filter(|evaluation| SHOWN.contains(&evaluation.beam));
             let found: String =
                 shown().map(|e| format!("{:>11.4}{:>8}", e.recall, grouped(e.qps.round()))).collect();
-            output.say(format_args!(
+            output.result(format_args!(
                 "{:>7} {seconds:>8.2} {:>7.1}{found}",
                 index.kind(),
                 index.mean_degree()
@@ -84,8 +84,8 @@ impl Args {
         }
         let title = format!("{rows} x {DIM} synthetic vectors");
         recall_qps_plot(&self.output, &title, K, &lines)?;
-        output.say("");
-        output.say(format_args!("recall against throughput: {}", self.output.display()));
+        output.result("");
+        output.result(format_args!("recall against throughput: {}", self.output.display()));
         Ok(())
     }
 }

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use tagore::Remedy;
 
+use crate::output::sized;
+
 /// A failure of the command.
 #[derive(Debug)]
 pub(crate) enum Error {
@@ -77,8 +79,10 @@ fn library(f: &mut fmt::Formatter<'_>, error: &tagore::Error) -> fmt::Result {
             let remedies: Vec<String> = remedies.iter().map(remedy).collect();
             write!(
                 f,
-                "{device}: needs {required} bytes of memory in stage {stage} (largest buffer: {name}, {bytes}), \
-                 free {free}: {}",
+                "{device}: needs {} of memory in stage {stage} (largest buffer: {name}, {}), free {}: {}",
+                sized(*required),
+                sized(*bytes),
+                sized(*free),
                 remedies.join(", or ")
             )
         }
@@ -122,15 +126,15 @@ mod tests {
         let error = Error::from(tagore::Error::DeviceMemory {
             device: "cuda:0".to_owned(),
             stage: "join",
-            required: 20,
-            largest: ("nearest", 15),
+            required: 20 << 20,
+            largest: ("nearest", 15 << 20),
             free: 10,
             remedies: vec![Remedy::Knn(5), Remedy::GpuMemory(10), Remedy::Cpu],
         });
         assert_eq!(
             error.to_string(),
-            "cuda:0: needs 20 bytes of memory in stage join (largest buffer: nearest, 15), free 10: lower --knn to \
-             5, or set --gpu-memory 10 to build cluster by cluster, or build with --device cpu"
+            "cuda:0: needs 20.0 MiB of memory in stage join (largest buffer: nearest, 15.0 MiB), free 10 bytes: \
+             lower --knn to 5, or set --gpu-memory 10 to build cluster by cluster, or build with --device cpu"
         );
     }
 }

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use tagore::{DistanceConvention, Evaluation, GroundTruth, TestQueries};
+use tagore::{DistanceConvention, Evaluation, TestQueries};
 
 use crate::draw::{Series, recall_qps_plot};
 use crate::error::{Error, Result};
 use crate::files::Kind;
 use crate::output::{Output, grouped};
+use crate::read::open_ids;
 use crate::search::Searched;
 
 #[derive(clap::Args)]
@@ -31,9 +32,9 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        self.searched.files().and_read([&self.groundtruth]).write(Kind::Plot, &self.plot).check()?;
+        self.searched.files().and_read([&self.groundtruth]).write(Kind::Plot, &self.plot).check(output)?;
         let (index, base, queries) = self.searched.open()?;
-        let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
+        let truth = open_ids(&self.groundtruth, output.progress())?;
         let progress = output.progress();
         let searcher = self.searched.searcher(index, base, output)?;
         let (index, base) = (searcher.index(), searcher.base());
@@ -46,7 +47,7 @@ impl Args {
         let evaluations = evaluations.map_err(|error| Error::from(error).renamed("beam", "beams"))?;
         let convention = searcher.distance_convention(&queries, &truth, self.k)?;
         self.say_convention(convention, DistanceConvention::for_metric(index.metric()), output);
-        output.say(format_args!(
+        output.result(format_args!(
             "{:>6} {:>10} {:>10} {:>10} {:>10}   on {}",
             "beam",
             format!("recall@{}", self.k),
@@ -59,7 +60,7 @@ impl Args {
             let Evaluation { beam, recall, recall_ids, qps, device_qps, distances, .. } = evaluation;
             let kernel = device_qps
                 .map_or(String::new(), |qps| format!("   {} QPS on the device alone", grouped(qps.round())));
-            output.say(format_args!(
+            output.result(format_args!(
                 "{beam:>6} {recall:>10.4} {recall_ids:>10.4} {:>10} {:>10}{kernel}",
                 grouped(qps.round()),
                 grouped(distances.round())

@@ -1,11 +1,13 @@
 //! The input and output files of a command: no output is written over another file of it.
 
+use std::io::{IsTerminal as _, stdout};
 use std::path::{Path, PathBuf};
 
 use tagore::{Error, Result, check_output, real_path};
 use tagore_text::path_text;
 
-use crate::output::STANDARD;
+use crate::output::{Output, is_standard};
+use crate::read::file_of;
 
 /// The content of an output: its extensions, and whether standard output may take it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub(crate) enum Kind {
     Html,
     /// A plot.
     Plot,
+    /// Vectors or results in a binary format; the command itself checks the extension.
+    Binary,
     /// The command itself checks the extension.
     Any,
 }
@@ -39,18 +43,29 @@ impl Kind {
             Self::Json => &["json"],
             Self::Html => &["html", "htm"],
             Self::Plot => &["svg"],
-            Self::Any => &[],
+            Self::Binary | Self::Any => &[],
         }
     }
 
-    fn is_text(self) -> bool {
-        matches!(self, Self::Results | Self::Lines | Self::Json)
+    /// Refuses standard output for content that it cannot take.
+    fn check_standard(self, path: &Path, is_json: bool) -> Result<()> {
+        match self {
+            Self::Results | Self::Lines | Self::Json => Ok(()),
+            Self::Binary if is_json => {
+                refuse(path, "standard output, which takes JSON lines", "a file, or no --json")
+            }
+            Self::Binary if stdout().is_terminal() => {
+                refuse(path, "a terminal", "a pipe or a file: the format is binary")
+            }
+            Self::Binary => Ok(()),
+            _ => refuse(path, "standard output", "a file (./- for one of this name)"),
+        }
     }
 
-    /// Refuses a path with the extension of another kind, and binary content on standard output.
-    fn check(self, path: &Path) -> Result<()> {
-        if path.as_os_str() == STANDARD && !self.is_text() {
-            return refuse(path, "standard output", "a file (./- for one of this name)");
+    /// Refuses a path with the extension of another kind, and standard output for some kinds.
+    fn check(self, path: &Path, is_json: bool) -> Result<()> {
+        if is_standard(path) {
+            return self.check_standard(path, is_json);
         }
         let known = self.extensions();
         let Some(extension) = path.extension().filter(|_| !known.is_empty()) else { return Ok(()) };
@@ -83,7 +98,7 @@ impl Files {
 
     /// Adds inputs.
     pub(crate) fn and_read<P: AsRef<Path>>(mut self, inputs: impl IntoIterator<Item = P>) -> Self {
-        self.inputs.extend(inputs.into_iter().map(|path| path.as_ref().to_owned()));
+        self.inputs.extend(inputs.into_iter().map(|path| file_of(path.as_ref()).to_owned()));
         self
     }
 
@@ -102,21 +117,21 @@ impl Files {
     /// Refuses an output that is an input under any name or link, that is another output, that has
     /// the extension of another kind, or that cannot be written; and an input from standard input,
     /// unless it is one of vectors.
-    pub(crate) fn check(&self) -> Result<()> {
-        if let Some(input) = self.inputs.iter().find(|input| input.as_os_str() == STANDARD) {
+    pub(crate) fn check(&self, output: &Output) -> Result<()> {
+        output.writes(self.outputs.iter().map(|(path, _)| path.as_path()));
+        if let Some(input) = self.inputs.iter().find(|input| is_standard(input)) {
             return refuse(input, "standard input", "a file: only vectors can come from standard input");
         }
-        let files =
-            || self.outputs.iter().map(|(output, _)| output).filter(|path| path.as_os_str() != STANDARD);
+        let files = || self.outputs.iter().map(|(path, _)| path).filter(|path| !is_standard(path));
         let mut written: Vec<(PathBuf, &PathBuf)> = Vec::new();
-        for output in files() {
-            let path = real_path(output);
+        for file in files() {
+            let path = real_path(file);
             if let Some((_, other)) = written.iter().find(|(other, _)| *other == path) {
                 let found = format!("the output {} too", path_text(other));
-                return refuse(output, found, "a file of its own for each output");
+                return refuse(file, found, "a file of its own for each output");
             }
-            check_output(output, &self.inputs)?;
-            written.push((path, output));
+            check_output(file, &self.inputs)?;
+            written.push((path, file));
         }
         if let Some(work) = &self.work {
             let folder = real_path(work);
@@ -126,7 +141,7 @@ impl Files {
                 return refuse(work, format_args!("{} in the work folder", path_text(file)), expected);
             }
         }
-        self.outputs.iter().try_for_each(|(output, kind)| kind.check(output))
+        self.outputs.iter().try_for_each(|(path, kind)| kind.check(path, output.is_json()))
     }
 }
 

@@ -1,16 +1,15 @@
 //! `tagore groundtruth`
 
-use std::path::PathBuf;
-
 use serde_json::json;
 use tagore::gpu::KernelTime;
 use tagore::{ExactSearch, ExactStats};
 
 use crate::error::Result;
-use crate::files::{Files, Kind};
+use crate::files::Files;
 use crate::metric::MetricName;
 use crate::options::{BaseAndQueries, Devices};
 use crate::output::{Output, grouped};
+use crate::results::ResultOptions;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -22,9 +21,8 @@ pub(crate) struct Args {
     /// Neighbours per query
     #[arg(short, default_value_t = 100)]
     k: usize,
-    /// File of ids and distances, in the layout of big-ann-benchmarks
-    #[arg(short, long, value_name = "GT")]
-    output: PathBuf,
+    #[command(flatten)]
+    results: ResultOptions,
     /// Device: auto, cpu, cuda, cuda:N, or several (cuda:N,M,..) that share the search
     #[arg(long, default_value = "auto")]
     device: Devices,
@@ -32,18 +30,19 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        Files::read([&self.data.base, &self.data.queries]).write(Kind::Ids, [&self.output]).check()?;
+        let kind = self.results.kind(output.is_json())?;
+        Files::read(self.data.files()).write(kind, [self.results.path()]).check(output)?;
         let (base, queries) = self.data.open()?;
         let metric = self.metric.resolve(base.element_type())?;
         let search = ExactSearch::new(self.k).metric(metric).devices(&self.device.0);
         let (truth, stats) = search.progress(output.progress().clone()).run(&base, &queries)?;
-        truth.save(&self.output)?;
+        self.results.write(&truth, output)?;
         let ExactStats { device, seconds, jit, kernels } = &stats;
         let count = queries.len();
         output.say(format_args!(
             "{} queries on {device} in {seconds:.2} s -> {}",
             grouped(count),
-            self.output.display()
+            self.results.name()
         ));
         let mut times = serde_json::Map::new();
         for KernelTime { kernel, launches, seconds, .. } in kernels {

@@ -7,7 +7,8 @@ use tagore_text::path_text;
 use crate::content::{Content, Input};
 use crate::error::{Error, Result};
 use crate::output::{Output, grouped};
-use crate::report::ReportOptions;
+use crate::read::{Wanted, file_of};
+use crate::report::{ReportOptions, name_files};
 
 /// Limit in bytes of a file that is read completely without `--all`.
 const WHOLE: u64 = 1 << 30;
@@ -32,11 +33,11 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         self.report.check()?;
-        self.report.add_to(self.input.files(), None).check()?;
+        self.report.add_to(self.input.files(), None).check(output)?;
         if self.input.base.is_none() {
             self.report.refuse_min_recall("needs --base")?;
         }
-        let content = self.input.read(output.progress())?;
+        let content = self.input.read(Wanted::Any, output.progress())?;
         if self.report.needs_index() && !matches!(content, Content::Index(_)) {
             let file = self.input.file.display();
             return Err(Error::usage(format!(
@@ -54,7 +55,7 @@ impl Args {
 
     /// Whether the file is read completely.
     fn reads_all(&self) -> Result<bool> {
-        let metadata = std::fs::metadata(&self.input.file);
+        let metadata = std::fs::metadata(file_of(&self.input.file));
         let bytes =
             metadata.map_err(|source| tagore::Error::Io { path: self.input.file.clone(), source })?.len();
         Ok(self.all || bytes <= WHOLE)
@@ -65,8 +66,9 @@ impl Args {
         self.say_index(index, "sound", output);
         let base = self.input.open_base()?;
         let measure = self.report.measure(self.device, index.description().seed, output);
-        let report = Report::measure(index, base.as_ref(), &KnnSample::default(), &measure)?;
-        self.report.write(&report, self.report.hold(None)?, output)?;
+        let mut report = Report::measure(index, base.as_ref(), &KnnSample::default(), &measure)?;
+        name_files(&mut report, &self.input.file);
+        self.report.write(&report, self.report.hold(None)?, output, |line| output.result(line))?;
         let mut event = json!({ "event": "inspect", "file": path_text(&self.input.file), "content": "index", "checked": "all" });
         if let (Some(event), Value::Object(report)) = (event.as_object_mut(), json!(report)) {
             event.extend(report);
@@ -93,11 +95,11 @@ impl Args {
         let (base, description) = (index.fingerprint(), index.description());
         let parameters: Vec<String> =
             description.parameters.iter().map(|(name, value)| format!("{name} {value}")).collect();
-        output.say(format_args!("{}: {} index, {checked}", self.input.file.display(), index.kind()));
+        output.result(format_args!("{}: {} index, {checked}", self.input.file.display(), index.kind()));
         let rows = grouped(base.rows);
         let metric = index.metric().name_for(base.element);
-        output.say(format_args!("base      {rows} x {} {}, {metric}", base.dim, base.element));
-        output.say(format_args!("made by   {}, seed {}", parameters.join(", "), description.seed));
+        output.result(format_args!("base      {rows} x {} {}, {metric}", base.dim, base.element));
+        output.result(format_args!("made by   {}, seed {}", parameters.join(", "), description.seed));
     }
 
     fn vectors(&self, vectors: &Vectors, output: &Output) -> Result<()> {
@@ -109,7 +111,11 @@ impl Args {
             vectors.spot_check()?
         };
         let (checked, said) = if all { ("all", "all finite") } else { ("sample", SPOTS) };
-        output.say(format_args!("{}: {} x {dim} {element}, {said}", self.input.file.display(), grouped(n)));
+        output.result(format_args!(
+            "{}: {} x {dim} {element}, {said}",
+            self.input.file.display(),
+            grouped(n)
+        ));
         output.event(&json!({
             "event": "inspect", "file": path_text(&self.input.file), "content": "vectors", "n": n, "dim": dim, "type": element.name(),
             "checked": checked,
@@ -120,7 +126,7 @@ impl Args {
     fn ids(&self, ids: &GroundTruth, output: &Output) -> Result<()> {
         let distances = ids.has_distances();
         let with = if distances { "ids and distances" } else { "ids" };
-        output.say(format_args!(
+        output.result(format_args!(
             "{}: {} x {} {with}",
             self.input.file.display(),
             grouped(ids.len()),

@@ -22,6 +22,7 @@ mod options;
 mod out_of_memory;
 mod output;
 mod plan;
+mod read;
 mod report;
 mod results;
 mod search;
@@ -37,7 +38,7 @@ mod walked;
 
 use std::ffi::OsString;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::error::ErrorKind;
 use clap::{FromArgMatches, Parser, Subcommand};
@@ -65,6 +66,9 @@ struct Cli {
     /// Print one JSON object per line on standard output
     #[arg(long, global = true, help_heading = "Everywhere")]
     json: bool,
+    /// Print no progress and no notes: results, warnings and errors alone
+    #[arg(short, long, global = true, help_heading = "Everywhere")]
+    quiet: bool,
     /// Worker threads, 1 to 1024, at most four per core [default: one per core]
     #[arg(
         long,
@@ -134,7 +138,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(cli) => cli,
         Err(error) => return wrong_usage(&error, &args),
     };
-    let output = Output::new(cli.json);
+    let output = Arc::new(Output::new(cli.json, cli.quiet));
+    read::note_to(&output);
     log(cli.log, matches!(&cli.command, Command::Build(args) if args.has_timeline()));
     if let Err(error) = signals::handle(output.progress()) {
         let limit = "raise the limit of processes (ulimit -u, pids)";
@@ -154,6 +159,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     output.finish();
     let code = match done.and_then(|()| output.check()) {
         Ok(()) => DONE,
+        // Nobody reads what the work was for.
+        Err(_) if output.is_closed() && output.progress().is_cancelled() => DONE,
         Err(error) => {
             output.error(&error);
             error.exit_code()
@@ -252,13 +259,16 @@ fn log(level: Option<tracing::Level>, timeline: bool) {
 /// Prints help in full, and an error of clap in one line.
 fn wrong_usage(error: &clap::Error, args: &[OsString]) -> u8 {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) || !error.use_stderr() {
-        return if error.print().is_ok() { DONE } else { FAILED };
+        return match error.print() {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => FAILED,
+            _ => DONE,
+        };
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         // A closed standard error is ignored: there is nowhere to report it.
         let _ = error.print();
         return WRONG_USAGE;
     }
-    Output::new(false).error(usage::one_line(error, args));
+    Output::new(false, false).error(usage::one_line(error, args));
     WRONG_USAGE
 }

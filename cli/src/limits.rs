@@ -7,7 +7,7 @@ use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{Builder, Device, Vectors};
 
 use crate::error::Result;
-use crate::output::{Output, grouped};
+use crate::output::{grouped, sized};
 
 /// A number of bytes: `1073741824`, `1024MiB` or `1GiB`.
 #[derive(Clone, Copy)]
@@ -27,7 +27,6 @@ impl FromStr for Bytes {
 
 /// Limits of a build in memory: a build that exceeds them runs out of core.
 #[derive(clap::Args)]
-#[group(requires = "strategy")]
 #[command(next_help_heading = "Out of core")]
 pub(crate) struct LimitOptions {
     /// Host memory of the build, such as 4GiB, without the mapped data set [default: free memory
@@ -83,32 +82,33 @@ impl LimitOptions {
     }
 }
 
-/// Prints the clusters of a build out of core or `in_memory`, and their memory.
-pub(crate) fn say_clusters(plan: &ClusterPlan, in_memory: bool, output: &Output) {
+/// The clusters of a build out of core or `in_memory`, and their memory, in lines.
+pub(crate) fn cluster_lines(plan: &ClusterPlan, in_memory: bool) -> Vec<String> {
     let place = if in_memory { "in memory" } else { "out of core" };
-    output.say(format_args!(
+    let mut lines = vec![format!(
         "{place}: {} clusters of at most {} vectors, lists of {} in memory",
         plan.clusters,
         grouped(plan.cluster_size),
         plan.cache
-    ));
+    )];
     let device = match plan.device_bytes {
         0 => String::new(),
-        bytes => format!("device {} bytes, ", grouped(bytes)),
+        bytes => format!("device {}, ", sized(bytes)),
     };
     if in_memory {
-        let bytes = grouped(plan.bytes_in_memory());
-        output.say(format_args!("{device}host {bytes} bytes without the mapped data set, no work files"));
+        let bytes = sized(plan.bytes_in_memory());
+        lines.push(format!("{device}host {bytes} without the mapped data set, no work files"));
     } else {
-        output.say(format_args!(
-            "host {} bytes without the mapped data set, {device}disk at most {} bytes",
-            grouped(plan.host_bytes),
-            grouped(plan.disk_bytes)
+        lines.push(format!(
+            "host {} without the mapped data set, {device}disk at most {}",
+            sized(plan.host_bytes),
+            sized(plan.disk_bytes)
         ));
         if plan.reads_base {
-            output.say("clusters read their vectors from the data set, which fits free memory");
+            lines.push("clusters read their vectors from the data set, which fits free memory".to_owned());
         }
     }
+    lines
 }
 
 /// Limits of a build, as JSON.

@@ -17,21 +17,61 @@ use tagore::{
 use crate::error::{Error, Result};
 use crate::metric::MetricName;
 use crate::output::{Output, grouped};
+pub(crate) use crate::read::open;
+use crate::read::{other_program, own_format, text_file};
 use crate::spool;
 
-/// The base and its format.
+/// Arguments of a [`DataSet`], for those that describe one without a file.
+pub(crate) const DATA_SET: [&str; 3] = ["positional", "base", "format"];
+
+/// A data set, by position or by flag, and its format.
 #[derive(clap::Args)]
-pub(crate) struct Input {
+pub(crate) struct DataSet {
     /// Data set: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin or npy; - for standard
     /// input
-    #[arg(short, long = "input", value_name = "BASE", value_parser = spool::vectors())]
-    pub input: PathBuf,
+    #[arg(value_name = "BASE", value_parser = spool::vectors(), conflicts_with = "base")]
+    positional: Option<PathBuf>,
+    /// Data set, by name instead of by position
+    #[arg(short = 'i', long, value_name = "BASE", value_parser = spool::vectors())]
+    base: Option<PathBuf>,
     /// Format of the data set [default: by its extension]
     #[arg(long, value_name = "FORMAT")]
-    pub format: Option<Format>,
+    format: Option<Format>,
+}
+
+impl DataSet {
+    /// The file, if one is given.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.positional.as_deref().or(self.base.as_deref())
+    }
+
+    /// Opens the data set without reading its vectors.
+    pub(crate) fn open(&self) -> Result<Vectors> {
+        // The parser refuses a command line with neither a file nor a description in its place.
+        open(self.path().unwrap_or(Path::new("")), self.format)
+    }
+}
+
+/// The data set of a command that needs one.
+#[derive(clap::Args)]
+#[command(mut_arg("positional", |base| base.required_unless_present("base")))]
+pub(crate) struct Input {
+    #[command(flatten)]
+    data: DataSet,
 }
 
 impl Input {
+    /// The file.
+    pub(crate) fn path(&self) -> &Path {
+        // The parser refuses a command line without a file.
+        self.data.path().unwrap_or(Path::new(""))
+    }
+
+    /// The format of a file that is mapped as it is: the given one, or that of the extension.
+    pub(crate) fn own_format(&self) -> Result<Format> {
+        own_format(self.path(), self.data.format)
+    }
+
     /// Opens the base and checks its values. Returns it with the seconds taken.
     pub(crate) fn read(&self, progress: &Progress) -> Result<(Vectors, f64)> {
         let began = Instant::now();
@@ -42,46 +82,33 @@ impl Input {
 
     /// Opens the base without reading its vectors.
     pub(crate) fn open(&self) -> Result<Vectors> {
-        open(&self.input, self.format)
+        self.data.open()
     }
 }
 
 /// A base, queries, and their formats.
 #[derive(clap::Args)]
 pub(crate) struct BaseAndQueries {
-    /// Data set; - for standard input
-    #[arg(long, value_name = "BASE", value_parser = spool::vectors())]
-    pub base: PathBuf,
-    /// Format of the data set [default: by its extension]
-    #[arg(long, value_name = "FORMAT")]
-    base_format: Option<Format>,
+    #[command(flatten)]
+    base: Input,
     /// Queries; - for standard input
     #[arg(long, value_name = "QUERIES", value_parser = spool::vectors())]
-    pub queries: PathBuf,
+    queries: PathBuf,
     /// Format of the queries [default: by their extension]
     #[arg(long, value_name = "FORMAT")]
     query_format: Option<Format>,
 }
 
 impl BaseAndQueries {
+    /// The files.
+    pub(crate) fn files(&self) -> [&Path; 2] {
+        [self.base.path(), &self.queries]
+    }
+
     /// Opens the base and the queries.
     pub(crate) fn open(&self) -> Result<(Vectors, Vectors)> {
-        Ok((open(&self.base, self.base_format)?, open(&self.queries, self.query_format)?))
+        Ok((self.base.open()?, open(&self.queries, self.query_format)?))
     }
-}
-
-/// Opens vectors in `format`, or else in the format of the file's extension. Those of a pipe are
-/// copied first.
-pub(crate) fn open(path: &Path, format: Option<Format>) -> Result<Vectors> {
-    let format = match (format, Format::from_path(path)) {
-        (Some(format), _) | (None, Ok(format)) => format,
-        (None, Err(error)) => return Err(unknown_format(path, error)),
-    };
-    spool::fill(path)?;
-    // SAFETY: the command's page says that no one changes a file that it reads. A file that was cut
-    // short ends it with an error (`signals.rs`), as does one whose change makes work panic.
-    let opened = unsafe { Vectors::map_as(path, format) };
-    opened.map_err(|error| if is_text(path) { text_file(path) } else { error.into() })
 }
 
 /// Opens an index file.
@@ -91,7 +118,7 @@ pub(crate) fn open_index(path: &Path) -> tagore::Result<Index> {
 }
 
 /// The error of a file whose extension names no format.
-fn unknown_format(path: &Path, error: tagore::Error) -> Error {
+pub(crate) fn unknown_format(path: &Path, error: tagore::Error) -> Error {
     if spool::is_copy(path) {
         return with_flag(error);
     }
@@ -100,7 +127,7 @@ fn unknown_format(path: &Path, error: tagore::Error) -> Error {
         Ok(found) if found.is_dir() => Error::file(path, "a folder", "a file"),
         Ok(found) if !found.is_file() => Error::file(path, "a pipe or a device", "a regular file"),
         Ok(_) if is_text(path) => text_file(path),
-        Ok(_) => with_flag(error),
+        Ok(_) => other_program(path).unwrap_or_else(|| with_flag(error)),
     }
 }
 
@@ -108,8 +135,9 @@ fn unknown_format(path: &Path, error: tagore::Error) -> Error {
 pub(crate) fn with_flag(error: tagore::Error) -> Error {
     match error {
         tagore::Error::File { path, found, expected } => {
+            let others = "npz, hdf5, parquet, arrow, safetensors or txt, one of these as .gz or .zst";
             let flags = "or the format as a flag (--help names it)";
-            Error::file(&path, found, format_args!("{expected}, {flags}"))
+            Error::file(&path, found, format_args!("{expected}, {others}, {flags}"))
         }
         other => other.into(),
     }
@@ -131,12 +159,6 @@ pub(crate) fn is_text(path: &Path) -> bool {
 
 /// Bytes of a file that show whether it is text: vectors have a zero byte among them.
 const TEXT: u64 = 1024;
-
-/// The error for text in place of vectors, ids or an index.
-pub(crate) fn text_file(path: &Path) -> Error {
-    let expected = "vectors, ids or an index in a binary format; numpy.save turns rows of numbers into npy";
-    Error::file(path, "text", expected)
-}
 
 /// The k-NN graph, and the cells of a start from cells.
 #[derive(clap::Args)]
@@ -284,6 +306,7 @@ pub(crate) fn say_kernels(kernels: &[KernelTime], output: &Output) {
 }
 
 /// Seconds of the stages timed by the command.
+#[derive(Default)]
 pub(crate) struct Seconds {
     pub read: f64,
     pub write: f64,
@@ -346,7 +369,7 @@ pub(crate) fn verify(
     let mut object = serde_json::Map::new();
     for (k, recall) in ks.iter().zip(&recalls) {
         object.insert(k.to_string(), (*recall).into());
-        output.say(format_args!(
+        output.result(format_args!(
             "verify    recall@{k} {recall:.4} over {} nodes",
             grouped(nodes.min(base.len()))
         ));

@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use tagore::{Device, HeldFile, Measure, Report};
+use tagore_text::path_text;
 
 use crate::draw::report_page;
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
-use crate::output::{Output, STANDARD, grouped};
+use crate::output::{Output, grouped, is_standard};
+use crate::spool;
 
 #[derive(clap::Args)]
 #[command(next_help_heading = "Report")]
@@ -53,8 +55,12 @@ impl ReportOptions {
 
     /// Files written by [`write`](Self::write).
     pub(crate) fn files(&self, index: Option<&Path>) -> Vec<PathBuf> {
-        let files = self.json(index).into_iter().chain(self.html.clone());
-        files.filter(|path| path.as_os_str() != STANDARD).collect()
+        self.paths(index).into_iter().flatten().collect()
+    }
+
+    /// Files of the JSON and of the page, standard output left out.
+    fn paths(&self, index: Option<&Path>) -> [Option<PathBuf>; 2] {
+        [self.json(index), self.html.clone()].map(|path| path.filter(|path| !is_standard(path)))
     }
 
     /// File of the JSON.
@@ -94,14 +100,18 @@ impl ReportOptions {
     /// Keeps other runs from writing the files of the report of `index`. Held from before the index
     /// has its name on, a report beside an index is that of this index.
     pub(crate) fn hold(&self, index: Option<&Path>) -> Result<ReportFiles> {
-        let hold = |path: Option<PathBuf>| {
-            path.filter(|path| path.as_os_str() != STANDARD).map(HeldFile::hold).transpose()
-        };
-        Ok(ReportFiles { json: hold(self.json(index))?, html: hold(self.html.clone())? })
+        let [json, html] = self.paths(index).map(|path| path.map(HeldFile::hold).transpose());
+        Ok(ReportFiles { json: json?, html: html? })
     }
 
-    /// Writes the report and prints a summary.
-    pub(crate) fn write(&self, report: &Report, files: ReportFiles, output: &Output) -> Result<()> {
+    /// Writes the report, and prints a summary line by line with `say`.
+    pub(crate) fn write(
+        &self,
+        report: &Report,
+        files: ReportFiles,
+        output: &Output,
+        say: impl Fn(String),
+    ) -> Result<()> {
         match (files.json, &self.report) {
             (Some(file), _) => report.save_in(file)?,
             (None, Some(standard)) => {
@@ -114,7 +124,7 @@ impl ReportOptions {
             (None, Some(standard)) => output.write(standard, &report_page(report)?)?,
             (None, None) => {}
         }
-        say(report, output);
+        lines(report).into_iter().for_each(say);
         report.warnings().into_iter().for_each(|warning| output.warn(format_args!("{warning}")));
         Ok(())
     }
@@ -130,15 +140,23 @@ impl ReportOptions {
     }
 }
 
-fn say(report: &Report, output: &Output) {
+/// Names the files of a report: the index, and the pipe that the base was copied from.
+pub(crate) fn name_files(report: &mut Report, index: &Path) {
+    report.file = Some(spool::named(&path_text(index)).into_owned());
+    report.base = report.base.take().map(|base| spool::named(&base).into_owned());
+}
+
+/// A report in lines.
+fn lines(report: &Report) -> Vec<String> {
+    let mut lines = Vec::new();
     if let Some(knn) = &report.knn {
         for (k, recall) in &knn.recall {
-            output.say(format_args!("k-NN      recall@{k} {recall:.4} over {} nodes", grouped(knn.nodes)));
+            lines.push(format!("k-NN      recall@{k} {recall:.4} over {} nodes", grouped(knn.nodes)));
         }
     }
     if let Some(search) = &report.search {
         for at in &search.beams {
-            output.say(format_args!(
+            lines.push(format!(
                 "search    recall@{} {:.4} at beam {} over {} rows left out, {} distances, {} QPS",
                 search.k,
                 at.recall,
@@ -152,7 +170,7 @@ fn say(report: &Report, output: &Output) {
     if let Some(found) = &report.self_recall {
         let kinds: Vec<String> =
             found.kinds.iter().map(|(kind, share)| format!("{kind} {share:.4}")).collect();
-        output.say(format_args!(
+        lines.push(format!(
             "self      {:.4} of {} rows found by a search for the row itself at beam {} ({})",
             found.recall,
             grouped(found.queries),
@@ -160,18 +178,19 @@ fn say(report: &Report, output: &Output) {
             kinds.join(", ")
         ));
     }
-    output.say(format_args!("degree    {:.2} on average, at most {}", report.mean_degree, report.max_degree));
-    output.say(format_args!(
+    lines.push(format!("degree    {:.2} on average, at most {}", report.mean_degree, report.max_degree));
+    lines.push(format!(
         "edges     {}, {} to the node itself, {} twice in a row",
         grouped(report.edges),
         grouped(report.self_edges),
         grouped(report.duplicate_edges)
     ));
-    output.say(format_args!(
+    lines.push(format!(
         "reach     {} of {} nodes from {} entry points",
         grouped(report.n as u64 - report.unreachable),
         grouped(report.n),
         grouped(report.entries.len())
     ));
-    output.say(format_args!("report    {:.2} s", report.seconds));
+    lines.push(format!("report    {:.2} s", report.seconds));
+    lines
 }

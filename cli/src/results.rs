@@ -1,50 +1,144 @@
-//! Results of searches as text: CSV or JSON lines.
+//! Results of searches: lines of text, CSV, JSON lines or a binary file.
 
-use std::fmt::Write;
-use std::path::Path;
+use std::fmt::{self, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
-use tagore::SearchResult;
+use tagore::{Format, GroundTruth};
 
-use crate::output::STANDARD;
+use crate::error::{Error, Result};
+use crate::files::Kind;
+use crate::output::{Output, STANDARD, is_standard};
 
-/// A format of results as text.
+/// The output of results.
+#[derive(clap::Args)]
+pub(crate) struct ResultOptions {
+    /// File of ids and distances: .csv, .jsonl, or else in the layout of a ground truth (.ivecs and
+    /// .npy: ids alone); - for CSV on standard output [default: standard output, a line per query:
+    /// its number, then ID:DISTANCE of each neighbour]
+    #[arg(short, long, value_name = "RESULT")]
+    output: Option<PathBuf>,
+    /// Format of RESULT: csv, jsonl, bin, ivecs or npy [default: by its extension; jsonl on standard
+    /// output with --json]
+    #[arg(long, value_name = "FORMAT")]
+    to: Option<ResultFormat>,
+}
+
+/// A format of results.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TextFormat {
+enum ResultFormat {
+    /// A line per query: its number, then `ID:DISTANCE` of each neighbour. It has no name: files
+    /// take CSV.
+    Lines,
     /// A row per neighbour: query, rank, id, distance.
     Csv,
     /// A JSON object per query: its ids and distances, nearest first.
     JsonLines,
+    /// The layout of a ground truth.
+    Bin,
+    /// The ids alone.
+    Ids(Format),
 }
 
-impl TextFormat {
-    /// The format of a file by its extension; none for a binary one. Standard output takes CSV, or
-    /// JSON lines under `--json`, where each line has an event.
-    pub(crate) fn for_path(path: &Path, is_json: bool) -> Option<Self> {
-        if path.as_os_str() == STANDARD {
-            return Some(if is_json { Self::JsonLines } else { Self::Csv });
+/// The formats and their names.
+const FORMATS: [(&str, ResultFormat); 6] = [
+    ("csv", ResultFormat::Csv),
+    ("jsonl", ResultFormat::JsonLines),
+    ("bin", ResultFormat::Bin),
+    ("gt", ResultFormat::Bin),
+    ("ivecs", ResultFormat::Ids(Format::Ivecs)),
+    ("npy", ResultFormat::Ids(Format::Npy)),
+];
+
+impl FromStr for ResultFormat {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = FORMATS.into_iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        known
+            .map(|(_, format)| format)
+            .ok_or_else(|| format!("found {name}, expected csv, jsonl, bin, ivecs or npy"))
+    }
+}
+
+impl fmt::Display for ResultFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = FORMATS.iter().find(|(_, format)| format == self);
+        f.pad(known.map_or("", |(name, _)| name))
+    }
+}
+
+impl ResultOptions {
+    /// The file, or `-` for standard output.
+    pub(crate) fn path(&self) -> &Path {
+        self.output.as_deref().unwrap_or(Path::new(STANDARD))
+    }
+
+    /// The kind of the output, for the check of its name.
+    ///
+    /// # Errors
+    /// If the given format is not that of the file's extension.
+    pub(crate) fn kind(&self, is_json: bool) -> Result<Kind> {
+        let (format, path) = (self.format(is_json), self.path());
+        if is_standard(path) {
+            let is_text = matches!(format, ResultFormat::Lines | ResultFormat::Csv) && !is_json;
+            let is_printed = is_text || format == ResultFormat::JsonLines;
+            return Ok(if is_printed { Kind::Results } else { Kind::Binary });
         }
-        let extension = path.extension()?.to_ascii_lowercase();
-        match extension.to_str()? {
-            "csv" => Some(Self::Csv),
-            "jsonl" => Some(Self::JsonLines),
-            _ => None,
+        match by_extension(path) {
+            Some(expected) if expected != format => {
+                let found = format!("{format} for {}, expected {expected}", path.display());
+                Err(Error::usage(format!("--to: found {found}")))
+            }
+            _ => Ok(Kind::Results),
         }
     }
 
-    /// The results of all queries.
-    pub(crate) fn text(self, result: &SearchResult) -> String {
-        let mut text = match self {
-            Self::Csv => "query,rank,id,distance\n".to_owned(),
-            Self::JsonLines => String::new(),
-        };
-        for query in 0..result.len() {
-            let pairs = result.ids(query).iter().zip(result.distances(query));
+    /// The format as given, or by the extension.
+    fn format(&self, is_json: bool) -> ResultFormat {
+        match (self.to, &self.output) {
+            (Some(format), _) => format,
+            (None, Some(path)) if !is_standard(path) => by_extension(path).unwrap_or(ResultFormat::Bin),
+            (None, _) if is_json => ResultFormat::JsonLines,
+            (None, Some(_)) => ResultFormat::Csv,
+            (None, None) => ResultFormat::Lines,
+        }
+    }
+
+    /// Writes the results of all queries.
+    pub(crate) fn write(&self, results: &GroundTruth, output: &Output) -> Result<()> {
+        let path = self.path();
+        match self.format(output.is_json()) {
+            ResultFormat::Bin => output.save(path, |path| Ok(results.save(path)?)),
+            ResultFormat::Ids(format) => output.save(path, |path| Ok(results.save_ids(path, format)?)),
+            format => output.write(path, &format.text(results)),
+        }
+    }
+
+    /// The output in a note.
+    pub(crate) fn name(&self) -> String {
+        let path = self.path();
+        if is_standard(path) { "standard output".to_owned() } else { path.display().to_string() }
+    }
+}
+
+/// The format that the extension of `path` names.
+fn by_extension(path: &Path) -> Option<ResultFormat> {
+    path.extension()?.to_str()?.parse().ok()
+}
+
+impl ResultFormat {
+    /// The results of all queries as text.
+    fn text(self, results: &GroundTruth) -> String {
+        let mut text = if self == Self::Csv { "query,rank,id,distance\n".to_owned() } else { String::new() };
+        for query in 0..results.len() {
+            let pairs = results.ids(query).iter().zip(results.distances(query).unwrap_or_default());
             // Adding 0 turns -0 into 0. Empty slots end a query that reached fewer than k nodes.
             let found = pairs.filter(|&(&id, _)| id != u32::MAX).map(|(&id, &distance)| (id, distance + 0.0));
+            // Writing to a string cannot fail.
             match self {
                 Self::Csv => {
                     for (rank, (id, distance)) in (1..).zip(found) {
-                        // Writing to a string cannot fail.
                         let _ = writeln!(text, "{query},{rank},{id},{distance}");
                     }
                 }
@@ -55,6 +149,11 @@ impl TextFormat {
                         text,
                         "{{\"event\":\"result\",\"query\":{query},\"ids\":{ids:?},\"distances\":{distances:?}}}"
                     );
+                }
+                _ => {
+                    let _ = write!(text, "{query}");
+                    found.for_each(|(id, distance)| _ = write!(text, " {id}:{distance}"));
+                    text.push('\n');
                 }
             }
         }

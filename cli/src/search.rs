@@ -8,10 +8,10 @@ use serde_json::json;
 use tagore::{GroundTruth, Index, Search, Searcher, Vectors, prepare_search};
 
 use crate::error::Result;
-use crate::files::{Files, Kind};
+use crate::files::Files;
 use crate::options::{BaseAndQueries, Devices, open_index};
-use crate::output::{Output, STANDARD, grouped};
-use crate::results::TextFormat;
+use crate::output::{Output, grouped};
+use crate::results::ResultOptions;
 use crate::walked::Walked;
 
 /// An index, its base, queries, and the devices of searches.
@@ -36,7 +36,7 @@ pub(crate) struct Searched {
 impl Searched {
     /// Files to read.
     pub(crate) fn files(&self) -> Files {
-        Files::read([&self.index, &self.data.base, &self.data.queries])
+        Files::read([&self.index]).and_read(self.data.files())
     }
 
     pub(crate) fn open(&self) -> Result<(Index, Vectors, Vectors)> {
@@ -64,15 +64,14 @@ pub(crate) struct Args {
     /// Beam width: wider beams find more and take longer [default: 100, or twice k if more]
     #[arg(long, value_name = "L")]
     beam: Option<usize>,
-    /// File of ids and distances: .csv, .jsonl, or else in the layout of a ground truth (.ivecs and
-    /// .npy: ids alone); - for CSV on standard output, or JSON lines with --json
-    #[arg(short, long, value_name = "RESULT")]
-    output: PathBuf,
+    #[command(flatten)]
+    results: ResultOptions,
 }
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        self.searched.files().write(Kind::Results, [&self.output]).check()?;
+        let kind = self.results.kind(output.is_json())?;
+        self.searched.files().write(kind, [self.results.path()]).check(output)?;
         let (index, base, queries) = self.searched.open()?;
         let beam = self.beam.unwrap_or(BEAM.max(2 * self.k));
         let began = Instant::now();
@@ -98,20 +97,13 @@ impl Args {
             };
             // Without a thread it closes when the command ends.
             let _ = thread::Builder::new().name("device".to_owned()).spawn_scoped(scope, close);
-            match TextFormat::for_path(&self.output, output.is_json()) {
-                Some(format) => output.write(&self.output, &format.text(&result)),
-                None => Ok(GroundTruth::from(result).save(&self.output)?),
-            }
+            self.results.write(&GroundTruth::from(result), output)
         })?;
         output.say(format_args!(
             "{} queries on {device} in {seconds:.3} s, {} distances each -> {}",
             grouped(count),
             grouped(distances.round()),
-            if self.output.as_os_str() == STANDARD {
-                "standard output".into()
-            } else {
-                self.output.display().to_string()
-            }
+            self.results.name()
         ));
         if let Some(fewest) = fewest {
             output.warn(format_args!(

@@ -1,8 +1,9 @@
-//! Vectors from standard input and from pipes. Vectors are mapped and read several times, so they
-//! are first copied to a temporary file. It is removed at the end of the command, also after a
-//! signal.
+//! Temporary copies of vectors: from standard input and from pipes, and in other formats than the
+//! library maps. Vectors are read several times. The copies are removed at the end of the command,
+//! also after a signal.
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, Hasher};
 use std::io::{IsTerminal, Read, Write, stdin};
@@ -49,9 +50,13 @@ impl Spooled {
 
 static SPOOLED: Mutex<Vec<Spooled>> = Mutex::new(Vec::new());
 
+/// The most copies of one command: of each pipe, its bytes, those decompressed, an array of them,
+/// and its rows.
+const MOST_COPIES: usize = 4 * MOST;
+
 /// Paths of existing copies, for code that may not lock or allocate.
 #[cfg(unix)]
-static COPIES: [OnceLock<std::ffi::CString>; MOST] = [const { OnceLock::new() }; MOST];
+static COPIES: [OnceLock<std::ffi::CString>; MOST_COPIES] = [const { OnceLock::new() }; MOST_COPIES];
 
 /// The progress that a signal cancels.
 static PROGRESS: OnceLock<Progress> = OnceLock::new();
@@ -87,14 +92,16 @@ fn place(path: PathBuf) -> Result<PathBuf, String> {
     if all.len() == MOST {
         return Err(format!("found more than {MOST} pipes, expected files"));
     }
-    // Hashers are seeded at random.
-    let name = std::hash::RandomState::new().build_hasher().finish();
-    let mut copy = std::env::temp_dir().join(format!("tagore-{name:016x}"));
-    if let Some(extension) = path.extension() {
-        copy.set_extension(extension);
-    }
+    let copy = new_copy(path.extension().unwrap_or_default());
     all.push(Spooled { source: path, copy: copy.clone(), is_filled: false });
     Ok(copy)
+}
+
+/// The path of a new copy.
+fn new_copy(extension: impl AsRef<OsStr>) -> PathBuf {
+    // Hashers are seeded at random.
+    let name = std::hash::RandomState::new().build_hasher().finish();
+    std::env::temp_dir().join(format!("tagore-{name:016x}")).with_extension(extension)
 }
 
 #[cfg(unix)]
@@ -137,20 +144,49 @@ pub(crate) fn fill(path: &Path) -> Result<(), Error> {
     if spooled.is_filled {
         return Ok(());
     }
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    note(number, &spooled.copy);
-    let to = options.open(&spooled.copy).map_err(|error| {
-        let found = format!("no room for a copy in {}: {error}", path_text(&std::env::temp_dir()));
-        Error::File { path: spooled.copy.clone(), found, expected: "another folder by TMPDIR".to_owned() }
-    })?;
+    let to = create_file(number, &spooled.copy)?;
     spooled.is_filled = true;
     let (source, copy) = (spooled.source.clone(), spooled.copy.clone());
     // Errors name the pipe, which takes the lock.
     drop(all);
     copy_all(&source, to, &copy)
+}
+
+/// Creates a file for a copy of `source`, with this extension. It is removed at the end of the
+/// command, and messages name the source in its place.
+///
+/// # Errors
+/// If the file cannot be created.
+pub(crate) fn create(source: &Path, extension: &str) -> Result<(File, PathBuf), Error> {
+    let source = PathBuf::from(&*named(&path_text(source)));
+    let mut all = spooled();
+    let copy = new_copy(extension);
+    let file = create_file(all.len(), &copy)?;
+    all.push(Spooled { source, copy: copy.clone(), is_filled: true });
+    Ok((file, copy))
+}
+
+/// Removes a copy before the end of the command.
+pub(crate) fn discard(copy: &Path) {
+    // A failure is ignored: it is removed at the end, too.
+    let _ = std::fs::remove_file(copy);
+}
+
+/// Fails if the work is cancelled.
+pub(crate) fn check() -> Result<(), Error> {
+    if PROGRESS.get().is_some_and(Progress::is_cancelled) { Err(Error::Cancelled) } else { Ok(()) }
+}
+
+fn create_file(number: usize, copy: &Path) -> Result<File, Error> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    note(number, copy);
+    options.open(copy).map_err(|error| {
+        let found = format!("no room for a copy in {}: {error}", path_text(&std::env::temp_dir()));
+        Error::File { path: copy.to_owned(), found, expected: "another folder by TMPDIR".to_owned() }
+    })
 }
 
 /// Copies all bytes of `source`. A thread opens and reads it, so that a signal stops the command
@@ -185,9 +221,7 @@ fn copy_all(source: &Path, mut to: File, copy: &Path) -> Result<(), Error> {
     };
     thread::Builder::new().spawn(reader).map_err(|error| failed(source, error))?;
     loop {
-        if PROGRESS.get().is_some_and(Progress::is_cancelled) {
-            return Err(Error::Cancelled);
-        }
+        check()?;
         match pieces.recv_timeout(CHECK) {
             Ok(Ok(piece)) if piece.is_empty() => return Ok(()),
             Ok(Ok(piece)) => to.write_all(&piece).map_err(|error| failed(copy, error))?,
@@ -204,8 +238,8 @@ fn copy_all(source: &Path, mut to: File, copy: &Path) -> Result<(), Error> {
 fn note(number: usize, copy: &Path) {
     use std::os::unix::ffi::OsStrExt;
     if let Ok(path) = std::ffi::CString::new(copy.as_os_str().as_bytes()) {
-        // Each number is noted once.
-        let _ = COPIES[number].set(path);
+        // Each number is noted once. No command has more.
+        let _ = COPIES.get(number).map(|copy| copy.set(path));
     }
 }
 

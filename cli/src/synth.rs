@@ -1,6 +1,6 @@
 //! `tagore synth`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use tagore::{ElementType, Fault, Format, QueryKind, Synth, SynthKind};
@@ -8,11 +8,13 @@ use tagore_text::path_text;
 
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
+use crate::options::with_flag;
 use crate::output::{Output, grouped};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// File of the vectors: fbin, f16bin, bf16bin, u8bin, i8bin, b1bin, fvecs, bvecs or npy
+    /// File of the vectors: fbin, f16bin, bf16bin, u8bin, i8bin, b1bin, fvecs, bvecs or npy; - for
+    /// standard output
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
     /// Rows of the data set
@@ -60,15 +62,17 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        Files::default().write(Kind::Any, [&self.output]).check()?;
+        Files::default().write(Kind::Binary, [&self.output]).check(output)?;
         let kind = self.kind()?;
-        let format = self.format.map_or_else(|| Format::from_path(&self.output), Ok)?;
+        let format = self.format.map_or_else(|| Format::from_path(&self.output), Ok).map_err(with_flag)?;
         let element = self.element.or(format.element()).unwrap_or(ElementType::F32);
         let synth = Synth::of_kind(kind, self.n, self.dim, self.seed)?;
         let synth = synth.query_kind(self.query_kind).element_type(element);
         let first = if self.queries.is_some() { self.n as u64 } else { 0 };
         let count = self.queries.unwrap_or(self.n);
-        synth.write(first..first.saturating_add(count as u64), &self.output, format, output.progress())?;
+        let rows = first..first.saturating_add(count as u64);
+        let write = |path: &Path| Ok(synth.write(rows, path, format, output.progress())?);
+        output.save(&self.output, write)?;
         output.say(format_args!("{} x {} -> {}", grouped(count), self.dim, self.output.display()));
         let (clusters, copies, fault) = match kind {
             SynthKind::Clusters { clusters } => (Some(clusters), None, None),

@@ -27,6 +27,11 @@ pub(crate) fn one_line(error: &clap::Error, args: &[OsString]) -> String {
     // A positional argument, such as `[TASK]...`.
     let flag = flag.map(|name| name.trim_matches(['[', ']', '.']));
     let found = context(ContextKind::InvalidValue).filter(|value| !value.is_empty());
+    if let Some(renamed) =
+        flag.filter(|_| error.kind() == ErrorKind::UnknownArgument).and_then(|flag| renamed(flag, args))
+    {
+        return renamed;
+    }
     match (error.kind(), flag, found) {
         (ErrorKind::ValueValidation, Some(flag), Some(found)) => {
             let reason = error.source().map(ToString::to_string).unwrap_or_default();
@@ -41,6 +46,21 @@ pub(crate) fn one_line(error: &clap::Error, args: &[OsString]) -> String {
         }
         _ => fault_and_tips(&error.to_string(), args),
     }
+}
+
+/// Former names of flags: what they name, and their names now.
+const RENAMED: [(&str, &str, &str); 3] = [
+    ("--index", "the kind of an index", "kind"),
+    ("--indexes", "the kinds of indexes", "kinds"),
+    ("--input", "the data set", "base"),
+];
+
+/// The error of a flag that the given command has under another name now.
+fn renamed(flag: &str, args: &[OsString]) -> Option<String> {
+    let (_, what, name) = RENAMED.into_iter().find(|&(old, ..)| old == flag)?;
+    let command = given_command(args).1;
+    command.get_arguments().find(|arg| arg.get_long() == Some(name))?;
+    Some(format!("{flag}: {what} is now --{name}"))
 }
 
 /// What was found and expected, from the reason of a parser.
@@ -76,12 +96,12 @@ fn fault_and_tips(text: &str, args: &[OsString]) -> String {
     let fault = fault.join(" ");
     let tips: Vec<&str> = lines().filter_map(|line| line.strip_prefix("tip: ")).collect();
     let remedy =
-        if tips.is_empty() { format!("see `{} --help`", given_command(args)) } else { tips.join("; ") };
+        if tips.is_empty() { format!("see `{} --help`", given_command(args).0) } else { tips.join("; ") };
     format!("{}: {remedy}", fault.trim_start_matches("error: "))
 }
 
-/// The subcommand of a command line, such as `tagore bench prune`.
-fn given_command(args: &[OsString]) -> String {
+/// The subcommand of a command line, such as `tagore bench prune`, by name and as clap has it.
+fn given_command(args: &[OsString]) -> (String, Command) {
     let mut command = Cli::command();
     let mut names = vec!["tagore".to_owned()];
     for word in args.iter().skip(1) {
@@ -90,5 +110,5 @@ fn given_command(args: &[OsString]) -> String {
             command = below;
         }
     }
-    names.join(" ")
+    (names.join(" "), command)
 }

@@ -80,7 +80,7 @@ fn indexes_are_compared_under_every_metric() {
             "groundtruth --base base.fbin --queries query.fbin --metric {metric} -k 10 -o {metric}.bin"
         ));
         let lines = s.succeeds(&format!(
-            "bench prune -i base.fbin --metric {metric} --indexes cagra,vamana --knn 32 --repeat 1 --cpu --queries query.fbin --groundtruth {metric}.bin --beams 20,100 --device cpu -o bench.jsonl"
+            "bench prune -i base.fbin --metric {metric} --kinds cagra,vamana --knn 32 --repeat 1 --cpu --queries query.fbin --groundtruth {metric}.bin --beams 20,100 --device cpu -o bench.jsonl"
         ));
         let kinds: Vec<&str> = lines.iter().map(|line| line["index"].as_str().unwrap()).collect();
         assert_eq!(kinds, ["cagra", "vamana"]);
@@ -105,7 +105,7 @@ fn indexes_are_compared_under_every_metric() {
     // The truth of one metric does not judge indexes of another.
     s.fails(
         1,
-        "bench prune -i base.fbin --metric ip --indexes cagra --knn 32 --repeat 1 --queries query.fbin --groundtruth l2.bin --device cpu -o x.jsonl",
+        "bench prune -i base.fbin --metric ip --kinds cagra --knn 32 --repeat 1 --queries query.fbin --groundtruth l2.bin --device cpu -o x.jsonl",
         &["l2.bin", "by ip"],
     );
 }
@@ -159,7 +159,7 @@ fn impossible_numbers_are_refused_and_large_ones_do_not_overflow() {
     let s = Session::new();
     s.fails(
         2,
-        "bench outofcore -i base.fbin --index vamana --degree 0 --cluster-size 100 --device cpu",
+        "bench outofcore -i base.fbin --kind vamana --degree 0 --cluster-size 100 --device cpu",
         &["--degree", "found 0", "1 to 512"],
     );
     let line = &s.succeeds(
@@ -172,7 +172,7 @@ fn impossible_numbers_are_refused_and_large_ones_do_not_overflow() {
 fn stages_are_shown_beside_the_disk() {
     let s = Session::new();
     let run = |flags: &str| {
-        let command = "bench outofcore -i base.fbin --index vamana --cluster-size 200 --device cpu";
+        let command = "bench outofcore -i base.fbin --kind vamana --cluster-size 200 --device cpu";
         s.succeeds(&format!("{command} {flags}")).pop().unwrap()
     };
     assert!(run("")["stages"].is_null());

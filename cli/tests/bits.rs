@@ -19,15 +19,15 @@ fn bits_are_made_searched_and_described() {
     s.succeeds("groundtruth --base bits.b1bin --queries queries.b1bin --metric hamming -k 10 -o gt.bin");
     s.succeeds("groundtruth --base bits.fbin --queries queries.b1bin -k 10 -o same.bin");
     assert!(read("gt.bin") == read("same.bin"));
-    s.succeeds("build -i bits.b1bin -o x.tagore --index nssg --metric hamming --report report.json");
-    s.succeeds("build -i bits.b1bin -o y.tagore --index nssg");
+    s.succeeds("build -i bits.b1bin -o x.tagore --kind nssg --metric hamming --report report.json");
+    s.succeeds("build -i bits.b1bin -o y.tagore --kind nssg");
     assert!(read("x.tagore") == read("y.tagore"));
     let report: serde_json::Value = serde_json::from_slice(&read("report.json")).unwrap();
     assert_eq!(report["metric"], "hamming");
     let described = s.succeeds("inspect x.tagore --metric hamming");
     assert_eq!(described[0]["metric"], "hamming");
     let output = s.run("inspect x.tagore");
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("800 x 45 b1, hamming"), "{text}");
     let asked = "--index x.tagore --base bits.b1bin --queries queries.b1bin";
     let found = s.succeeds(&format!("eval {asked} --groundtruth gt.bin -k 10 --beams 100"));
@@ -36,6 +36,6 @@ fn bits_are_made_searched_and_described() {
         "{found:?}"
     );
     s.succeeds(&format!("search {asked} -k 3 -o found.csv"));
-    let plan = &s.succeeds("plan -i bits.b1bin --index nssg --device cpu")[0];
+    let plan = &s.succeeds("plan -i bits.b1bin --kind nssg --device cpu")[0];
     assert_eq!(plan["metric"], "hamming");
 }

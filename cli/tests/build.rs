@@ -10,7 +10,7 @@ use super::Session;
 fn codes_come_before_clusters() {
     let s = Session::new();
     s.succeeds("synth -o wide.fbin --n 200 --dim 64");
-    let flags = "-i wide.fbin --index vamana --knn 12 --degree 8 --device emulated";
+    let flags = "-i wide.fbin --kind vamana --knn 12 --degree 8 --device emulated";
     let bytes = |vectors: &str| {
         let plan = &s.succeeds(&format!("plan {flags} --vectors {vectors}"))[0];
         plan["peak_gpu_bytes"].as_u64().unwrap()
@@ -30,11 +30,11 @@ fn codes_come_before_clusters() {
 fn a_build_out_of_core_is_planned_and_done() {
     let session = Session::new();
     let limits = "--cluster-size 200 --host-memory 64MiB";
-    let planned = session.succeeds(&format!("plan -i base.fbin --index vamana --knn 20 {limits}"));
+    let planned = session.succeeds(&format!("plan -i base.fbin --kind vamana --knn 20 {limits}"));
     assert_eq!(planned[0]["limits"]["host_memory"], 64 << 20);
     let clusters = &planned[0]["out_of_core"];
     assert_eq!(clusters["cluster_size"], 200);
-    let built = session.succeeds(&format!("build -i base.fbin -o large --index vamana --knn 20 {limits}"));
+    let built = session.succeeds(&format!("build -i base.fbin -o large --kind vamana --knn 20 {limits}"));
     let built = built.last().unwrap();
     // A plan is made for any machine, so it has the bytes with and without vectors in work files.
     let of_disk = ["disk", "disk_bytes", "reads_base"];
@@ -51,12 +51,12 @@ fn a_build_out_of_core_is_planned_and_done() {
     assert_eq!((&built["n"], &built["hit_ratio"]), (&500.into(), &1.0.into()));
     let inspected = session.succeeds("inspect large");
     assert_eq!(inspected[0]["parameters"]["cluster-size"], "200");
-    let small = session.succeeds("plan -i base.fbin --index vamana --host-memory 1GiB");
+    let small = session.succeeds("plan -i base.fbin --kind vamana --host-memory 1GiB");
     assert!(small[0]["out_of_core"].is_null());
 
-    let build = "build -i base.fbin -o other --index vamana --knn 20 --cluster-size";
+    let build = "build -i base.fbin -o other --kind vamana --knn 20 --cluster-size";
     session.fails(2, &format!("{build} 3"), &["--cluster-size: found 3, expected at least 16"]);
-    let graph = "build -i base.fbin -o other --index vamana --cluster-size 200 --graph graph";
+    let graph = "build -i base.fbin -o other --kind vamana --cluster-size 200 --graph graph";
     session.fails(2, graph, &["--graph needs a build in memory: raise --cluster-size, or drop it"]);
     session.fails(
         2,
@@ -74,7 +74,7 @@ fn the_same_seed_gives_the_same_file_on_one_thread_and_on_two() {
     let s = Session::new();
     for (threads, name) in [(1, "one.tagore"), (2, "two.tagore")] {
         s.succeeds(&format!(
-            "build -i base.fbin -o {name} --index vamana --knn 20 --start random --seed 4 --threads {threads}"
+            "build -i base.fbin -o {name} --kind vamana --knn 20 --start random --seed 4 --threads {threads}"
         ));
     }
     assert_eq!(std::fs::read(s.path("one.tagore")).unwrap(), std::fs::read(s.path("two.tagore")).unwrap());
@@ -83,7 +83,7 @@ fn the_same_seed_gives_the_same_file_on_one_thread_and_on_two() {
 #[test]
 fn stages_are_logged_under_log() {
     let s = Session::new();
-    let build = "build -i base.fbin -o logged --index nsg --knn 30";
+    let build = "build -i base.fbin -o logged --kind nsg --knn 30";
     let said = |flags: &str| String::from_utf8(s.run(&format!("{build} {flags}")).stderr).unwrap();
     let (info, debug) = (said("--log info"), said("--log debug"));
     assert!(info.contains("INFO") && info.contains("graph pruned") && !info.contains("DEBUG"), "{info}");
@@ -96,7 +96,7 @@ fn stages_are_logged_under_log() {
 fn a_default_k_that_is_too_large_is_clamped_with_a_warning() {
     let s = Session::new();
     Synth::new(40, 4, 1).unwrap().base().save(s.path("small.fbin")).unwrap();
-    let output = s.run("build -i small.fbin -o small.tagore --index cagra");
+    let output = s.run("build -i small.fbin -o small.tagore --kind cagra");
     assert_eq!(output.status.code(), Some(0));
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains("warning: --knn 64") && stderr.contains("39"), "{stderr}");
@@ -109,7 +109,7 @@ fn a_full_disk_leaves_nothing_behind() {
     let before = s.names();
     // A write beyond the limit on file sizes fails as on a full disk.
     let script = format!(
-        "trap '' XFSZ; ulimit -f 16; exec {} build -i base.fbin -o x.tagore --index nsg",
+        "trap '' XFSZ; ulimit -f 16; exec {} build -i base.fbin -o x.tagore --kind nsg",
         env!("CARGO_BIN_EXE_tagore")
     );
     let output = Command::new("sh").args(["-c", &script]).current_dir(s.folder.path()).output().unwrap();
@@ -123,7 +123,7 @@ fn a_full_disk_leaves_nothing_behind() {
 #[test]
 fn clusters_in_memory_leave_no_work_files_and_make_the_same_index() {
     let session = Session::new();
-    let build = "build -i base.fbin --index vamana --knn 20 --cluster-size 200 --no-report";
+    let build = "build -i base.fbin --kind vamana --knn 20 --cluster-size 200 --no-report";
     session.succeeds(&format!("{build} --device cpu -o disk"));
     let built = session.succeeds(&format!("{build} --device cpu -o memory --no-work-files"));
     assert_eq!(built.last().unwrap()["in_memory"], true);
@@ -136,7 +136,7 @@ fn clusters_in_memory_leave_no_work_files_and_make_the_same_index() {
 #[test]
 fn a_build_in_memory_does_not_pass_the_work_files_of_another_one() {
     let session = Session::new();
-    let build = "build -i base.fbin -o x --index vamana --knn 20 --device cpu --no-report";
+    let build = "build -i base.fbin -o x --kind vamana --knn 20 --device cpu --no-report";
     let work = session.path("x.work");
     std::fs::create_dir(&work).unwrap();
     std::fs::write(work.join("manifest.json"), "{}").unwrap();

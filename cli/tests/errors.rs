@@ -27,10 +27,10 @@ const BAD_VECTORS: &[(&str, &[&str])] = &[
 
 /// Commands on other bad files.
 const BAD_FILES: &[(&str, &[&str])] = &[
-    ("build -i none.fbin -o x.tagore --index nsg", &["none.fbin", "0 rows", "at least 1"]),
-    ("build -i base.fbin -o nowhere/x.tagore --index nsg", &["nowhere/x.tagore", "no such folder"]),
-    ("build -i base.fbin -o folder --index nsg", &["folder", "a folder", "a file"]),
-    ("build -i base.fbin -o x.tagore --index nsg --graph missing", &["missing: No such file"]),
+    ("build -i none.fbin -o x.tagore --kind nsg", &["none.fbin", "0 rows", "at least 1"]),
+    ("build -i base.fbin -o nowhere/x.tagore --kind nsg", &["nowhere/x.tagore", "no such folder"]),
+    ("build -i base.fbin -o folder --kind nsg", &["folder", "a folder", "a file"]),
+    ("build -i base.fbin -o x.tagore --kind nsg --graph missing", &["missing: No such file"]),
     ("convert base.fbin x.u8bin", &["base.fbin", "row 0", "dimension 0", "u8"]),
     ("convert index.tagore x.fbin", &["x.fbin", "index.tagore", "ibin"]),
     ("inspect flipped.tagore", &["flipped.tagore", "expected"]),
@@ -85,7 +85,7 @@ fn bad_files_end_with_1_and_are_named() {
     let s = Session::new();
     damage(&s);
     for command in [
-        "build -o x.tagore --index nsg -i FILE",
+        "build -o x.tagore --kind nsg -i FILE",
         "knn -o x -i FILE",
         "inspect FILE",
         "convert FILE x.out --to fvecs",

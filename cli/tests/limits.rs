@@ -48,8 +48,8 @@ fn sockets_folders_and_devices_are_refused_at_once_and_pipes_of_all_but_vectors(
             "inspect FILE",
             "convert FILE x.fvecs",
             "convert FILE x.tagore --from nsg --base base.fbin",
-            "build -i FILE -o x.tagore --index nsg",
-            "plan -i FILE --index nsg",
+            "build -i FILE -o x.tagore --kind nsg",
+            "plan -i FILE --kind nsg",
             "knn -i FILE -o x",
             "groundtruth --base FILE --queries query.fbin -o x.bin",
             "groundtruth --base base.fbin --queries FILE -o x.bin",
@@ -64,7 +64,7 @@ fn sockets_folders_and_devices_are_refused_at_once_and_pipes_of_all_but_vectors(
     // Looking for text must not open it: nobody writes to this pipe.
     fs::rename(s.path("pipe.fbin"), s.path("pipe")).unwrap();
     let expected = "pipe: found a pipe or a device, expected a regular file";
-    s.fails(1, "task plan -i pipe -o many.tagore --dir tasks --index nsg", &[expected]);
+    s.fails(1, "task plan -i pipe -o many.tagore --dir tasks --kind nsg", &[expected]);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_file_beyond_the_limit_is_an_error() {
         ("x.fvecs", "convert base.fbin x.fvecs"),
         ("x.nsg", "convert index.tagore x.nsg"),
         ("x.fbin", "synth -o x.fbin --n 1000 --dim 8"),
-        ("x.tagore", "build -i base.fbin -o x.tagore --index nsg --knn 30 --device cpu"),
+        ("x.tagore", "build -i base.fbin -o x.tagore --kind nsg --knn 30 --device cpu"),
         ("x.bin", "groundtruth --base base.fbin --queries base.fbin -k 10 -o x.bin --device cpu"),
         ("x", "knn -i base.fbin -o x --knn 30 --device cpu"),
     ] {
@@ -103,7 +103,7 @@ fn missing_memory_and_threads_are_errors() {
 #[test]
 fn small_stacks_and_many_threads_do_no_harm() {
     let s = Session::new();
-    let build = "build -i base.fbin -o x.tagore --index nsg --knn 30 --device cpu --no-report --threads 1000";
+    let build = "build -i base.fbin -o x.tagore --kind nsg --knn 30 --device cpu --no-report --threads 1000";
     let built = fs::read(s.path("index.tagore")).unwrap();
     for before in ["ulimit -s 64", "export RUST_MIN_STACK=1", "export RAYON_NUM_THREADS=9999"] {
         let shell = format!("{before}; exec {} {build}", env!("CARGO_BIN_EXE_tagore"));
@@ -129,8 +129,8 @@ fn values_whose_distances_overflow_are_an_error() {
         "groundtruth --base large.fbin --queries large.fbin -k 5 -o x.bin --device emulated --metric ip",
         "knn -i large.fbin -o x --knn 5",
         "knn -i large.fbin -o x --knn 5 --device emulated",
-        "build -i large.fbin -o x.tagore --index nsg --knn 5",
-        "build -i large.fbin -o x.tagore --index vamana --knn 5 --device emulated --metric ip",
+        "build -i large.fbin -o x.tagore --kind nsg --knn 5",
+        "build -i large.fbin -o x.tagore --kind vamana --knn 5 --device emulated --metric ip",
         "search --index index.tagore --base base.fbin --queries large.fbin -o x.bin",
         "eval --index index.tagore --base base.fbin --queries large.fbin --groundtruth gt.bin",
     ] {

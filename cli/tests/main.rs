@@ -6,6 +6,7 @@ mod bits;
 mod build;
 mod convert;
 mod errors;
+mod formats;
 #[cfg(target_os = "linux")]
 mod limits;
 mod outputs;
@@ -21,6 +22,7 @@ mod shell;
 mod signals;
 #[cfg(target_os = "linux")]
 mod sparse;
+mod streams;
 mod synth;
 mod task;
 mod truth;
@@ -46,7 +48,7 @@ impl Session {
         synth.base().save(session.path("base.fbin")).unwrap();
         synth.queries(20).save(session.path("query.fbin")).unwrap();
         session.succeeds("groundtruth --base base.fbin --queries query.fbin -k 10 -o gt.bin");
-        session.succeeds("build -i base.fbin -o index.tagore --index nsg --knn 30");
+        session.succeeds("build -i base.fbin -o index.tagore --kind nsg --knn 30");
         session
     }
 
@@ -113,7 +115,7 @@ fn a_session_from_data_to_judgement() {
     assert!(knn["recall"]["32"].as_f64().unwrap() > 0.99 && knn["recall"]["10"].as_f64().unwrap() > 0.99);
     for kind in ["cagra", "nsg", "nssg", "vamana", "dpg", "tau-mng", "alpha-cng"] {
         let build =
-            &s.succeeds(&format!("build -i base.fbin -o {kind}.tagore --index {kind} --graph graph"))[0];
+            &s.succeeds(&format!("build -i base.fbin -o {kind}.tagore --kind {kind} --graph graph"))[0];
         for key in [
             "event",
             "index",

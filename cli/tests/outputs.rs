@@ -27,11 +27,11 @@ fn no_output_is_written_over_an_input() {
     let bench = "bench search -i base.fbin --queries query.fbin --groundtruth gt.bin --index index.tagore";
     s.succeeds("knn -i base.fbin -o graph.bin --knn 20");
     let commands = [
-        "build -i base.fbin -o base.fbin --index nsg".to_owned(),
-        "build -i base.fbin -o ./../{here}/base.fbin --index nsg".to_owned(),
-        "build -i base.fbin -o x.tagore --index nsg --html base.fbin".to_owned(),
-        "build -i base.fbin -o x.tagore --index nsg --report base.fbin".to_owned(),
-        "build -i base.fbin -o graph.bin --index nsg --graph graph.bin".to_owned(),
+        "build -i base.fbin -o base.fbin --kind nsg".to_owned(),
+        "build -i base.fbin -o ./../{here}/base.fbin --kind nsg".to_owned(),
+        "build -i base.fbin -o x.tagore --kind nsg --html base.fbin".to_owned(),
+        "build -i base.fbin -o x.tagore --kind nsg --report base.fbin".to_owned(),
+        "build -i base.fbin -o graph.bin --kind nsg --graph graph.bin".to_owned(),
         "knn -i base.fbin -o base.fbin".to_owned(),
         format!("{search} -o query.fbin"),
         format!("{search} -o index.tagore"),
@@ -47,12 +47,12 @@ fn no_output_is_written_over_an_input() {
         "bench prune -i base.fbin --queries q.svg --groundtruth gt.bin --plot q.svg".to_owned(),
         "bench descent -i base.fbin -o base.fbin".to_owned(),
         "bench dispatch -i base.fbin -o base.fbin".to_owned(),
-        "bench outofcore -i b.svg --format fbin --index nsg --cluster-size 100 --plot b.svg".to_owned(),
+        "bench outofcore -i b.svg --format fbin --kind nsg --cluster-size 100 --plot b.svg".to_owned(),
     ];
     let here = s.folder.path().file_name().unwrap().to_str().unwrap();
     let commands: Vec<String> = commands.iter().map(|command| command.replace("{here}", here)).collect();
     refuses(&s, &commands.iter().map(String::as_str).collect::<Vec<_>>(), "found the input");
-    let work = "build -i base.fbin -o x.tagore --index nsg --work-dir base.fbin";
+    let work = "build -i base.fbin -o x.tagore --kind nsg --work-dir base.fbin";
     refuses(&s, &[work], "base.fbin in the work folder");
 }
 
@@ -65,7 +65,7 @@ fn names_derived_from_an_output_are_not_written_over_an_input() {
         fs::copy(s.path("base.fbin"), s.path(name)).unwrap();
     }
     fs::create_dir(s.path("work")).unwrap();
-    let base = "--format fbin --index nsg";
+    let base = "--format fbin --kind nsg";
     refuses(
         &s,
         &[
@@ -76,9 +76,9 @@ fn names_derived_from_an_output_are_not_written_over_an_input() {
             "convert w.data w --from fbin --to diskann",
             "convert v_disk.index v --from fbin --to diskann-disk",
             "convert u.crc32 u --from fbin --to pair",
-            "build -i base.fbin -o work/x.tagore --work-dir work --index nsg",
-            "build -i base.fbin -o x.tagore --html work/x.html --work-dir work --index nsg",
-            "build -i base.fbin -o x.tagore --work-dir . --index nsg",
+            "build -i base.fbin -o work/x.tagore --work-dir work --kind nsg",
+            "build -i base.fbin -o x.tagore --html work/x.html --work-dir work --kind nsg",
+            "build -i base.fbin -o x.tagore --work-dir . --kind nsg",
         ],
         "expected a f",
     );
@@ -112,9 +112,9 @@ fn two_outputs_of_a_command_are_two_files() {
     refuses(
         &s,
         &[
-            "build -i base.fbin -o x --index nsg --html x",
-            "build -i base.fbin -o x --index nsg --report y --html ./y",
-            "build -i base.fbin -o x --index nsg --html x.report.json",
+            "build -i base.fbin -o x --kind nsg --html x",
+            "build -i base.fbin -o x --kind nsg --report y --html ./y",
+            "build -i base.fbin -o x --kind nsg --html x.report.json",
             "bench prune -i base.fbin --queries query.fbin --groundtruth gt.bin --plot x.svg -o x.svg",
         ],
         "a file of its own",
@@ -126,7 +126,7 @@ fn outputs_are_checked_before_inputs_are_read() {
     let s = Session::new();
     // If the base were read first, the error would name it.
     fs::write(s.path("bad.fbin"), "no header").unwrap();
-    let build = "build -i bad.fbin --index nsg";
+    let build = "build -i bad.fbin --kind nsg";
     s.fails(1, &format!("{build} -o missing/x.tagore"), &["missing/x.tagore: found no such folder missing"]);
     s.fails(
         1,
@@ -160,7 +160,7 @@ fn a_graph_is_one_file_and_a_pair_only_by_conversion() {
     fs::copy(s.path("o.distances.fbin"), s.path("g.distances.fbin")).unwrap();
     s.fails(1, "convert g x.ibin --from pair", &["g.distances.fbin", "g.crc32 records"]);
     s.succeeds("convert index.tagore one.ibin");
-    s.succeeds("build -i base.fbin -o index2.tagore --index cagra --graph graph.bin --degree 16");
+    s.succeeds("build -i base.fbin -o index2.tagore --kind cagra --graph graph.bin --degree 16");
     s.succeeds("convert index2.tagore two.ibin");
     fs::copy(s.path("two.entries.ibin"), s.path("one.entries.ibin")).unwrap();
     s.fails(1, "inspect one.ibin --base base.fbin", &["one.entries.ibin", "one.crc32 records"]);
@@ -209,7 +209,7 @@ fn paths_outside_utf8_are_escaped() {
         assert!(!stderr.contains('\u{1b}') && !stdout.contains('\u{1b}'), "{stderr}");
     }
     let (code, _, stderr) =
-        run(&[words("build --index nsg -o x -i"), vec![OsStr::from_bytes(b"no\xff\n.fbin")]].concat());
+        run(&[words("build --kind nsg -o x -i"), vec![OsStr::from_bytes(b"no\xff\n.fbin")]].concat());
     assert_eq!(
         (code, stderr.as_str()),
         (Some(1), "error: no\\xff\\n.fbin: No such file or directory (os error 2)\n")

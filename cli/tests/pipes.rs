@@ -29,7 +29,7 @@ impl Session {
 #[test]
 fn standard_input_is_a_file_of_vectors() {
     let s = Session::new();
-    let build = "build -o piped.tagore --index nsg --knn 30 -i";
+    let build = "build -o piped.tagore --kind nsg --knn 30 -i";
     s.with_input(&format!("{build} - --format fbin"), "base.fbin");
     let bytes = |name: &str| fs::read(s.path(name)).unwrap();
     assert!(bytes("piped.tagore") == bytes("index.tagore"), "another index");
@@ -79,12 +79,13 @@ fn a_named_pipe_is_read_and_a_signal_leaves_no_copy() {
     let s = Session::new();
     assert!(Command::new("mkfifo").arg(s.path("pipe")).status().unwrap().success());
     let inspect = || -> Child {
-        s.piped("inspect pipe --format fbin", Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+        let mut command = s.piped("inspect pipe --format fbin", Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
     let child = inspect();
     fs::write(s.path("pipe"), fs::read(s.path("base.fbin")).unwrap()).unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.starts_with("pipe: 500 x 8 f32"), "{said}");
     let bench = "bench dispatch -i pipe --format fbin --clusters 5 --cache 2";
     let child = s.piped(bench, Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();

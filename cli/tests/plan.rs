@@ -48,7 +48,7 @@ fn a_kind_of_gpu_is_planned_for() {
     let s = Session::new();
     let plan = |n: usize, kind: &str| {
         let command =
-            format!("plan --n {n} --dim 128 --index cagra --host-memory 4096GiB --device-kind {kind}");
+            format!("plan --n {n} --dim 128 --kind cagra --host-memory 4096GiB --device-kind {kind}");
         let line = s.succeeds(&command)[0].clone();
         assert_eq!(line["device_kind"]["name"], kind, "{line}");
         line
@@ -63,7 +63,7 @@ fn a_kind_of_gpu_is_planned_for() {
     for kind in ["rtx3090", "l4", "a100"] {
         assert!(plan(1000, kind)["out_of_core"].is_null());
     }
-    let wrong = "plan --n 1000 --dim 8 --index cagra --device-kind";
+    let wrong = "plan --n 1000 --dim 8 --kind cagra --device-kind";
     s.fails(2, &format!("{wrong} tpu"), &["found tpu, expected one of rtx3090, rtx4090, l4, a100, h200"]);
     s.fails(2, &format!("{wrong} l4 --device cpu"), &["cannot be used with"]);
 }
@@ -71,7 +71,7 @@ fn a_kind_of_gpu_is_planned_for() {
 #[test]
 fn an_index_is_planned_on_both_backends() {
     let s = Session::new();
-    let plan = &s.succeeds("plan -i base.fbin --knn 20 --index nsg --degree 40")[0];
+    let plan = &s.succeeds("plan -i base.fbin --knn 20 --kind nsg --degree 40")[0];
     assert_eq!(
         (&plan["start"], &plan["index"], &plan["degree"]),
         (&"all-pairs".into(), &"nsg".into(), &40.into())
@@ -92,26 +92,26 @@ fn an_index_is_planned_on_both_backends() {
     let of_device = ["peak_gpu_bytes", "context_bytes", "pool_bytes"].map(|key| plan[key].as_u64().unwrap());
     assert_eq!(plan["device_bytes"], of_device.iter().sum::<u64>());
     assert_eq!(plan["disk_bytes"], sum(&plan["disk"]));
-    s.succeeds("build -i base.fbin -o index --knn 20 --index nsg --degree 40");
+    s.succeeds("build -i base.fbin -o index --knn 20 --kind nsg --degree 40");
     assert_eq!(plan["disk_bytes"], std::fs::metadata(s.path("index")).unwrap().len());
     for seconds in [&plan["seconds"], &plan["cpu"]["seconds"]] {
         let seconds = seconds.as_object().unwrap().values().map(|seconds| seconds.as_f64().unwrap());
         assert!(seconds.clone().all(|seconds| seconds > 0.0) && seconds.count() > 4);
     }
     // The same plan for a data set without a file.
-    let shape = "plan --n 500 --dim 8 --knn 20 --index nsg --degree 40";
+    let shape = "plan --n 500 --dim 8 --knn 20 --kind nsg --degree 40";
     let again = &s.succeeds(shape)[0];
     assert_eq!((&again["stages"], &again["cpu"]), (&plan["stages"], &plan["cpu"]));
     let bytes = &s.succeeds(&format!("{shape} --type u8"))[0];
     assert!(bytes["peak_gpu_bytes"].as_u64() < plan["peak_gpu_bytes"].as_u64());
     // Out of core on a GPU: a limit that the context alone exceeds, and a sufficient one.
-    let large = "plan --n 1000000000 --dim 96 --index vamana --device cuda";
+    let large = "plan --n 1000000000 --dim 96 --kind vamana --device cuda";
     s.fails(2, &format!("{large} --gpu-memory 64MiB"), &["--gpu-memory: found 67108864, expected at least"]);
     let clusters = &s.succeeds(&format!("{large} --gpu-memory 24GiB --host-memory 48GiB"))[0]["out_of_core"];
     let bytes = |key: &str| clusters[key].as_u64().unwrap();
     assert!(bytes("device_bytes") <= 24 << 30 && bytes("device_bytes") > 23 << 30);
     assert!(bytes("host_bytes") <= 48 << 30 && sum(&clusters["disk"]) == bytes("disk_bytes"));
-    let wide = "plan --n 3000000000 --dim 96 --index vamana";
+    let wide = "plan --n 3000000000 --dim 96 --kind vamana";
     s.fails(1, wide, &["3000000000 rows", "at most 2147483648"]);
 }
 
@@ -120,7 +120,7 @@ fn a_build_in_tasks_is_planned_for_numbers_of_workers() {
     let s = Session { folder: tempfile::tempdir().unwrap() };
     let plan = |n: u64, flags: &str| {
         s.succeeds(&format!(
-            "plan --n {n} --dim 96 --type u8 --index vamana --device-kind h200 --host-memory 64GiB \
+            "plan --n {n} --dim 96 --type u8 --kind vamana --device-kind h200 --host-memory 64GiB \
              --cluster-size 4000000 --workers 1,4,64 --range-rows 1048576 {flags}"
         ))[0]["tasks"]
             .clone()
@@ -151,17 +151,17 @@ fn a_build_in_tasks_is_planned_for_numbers_of_workers() {
     let fails = |flags: &str, words: &[&str]| {
         s.fails(2, &format!("plan --n 5000 --dim 8 --device cpu {flags}"), words);
     };
-    fails("--workers 2", &["--index"]);
-    fails("--index vamana --network 1Gbit", &["--workers"]);
-    fails("--index vamana --workers 0", &["--workers", "0"]);
-    fails("--index vamana --workers 2", &["--workers: the build fits", "lower --cluster-size"]);
-    let small = "--index vamana --cluster-size 1000 --workers 2";
+    fails("--workers 2", &["--kind"]);
+    fails("--kind vamana --network 1Gbit", &["--workers"]);
+    fails("--kind vamana --workers 0", &["--workers", "0"]);
+    fails("--kind vamana --workers 2", &["--workers: the build fits", "lower --cluster-size"]);
+    let small = "--kind vamana --cluster-size 1000 --workers 2";
     fails(&format!("{small} --network 10"), &["--network", "found 10, expected a rate"]);
     fails(&format!("{small} --latency 10"), &["--latency", "found 10, expected a time"]);
     fails(&format!("{small} --range-rows 1000"), &["--range-rows", "found 1000", "a multiple of 1024"]);
     fails(&format!("{small} --build-rate 0"), &["--build-rate", "found 0"]);
     // No build takes as many: ids have 32 bits, and keys of neighbours keep one of them.
-    let large = |n: u64| format!("plan --n {n} --dim 96 --index vamana --device cpu --workers 4");
+    let large = |n: u64| format!("plan --n {n} --dim 96 --kind vamana --device cpu --workers 4");
     s.fails(1, &large(4_000_000_000), &["found 4000000000 rows", "at most 2147483648"]);
     s.fails(2, &large(5_000_000_000), &["--n: found 5000000000, expected 1 to 4294967294"]);
 }

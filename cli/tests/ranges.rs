@@ -7,13 +7,13 @@ fn huge_numbers_are_planned_for_or_refused() {
     let s = Session { folder: tempfile::tempdir().unwrap() };
     let most = u64::MAX;
     let limit = ["found 4294967294 rows", "at most 2147483648"];
-    s.fails(1, "plan --n 4294967294 --dim 4096 --knn 1024 --index nsg", &limit);
-    s.fails(2, &format!("plan --n {most} --dim 4 --index nsg"), &["--n", "1 to "]);
-    s.fails(2, "plan --n 9 --dim 4294967295 --index nsg", &["--dim", "1 to 4096"]);
+    s.fails(1, "plan --n 4294967294 --dim 4096 --knn 1024 --kind nsg", &limit);
+    s.fails(2, &format!("plan --n {most} --dim 4 --kind nsg"), &["--n", "1 to "]);
+    s.fails(2, "plan --n 9 --dim 4294967295 --kind nsg", &["--dim", "1 to 4096"]);
     for device in ["cpu", "cuda"] {
         let largest = "--dim 4096 --knn 1024 --degree 512 --candidates 8192 --iterations 1000,1000";
         let arguments =
-            format!("plan --n 2147483648 {largest} --index nsg --device {device} --host-memory {most}");
+            format!("plan --n 2147483648 {largest} --kind nsg --device {device} --host-memory {most}");
         assert!(s.succeeds(&arguments)[0]["host_bytes"].as_u64() > Some(4096 << 30), "{device}");
     }
     for iterations in ["1001,0", "0,1001", "4294967295,4294967295", "99999999999,1"] {

@@ -76,11 +76,11 @@ fn codes_that_lose_rows_are_named_with_the_remedy() {
         assert_eq!(is_named, text.contains("warning: codes in int8"), "{text}");
         is_named
     };
-    assert!(!warned("build -i ball.fbin -o ball.tagore --index cagra --device cpu --vectors full"));
+    assert!(!warned("build -i ball.fbin -o ball.tagore --kind cagra --device cpu --vectors full"));
     let search = "search --index ball.tagore --base ball.fbin --queries ball.fbin --device cpu -o x.bin";
     assert!(warned(&format!("{search} --vectors int8")));
     assert!(!warned(&format!("{search} --vectors f16")));
-    assert!(warned("build -i ball.fbin -o codes.tagore --index cagra --device cpu --vectors int8"));
+    assert!(warned("build -i ball.fbin -o codes.tagore --kind cagra --device cpu --vectors int8"));
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn files_without_an_extension_are_read_in_the_given_format() {
     for name in ["base", "query"] {
         std::fs::copy(s.path(&format!("{name}.fbin")), s.path(name)).unwrap();
     }
-    let data = "--base base --base-format fbin --queries query --query-format fbin";
+    let data = "--base base --format fbin --queries query --query-format fbin";
     let named = "--base base.fbin --queries query.fbin";
     let search = |data: &str| {
         s.succeeds(&format!("search --index index.tagore {data} -o found"));

@@ -92,7 +92,7 @@ fn a_signal_stops_whatever_reads_a_large_file() {
     fs::write(s.path("wide.fbin"), [&query[..4], &96u32.to_le_bytes(), &rows].concat()).unwrap();
     let before = s.names();
     let build = |base: &str, memory: &str| {
-        format!("build -i {base} -o x.tagore --index nsg --device cpu --host-memory {memory}")
+        format!("build -i {base} -o x.tagore --kind nsg --device cpu --host-memory {memory}")
     };
     let truth = "groundtruth --base large.fbin --queries wide.fbin -o x.bin --device cpu";
     for (arguments, stage, signal) in [
@@ -126,8 +126,7 @@ fn ctrl_c_stops_a_build_and_leaves_nothing_behind() {
     Synth::new(20_000, 64, 1).unwrap().base().save(s.path("large.fbin")).unwrap();
     let before = s.names();
     // These iterations take far longer than the test.
-    let command =
-        s.command("build -i large.fbin -o x.tagore --index nsg --start random --iterations 900,900");
+    let command = s.command("build -i large.fbin -o x.tagore --kind nsg --start random --iterations 900,900");
     let (code, last) = s.meanwhile(command, "join", |process| send(process, "INT"));
     assert_eq!((code, last.as_str()), (Some(1), "error: interrupted"));
     assert_eq!(s.names(), before);

@@ -90,7 +90,7 @@ fn large_vectors_are_inspected_and_planned_for() {
         assert_eq!(found["checked"], "sample");
     }
     for name in ["base.u8bin", "base.fbin"] {
-        let planned = succeeds(folder.path(), &format!("plan -i {name} --index vamana --host-memory 64GiB"));
+        let planned = succeeds(folder.path(), &format!("plan -i {name} --kind vamana --host-memory 64GiB"));
         assert_eq!(planned["n"], ROWS);
         assert!(planned["out_of_core"]["clusters"].as_u64() > Some(1));
     }

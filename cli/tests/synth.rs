@@ -129,7 +129,7 @@ fn every_type_is_written_and_searched() {
             "groundtruth --base {base} --queries {queries} -o truth.ivecs -k 10 --device cpu"
         ));
         s.succeeds(&format!(
-            "build -i {base} -o index.tagore --index vamana --knn 32 --device cpu --no-report"
+            "build -i {base} -o index.tagore --kind vamana --knn 32 --device cpu --no-report"
         ));
         let found = &s.succeeds(&format!(
             "eval --index index.tagore --base {base} --queries {queries} --groundtruth truth.ivecs --beams 60 \

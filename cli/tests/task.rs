@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Session;
 
-const BUILD: &str = "--index vamana --knn 24 --device cpu --cluster-size 600 --host-memory 1GiB";
+const BUILD: &str = "--kind vamana --knn 24 --device cpu --cluster-size 600 --host-memory 1GiB";
 
 #[test]
 fn killed_and_concurrent_processes_end_in_the_bytes_of_one_machine() {

@@ -19,7 +19,7 @@ fn session() -> Session {
     }
     for metric in ["l2", "ip"] {
         s.succeeds(&format!(
-            "build -i base.fbin -o {metric}.tagore --index vamana --metric {metric} --knn 32"
+            "build -i base.fbin -o {metric}.tagore --kind vamana --metric {metric} --knn 32"
         ));
     }
     s
@@ -58,8 +58,8 @@ fn wrong_truth_ends_with_1_and_is_named() {
     let benched =
         "-i base.fbin --queries query.fbin --groundtruth reversed.bin --beams 100 --device cpu -o x.jsonl";
     s.fails(1, &format!("bench search {benched} --index l2.tagore"), &["reversed.bin", "query 0"]);
-    s.fails(1, &format!("bench prune {benched} --indexes vamana --knn 32"), &["reversed.bin", "query 0"]);
-    let limits = "--index vamana --knn 32 --cluster-size 300";
+    s.fails(1, &format!("bench prune {benched} --kinds vamana --knn 32"), &["reversed.bin", "query 0"]);
+    let limits = "--kind vamana --knn 32 --cluster-size 300";
     s.fails(1, &format!("bench outofcore {benched} {limits}"), &["reversed.bin", "query 0"]);
 }
 
@@ -76,8 +76,10 @@ fn honest_truth_is_judged_by_its_ids() {
         for key in ["recall", "recall_ids"] {
             assert!(line[key].as_f64().is_some_and(|recall| recall > 0.95), "{line}");
         }
-        let stderr = String::from_utf8(s.run(&command).stderr).unwrap();
-        assert!(stderr.contains("recall@10     by ids"), "{stderr}");
+        let output = s.run(&command);
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        assert!(stdout.contains("recall@10     by ids"), "{stdout}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
         (
             line["truth_distances"].clone(),
             stderr.lines().find(|line| line.starts_with(truth)).map(str::to_owned),

@@ -10,7 +10,7 @@ const LINES: &str = include_str!("wrong.txt");
 fn session() -> Session {
     let s = Session::new();
     s.succeeds("knn -i base.fbin --knn 20 -o graph.bin");
-    s.succeeds("task plan -i base.fbin -o t.tagore --index vamana --knn 20 --device cpu --cluster-size 200 --dir tasks");
+    s.succeeds("task plan -i base.fbin -o t.tagore --kind vamana --knn 20 --device cpu --cluster-size 200 --dir tasks");
     s.succeeds("synth -o dim9.fbin --n 500 --dim 9");
     let wide = [&40u32.to_le_bytes()[..], &4097u32.to_le_bytes(), &[0; 40 * 513]].concat();
     std::fs::write(s.path("bits.b1bin"), wide).unwrap();

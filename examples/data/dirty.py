@@ -47,7 +47,7 @@ def measure(args, work, kind, modes, queries):
     """Builds and searches one index; returns a table's cells."""
     build, search = modes
     index, base = work / "index.tagore", work / "base.fbin"
-    _, seconds, warned = run(args, "build", "-i", base, "-o", index, "--index", kind, "--metric", args.metric,
+    _, seconds, warned = run(args, "build", "-i", base, "-o", index, "--kind", kind, "--metric", args.metric,
                              "--device", args.device, *build)
     cells = []
     for name, k in [("rows", 10)] + [("dirty", 10), ("dirty", 1)] * ("dirty" in queries):

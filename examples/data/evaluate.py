@@ -27,7 +27,7 @@ def run(tagore, *arguments):
 def evaluate(args, folder, metric, kind, index):
     """Builds and searches one index; returns recall@10 and distances per query for each beam."""
     base, queries, truth = (str(folder / name) for name in ("base.fbin", "queries.fbin", f"gt-{metric}.bin"))
-    run(args.tagore, "build", "-i", base, "-o", index, "--index", kind, "--metric", metric,
+    run(args.tagore, "build", "-i", base, "-o", index, "--kind", kind, "--metric", metric,
         "--device", args.device, *args.build)
     lines = run(args.tagore, "eval", "--index", index, "--base", base, "--queries", queries, "--groundtruth", truth,
                 "-k", "10", "--beams", args.beams, "--device", args.device)

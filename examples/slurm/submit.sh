@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds an index on a Slurm cluster: plans, then submits an array of jobs for each stage, each after the one before it.
-# Usage: submit.sh BASE INDEX DIR [flags of `tagore task plan`, such as --index vamana --cluster-size 1000000]
+# Usage: submit.sh BASE INDEX DIR [flags of `tagore task plan`, such as --kind vamana --cluster-size 1000000]
 # DIR is on a file system that all nodes share. Sizes by the environment:
 #   WORKERS  jobs of each array (4)        CPUS  cores of a job (8)
 #   GPUS     GPUs of a job that assigns or builds (0)

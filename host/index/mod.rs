@@ -14,7 +14,7 @@ mod start;
 mod statistics;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use rayon::prelude::*;
@@ -404,6 +404,11 @@ impl Index {
     /// The fingerprint of the data set.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
+    }
+
+    /// The file that the index was opened from.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
     }
 
     /// The name of this index in an error: its file, or `index`.

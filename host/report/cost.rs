@@ -18,13 +18,15 @@ pub struct BuildCost {
     pub threads: usize,
     /// All parameters, named as on the command line.
     pub parameters: BTreeMap<String, String>,
-    /// The stages in order.
+    /// The stages, one after another: each second of the build is in one of them.
     pub stages: Vec<StageCost>,
     /// Seconds that launches waited for kernels to compile, included in the stages' times;
     /// unknown out of core.
     pub jit_seconds: Option<f64>,
     /// Peak device memory in bytes.
     pub peak_gpu_bytes: u64,
+    /// [`peak_host_bytes`] at the end of the build.
+    pub peak_host_bytes: Option<u64>,
     /// Number of clusters, out of core.
     pub clusters: Option<usize>,
     /// Tasks, out of core; not in the JSON.
@@ -41,69 +43,65 @@ pub struct StageCost {
     pub seconds: f64,
     /// Peak device memory of this stage in bytes; none if it allocated none.
     pub peak_gpu_bytes: Option<u64>,
-    /// [`peak_host_bytes`] at the end of the stage: the peak since the process started.
-    pub peak_host_bytes: Option<u64>,
 }
 
 impl StageCost {
-    /// A host stage that has just ended.
-    pub fn ended(stage: &'static str, seconds: f64) -> Self {
-        Self { stage, seconds, peak_gpu_bytes: None, peak_host_bytes: peak_host_bytes() }
+    /// A stage that took no device memory.
+    pub fn new(stage: &'static str, seconds: f64) -> Self {
+        Self { stage, seconds, peak_gpu_bytes: None }
+    }
+
+    /// The stage with the peak of its device memory; 0 if it took none.
+    fn on_gpu(self, bytes: u64) -> Self {
+        Self { peak_gpu_bytes: (bytes > 0).then_some(bytes), ..self }
     }
 }
 
 impl BuildCost {
-    /// The cost of an in-memory build.
+    /// The cost of an in-memory build that has just ended.
     pub fn in_memory(builder: &Builder, stats: &BuildStats) -> Self {
-        let BuildStats { knn, descent, prune, .. } = stats;
-        let stage = |stage, seconds, gpu: u64, host| StageCost {
-            stage,
-            seconds,
-            peak_gpu_bytes: (gpu > 0).then_some(gpu),
-            peak_host_bytes: host,
-        };
-        let copy = descent.copy + prune.copy;
-        let connect = stage("connect", prune.connect, 0, prune.peak_host_bytes);
-        let (gpu, host) = (descent.peak_gpu_bytes, descent.peak_host_bytes);
-        let descended = stage("descent", descent.seconds, gpu, host);
-        let pruned =
-            stage("prune", prune.seconds - prune.connect, prune.peak_gpu_bytes, prune.peak_host_bytes);
-        let mut stages = vec![descended, pruned, connect];
-        if copy > 0.0 {
-            stages.push(stage("copies", copy, 0, prune.peak_host_bytes));
-        }
+        let BuildStats { knn, descent, prune, grouping, coding, .. } = stats;
+        let pruned = prune.seconds - prune.connect - prune.layers;
         Self {
             device: prune.device.clone(),
             device_name: prune.device_name.clone(),
             threads: rayon::current_num_threads(),
             parameters: builder.all_parameters(*knn),
-            stages,
+            stages: vec![
+                StageCost::new("group", *grouping),
+                StageCost::new("codes", *coding),
+                StageCost::new("copy", descent.copy + prune.copy),
+                StageCost::new("descent", descent.seconds).on_gpu(descent.peak_gpu_bytes),
+                StageCost::new("prune", pruned).on_gpu(prune.peak_gpu_bytes),
+                StageCost::new("layers", prune.layers),
+                StageCost::new("connect", prune.connect),
+            ],
             jit_seconds: Some(descent.jit + prune.jit),
             peak_gpu_bytes: descent.peak_gpu_bytes.max(prune.peak_gpu_bytes),
+            peak_host_bytes: peak_host_bytes(),
             clusters: None,
             tasks: Vec::new(),
         }
     }
 
-    /// The cost of an out-of-core build.
+    /// The cost of an out-of-core build that has just ended.
     pub fn out_of_core(stats: &OutOfCoreStats) -> Self {
-        let stage =
-            |stage, seconds| StageCost { stage, seconds, peak_gpu_bytes: None, peak_host_bytes: None };
-        let gpu = (stats.peak_gpu_bytes > 0).then_some(stats.peak_gpu_bytes);
         Self {
             device: stats.devices.iter().map(Device::to_string).collect::<Vec<_>>().join(","),
             device_name: None,
             threads: rayon::current_num_threads(),
             parameters: stats.parameters.clone(),
             stages: vec![
-                stage("partition", stats.partition),
-                StageCost { peak_gpu_bytes: gpu, ..stage("build", stats.build) },
-                stage("write", stats.write),
-                stage("reach", stats.reach),
-                StageCost::ended("remove", stats.remove),
+                StageCost::new("partition", stats.partition),
+                StageCost::new("build", stats.build).on_gpu(stats.peak_gpu_bytes),
+                StageCost::new("write", stats.write - stats.layers),
+                StageCost::new("layers", stats.layers),
+                StageCost::new("reach", stats.reach),
+                StageCost::new("remove", stats.remove),
             ],
             jit_seconds: None,
             peak_gpu_bytes: stats.peak_gpu_bytes,
+            peak_host_bytes: peak_host_bytes(),
             clusters: Some(stats.clusters),
             tasks: stats.tasks.clone(),
         }

@@ -112,7 +112,8 @@ impl Measure {
         let n = space.len();
         let has_lists = !lists.nodes().is_empty();
         let sample = if has_lists { lists.nodes().to_vec() } else { sampled(n, self.nodes, self.seed) };
-        if sample.is_empty() {
+        // A single row has no neighbours to find.
+        if sample.is_empty() || n == 1 {
             return Ok(Quality::default());
         }
         let k = K.min(n - 1);

@@ -1,6 +1,7 @@
 //! Reports on an index's quality and build cost, as data (`docs/report.md`).
 
 mod cost;
+mod made;
 mod measure;
 mod self_recall;
 mod warnings;
@@ -11,6 +12,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use tagore_device::key::NO_ID;
+use tagore_text::path_text;
 
 pub use cost::{BuildCost, StageCost};
 pub use measure::Measure;
@@ -41,6 +43,14 @@ pub struct Report {
     pub version: &'static str,
     /// Version of its kernels.
     pub kernels: String,
+    /// Date and time of the measurements.
+    pub date: String,
+    /// Processor, cores, memory and system of the machine that measured.
+    pub machine: String,
+    /// File of the index, if it was opened from one or written to one.
+    pub file: Option<String>,
+    /// File of the base, if it was opened from one.
+    pub base: Option<String>,
     /// Kind, such as `nsg`.
     pub index: String,
     /// Number of nodes.
@@ -80,9 +90,9 @@ pub struct Report {
     pub without_edges: u64,
     /// Quality of the k-NN graph under the index, if a sample of its lists was kept.
     pub knn: Option<KnnQuality>,
-    /// Quality of searches, if the base was given.
+    /// Quality of searches, if the base was given and has more than one row.
     pub search: Option<SearchQuality>,
-    /// The share of a sample of rows that a search for the row finds, if the base was given.
+    /// The share of a sample of rows that a search for the row finds; none where `search` is none.
     pub self_recall: Option<SelfRecall>,
     /// Seconds spent on this report.
     pub seconds: f64,
@@ -199,16 +209,20 @@ impl Report {
         let (statistics, quality) = (counted?, judged?);
         let Quality { knn, search, self_recall, edges_to } = quality;
         let edges_to = edges_to.map_or_else(|| index.edges_to(&measure.progress), Ok)?;
-        let (description, base) = (index.description(), index.fingerprint());
+        let (description, shape) = (index.description(), index.fingerprint());
         let n = index.len();
         Ok(Self {
             version: env!("CARGO_PKG_VERSION"),
             kernels: gpu::kernels(),
+            date: made::date(),
+            machine: made::machine(),
+            file: index.path().map(path_text),
+            base: base.and_then(Vectors::path).map(path_text),
             index: description.kind.clone(),
             n,
-            dim: base.dim,
-            element: base.element,
-            metric: description.metric.name_for(base.element),
+            dim: shape.dim,
+            element: shape.element,
+            metric: description.metric.name_for(shape.element),
             seed: description.seed,
             parameters: description.parameters.clone(),
             entries: index.entries().to_vec(),

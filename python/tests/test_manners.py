@@ -233,13 +233,13 @@ def test_the_command_comes_along(tmp_path):
     base, index = tmp_path / "x.fbin", tmp_path / "x.tagore"
     subprocess.run([*run, "synth", "-o", base, "--n", "2000", "--dim", "16"], check=True)
     done = subprocess.run(
-        [*run, "build", "-i", base, "-o", index, "--index", "nsg", "--json"],
+        [*run, "build", "-i", base, "-o", index, "--kind", "nsg", "--json"],
         check=True,
         capture_output=True,
     )
     assert b'"event":"build"' in done.stdout
     assert tagore_ann.Index.open(index, base=base).search(tagore_ann.read(base)[3], k=1)[0].tolist() == [3]
-    wrong = subprocess.run([*run, "build", "--index", "nsg"], capture_output=True, text=True)
+    wrong = subprocess.run([*run, "build", "--kind", "nsg"], capture_output=True, text=True)
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: ") and "build" in wrong.stderr
 
 
@@ -248,7 +248,7 @@ def test_the_command_stops_at_ctrl_c(tmp_path):
     base = tmp_path / "x.fbin"
     subprocess.run([*run, "synth", "-o", base, "--n", "100000", "--dim", "96"], check=True)
     build = subprocess.Popen(
-        [*run, "build", "-i", base, "-o", tmp_path / "x.tagore", "--index", "nsg"],
+        [*run, "build", "-i", base, "-o", tmp_path / "x.tagore", "--kind", "nsg"],
         stderr=subprocess.PIPE,
         text=True,
     )

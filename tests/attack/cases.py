@@ -76,8 +76,8 @@ def make(runner: Runner, folder: Path):
         if runner.run(["convert", "rows.u8bin", f"base.{name}", "--to", name], folder).code == 0:
             vectors.append(name)
     run("groundtruth", "--base", "base.fbin", "--queries", "query.fbin", "-k", "10", "-o", "truth.gt")
-    run("build", "-i", "base.fbin", "-o", "index.tagore", "--index", "nsg", *BUILD)
-    run("build", "-i", "base.fbin", "-o", "cagra.tagore", "--index", "cagra", "--degree", "8", *BUILD)
+    run("build", "-i", "base.fbin", "-o", "index.tagore", "--kind", "nsg", *BUILD)
+    run("build", "-i", "base.fbin", "-o", "cagra.tagore", "--kind", "cagra", "--degree", "8", *BUILD)
     before = names_in(folder)
     run("knn", "-i", "base.fbin", "-o", "graph.gt", "--knn", "8", "--device", "cpu")
     graph = sorted(names_in(folder) - before)
@@ -144,8 +144,8 @@ def of_vectors(name):
         "inspect {file}",
         "inspect {file} --json",
         "convert {file} {out}." + other,
-        "build -i {file} -o {out} --index nsg --device cpu --no-report --knn 8",
-        "build -i {file} -o {out} --index cagra --degree 8 --device cpu --no-report --knn 8 --metric cosine",
+        "build -i {file} -o {out} --kind nsg --device cpu --no-report --knn 8",
+        "build -i {file} -o {out} --kind cagra --degree 8 --device cpu --no-report --knn 8 --metric cosine",
         "knn -i {file} -o {out} --knn 8 --device cpu",
         "groundtruth --base {file} --queries {query} -k 5 -o {out}",
         "groundtruth --base {file} --queries {query} -k 5 -o {out} --metric ip",
@@ -153,7 +153,7 @@ def of_vectors(name):
         "search --index {index} --base {file} --queries {query} -k 5 -o {out}",
         "search --index {index} --base {base} --queries {file} -k 5 -o {out}",
         "eval --index {index} --base {base} --queries {file} --groundtruth {truth} --beams 20",
-        "plan -i {file} --index nsg --device cpu",
+        "plan -i {file} --kind nsg --device cpu",
     ]
 
 
@@ -169,7 +169,7 @@ def of_pairs(name):
     return [f"inspect {{file}} --from {name}", f"convert {{file}} {{out}}.gt --from {name} --to ibin"]
 
 
-OF_GRAPHS = ["build -i {base} -o {out} --index nsg --device cpu --no-report --graph {file}"]
+OF_GRAPHS = ["build -i {base} -o {out} --kind nsg --device cpu --no-report --graph {file}"]
 OF_NATIVE = [
     "inspect {file}",
     "inspect {file} --json --base {base}",

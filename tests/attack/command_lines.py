@@ -12,11 +12,11 @@ PATIENCE = 3  # seconds of a run that was asked for much; then it is interrupted
 
 # Lines that succeed, from which most others are made.
 LINES = [
-    "build -i base.fbin -o out --index nsg --knn 8 --device cpu",
-    "build -i base.fbin -o out --index vamana --knn 8 --device cpu --html page.html --report report.json",
-    "build -i base.fbin -o out --index nssg --knn 8 --device cpu --cluster-size 60 --work-dir work",
-    "build -i base.fbin -o out --index dpg --device cpu --graph graph --no-report",
-    "build -i base.fbin -o out --index tau-mng --knn 8 --device cpu --no-report --threshold 1",
+    "build -i base.fbin -o out --kind nsg --knn 8 --device cpu",
+    "build -i base.fbin -o out --kind vamana --knn 8 --device cpu --html page.html --report report.json",
+    "build -i base.fbin -o out --kind nssg --knn 8 --device cpu --cluster-size 60 --work-dir work",
+    "build -i base.fbin -o out --kind dpg --device cpu --graph graph --no-report",
+    "build -i base.fbin -o out --kind tau-mng --knn 8 --device cpu --no-report --threshold 1",
     "knn -i base.fbin -o out --knn 8 --device cpu",
     "knn -i base.fbin --knn 8 --verify 10",
     "search --index index.tagore --base base.fbin --queries query.fbin -k 5 --beam 20 -o out",
@@ -34,12 +34,12 @@ LINES = [
     "inspect base.fbin",
     "inspect index.tagore --base base.fbin --html page.html --report report.json",
     "inspect base.nsg --base base.fbin --from nsg --json",
-    "plan -i base.fbin --index nsg --knn 8",
-    "plan --n 1000000 --dim 96 --type u8 --index vamana --host-memory 96MiB",
+    "plan -i base.fbin --kind nsg --knn 8",
+    "plan --n 1000000 --dim 96 --type u8 --kind vamana --host-memory 96MiB",
     "bench descent -i base.fbin --iterations 1,1 --knn 8 --repeat 1 -o out.jsonl",
     "bench dispatch -i base.fbin --clusters 5 --cache 2 -o out.jsonl",
-    "bench outofcore -i base.fbin --index vamana --knn 8 --cluster-size 60 --device cpu --folder .",
-    "bench prune -i base.fbin --indexes nsg --knn 8 --repeat 1 --device cpu -o out.jsonl",
+    "bench outofcore -i base.fbin --kind vamana --knn 8 --cluster-size 60 --device cpu --folder .",
+    "bench prune -i base.fbin --kinds nsg --knn 8 --repeat 1 --device cpu -o out.jsonl",
     "doctor",
 ]
 

@@ -54,15 +54,15 @@ class Part:
         run("synth", "-o", "query.fbin", "--n", "300", "--dim", "8", "--queries", "10")
         run("synth", "-o", "tiny.fbin", "--n", "40", "--dim", "4")
         run("groundtruth", "--base", "base.fbin", "--queries", "query.fbin", "-k", "10", "-o", "truth.gt")
-        run("build", "-i", "base.fbin", "-o", "index.tagore", "--index", "nsg", *cases.BUILD)
-        run("build", "-i", "base.fbin", "-o", "cagra.tagore", "--index", "cagra", "--degree", "8", *cases.BUILD)
+        run("build", "-i", "base.fbin", "-o", "index.tagore", "--kind", "nsg", *cases.BUILD)
+        run("build", "-i", "base.fbin", "-o", "cagra.tagore", "--kind", "cagra", "--degree", "8", *cases.BUILD)
         run("knn", "-i", "base.fbin", "-o", "graph", "--knn", "8", "--device", "cpu")
         return files_in(folder)
 
     def host_memory(self):
         """The least host memory of a build out of core, which the command tells, and a little."""
         folder = self.folder / "data0"
-        build = ["build", "-i", "base.fbin", "-o", "x", "--index", "vamana", "--device", "cpu", "--knn", "8"]
+        build = ["build", "-i", "base.fbin", "-o", "x", "--kind", "vamana", "--device", "cpu", "--knn", "8"]
         outcome = self.run_command([*build, "--host-memory", "1", "--cluster-size", "60"], folder)
         least = re.search(rb"at least (\d+)", outcome.stderr)
         return str(int(least[1]) * 21 // 20) if least else "64MiB"

@@ -18,7 +18,7 @@ NAME = "task_folders"
 VICTIM = b"of someone else"
 TIMES = 10  # that an object is removed at most
 HUGE = FILE_SIZE * 3 // 4  # bytes
-BUILD = ["--index", "vamana", "--device", "cpu", "--knn", "8", "--cluster-size", "600"]
+BUILD = ["--kind", "vamana", "--device", "cpu", "--knn", "8", "--cluster-size", "600"]
 PLAN = ["task", "plan", "-i", "base.fbin", "-o", "x", "--dir", "tasks", "--range-rows", "1024", *BUILD]
 STAGES = ["assign", "place", "write", "build", "merge", "assemble", "finish"]
 

@@ -16,7 +16,7 @@ NAME = "work_files"
 KILLED_AT = [1, 12, 40, 80, 150, 250, 400, 600, 800]  # writes of the main thread
 VICTIM = b"of someone else"
 ROW = 8 * 4  # bytes
-BUILD = ["build", "-i", "base.fbin", "-o", "x", "--index", "vamana", *DISK, "--no-report"]
+BUILD = ["build", "-i", "base.fbin", "-o", "x", "--kind", "vamana", *DISK, "--no-report"]
 # The file of the pieces that a state lists under a key.
 LOGS = {"members": "clusters", "waiting": "lists", "rows": "rows", "repeated": "repeated"}
 

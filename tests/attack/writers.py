@@ -19,10 +19,10 @@ class Part:
         self.names = world.data.names()
         self.reads = [(subject, line) for subject in world.data.subjects for line in subject.runs]
         self.writes = [
-            (["build", "-i", "{base}", "-o", "x.tagore", "--index", "nsg", "--device", "cpu", "--knn", "8"], ["inspect", "x.tagore", "--base", "{base}"]),
-            (["build", "-i", "{base}", "-o", "x.tagore", "--index", "vamana", *BUILD], ["inspect", "x.tagore", "--base", "{base}"]),
+            (["build", "-i", "{base}", "-o", "x.tagore", "--kind", "nsg", "--device", "cpu", "--knn", "8"], ["inspect", "x.tagore", "--base", "{base}"]),
+            (["build", "-i", "{base}", "-o", "x.tagore", "--kind", "vamana", *BUILD], ["inspect", "x.tagore", "--base", "{base}"]),
             (["convert", "{base}", "x.fvecs"], ["inspect", "x.fvecs"]),
-            (["knn", "-i", "{base}", "-o", "x", "--knn", "8", "--device", "cpu"], ["build", "-i", "{base}", "-o", "read", "--index", "nsg", "--device", "cpu", "--graph", "x", "--no-report"]),
+            (["knn", "-i", "{base}", "-o", "x", "--knn", "8", "--device", "cpu"], ["build", "-i", "{base}", "-o", "read", "--kind", "nsg", "--device", "cpu", "--graph", "x", "--no-report"]),
         ]
         for name in world.data.indexes:
             write = ["convert", "{cagra}" if name == "npy" else "{index}", f"x.{name}", "--to", name, "--base", "{base}"]
@@ -48,7 +48,7 @@ class Part:
         random.Random(0).shuffle(rows)
         (folder / "base.fbin").write_bytes(content[:8] + b"".join(rows))
         for name, kind in [("index", ["nsg"]), ("cagra", ["cagra", "--degree", "8"])]:
-            self.world.runner.succeeds(["build", "-i", "base.fbin", "-o", f"{name}.tagore", "--index", *kind, *BUILD], folder)
+            self.world.runner.succeeds(["build", "-i", "base.fbin", "-o", f"{name}.tagore", "--kind", *kind, *BUILD], folder)
         names = {"base": "base.fbin", "index": "index.tagore", "cagra": "cagra.tagore"}
         return {name: str(folder / file) for name, file in names.items()}
 

@@ -24,12 +24,12 @@ eval_beams() {
 }
 for metric in l2 ip cosine; do
   "$tagore" groundtruth --base "$work/base.fbin" --queries "$work/query.fbin" --metric $metric -k 10 -o "$work/$metric.gt"
-  "$tagore" build -i "$work/base.fbin" -o "$work/$metric.tagore" --index nsg --knn 48 --metric $metric --device cpu
+  "$tagore" build -i "$work/base.fbin" -o "$work/$metric.tagore" --kind nsg --knn 48 --metric $metric --device cpu
   eval_beams $metric $metric 20,50,100 > "$work/$metric.jsonl"
   for format in hnswlib faiss-nsg faiss-hnsw; do convert $metric $metric.$format --to $format; done
   for format in hnswlib faiss-hnsw; do convert $metric $metric-layers.$format --to $format --layers; done
 done
-"$tagore" build -i "$work/base.fbin" -o "$work/cagra.tagore" --index cagra --knn 48 --device cpu
+"$tagore" build -i "$work/base.fbin" -o "$work/cagra.tagore" --kind cagra --knn 48 --device cpu
 convert cagra cagra.npy
 convert cagra cagra.csr
 

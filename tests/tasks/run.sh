@@ -14,7 +14,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 
-build=(--index vamana --knn 32 --device cpu --cluster-size 12000 --host-memory 2GiB)
+build=(--kind vamana --knn 32 --device cpu --cluster-size 12000 --host-memory 2GiB)
 "$tagore" synth -o base.fbin --n 60000 --dim 32 --seed 1 2>log
 "$tagore" build -i base.fbin -o one.tagore "${build[@]}" --no-report 2>log
 

@@ -41,7 +41,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        Files::read([&self.input.input]).write(Kind::Lines, &self.runs.output).check()?;
+        Files::read([self.input.path()]).write(Kind::Lines, &self.runs.output).check(output)?;
         let (base, _) = self.input.read(output.progress())?;
         let mut truth = None;
         let mut events: Vec<Value> = Vec::new();
@@ -140,7 +140,7 @@ fn say_header(recalls: &[(usize, f64)], on_gpu: bool, output: &Output) {
     } else {
         Default::default()
     };
-    output.say(format_args!(
+    output.result(format_args!(
         "{:<7} {:>10} {:>7}{copy} {:>9}{recalls} {:>18}{peak}",
         "start", "iterations", "run", "descent s", "distances"
     ));
@@ -161,14 +161,16 @@ fn say(
     } else {
         Default::default()
     };
-    output.say(format_args!(
+    output.result(format_args!(
         "{start:<7} {iterations:>10} {run:>7}{copy} {:>9.3}{recalls} {:>18}{peak}",
         stats.seconds,
         grouped(stats.distances)
     ));
     if stats.completed > 0 {
-        output
-            .say(format_args!("        {} short lists completed by exact search", grouped(stats.completed)));
+        output.result(format_args!(
+            "        {} short lists completed by exact search",
+            grouped(stats.completed)
+        ));
     }
     say_kernels(&stats.kernels, stats.device_name.as_deref(), output);
 }

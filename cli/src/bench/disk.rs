@@ -46,7 +46,7 @@ impl Disk {
     pub(super) fn say(&self, output: &Output) {
         let Self { bytes, write, read, both } = self;
         let [write, read, both] = [write, read, both].map(|rate| format!("{:.2} GB/s", rate / 1e9));
-        output.say(format_args!(
+        output.result(format_args!(
             "    the disk, {} one after another: writing {write}, reading {read}, both at once {both}",
             sized(*bytes)
         ));

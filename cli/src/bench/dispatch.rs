@@ -5,29 +5,24 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use tagore::outofcore::{CacheUse, ClusterGraph, Dispatcher, Order, OverlapStats};
-use tagore::{Device, Format, MAX_ROWS, Synth, Vectors};
+use tagore::{Device, MAX_ROWS, Synth, Vectors};
 
 use crate::error::Result;
 use crate::files::{Files, Kind};
-use crate::options::open;
+use crate::options::{DATA_SET, DataSet};
 use crate::output::{Output, grouped};
-use crate::spool;
 
 #[derive(clap::Args)]
+#[command(mut_arg("positional", |base| base.required_unless_present_any(["base", "simulate"])))]
 pub(crate) struct Args {
-    /// Data set: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin or npy
-    #[arg(short, long, value_name = "BASE", required_unless_present = "simulate",
-          value_parser = spool::vectors())]
-    input: Option<PathBuf>,
-    /// Format of the data set [default: by its extension]
-    #[arg(long, value_name = "FORMAT", requires = "input")]
-    format: Option<Format>,
+    #[command(flatten)]
+    data: DataSet,
     /// Simulate the clusters of this many synthetic vectors from a sample
-    #[arg(long, value_name = "POINTS", requires = "dim", conflicts_with = "input",
+    #[arg(long, value_name = "POINTS", requires = "dim", conflicts_with_all = DATA_SET,
           value_parser = clap::value_parser!(u64).range(1..=MAX_ROWS as u64))]
     simulate: Option<u64>,
     /// Components per synthetic vector
-    #[arg(long, requires = "simulate", conflicts_with = "input")]
+    #[arg(long, requires = "simulate", conflicts_with_all = DATA_SET)]
     dim: Option<usize>,
     /// Synthetic vectors of the sample per cluster
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -78,10 +73,10 @@ struct Run {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        Files::read(&self.input).write(Kind::Lines, &self.output).check()?;
+        Files::read(self.data.path()).write(Kind::Lines, &self.output).check(output)?;
         let clusters = self.clusters(output)?;
         let Clusters { graph, dim, stats } = &clusters;
-        output.say(format_args!(
+        output.result(format_args!(
             "{} x {dim} in {} clusters, {} pairs with common vectors; {:.3} s on {}",
             grouped(graph.nodes()),
             graph.clusters(),
@@ -89,7 +84,7 @@ impl Args {
             stats.seconds,
             stats.device
         ));
-        output.say(format_args!(
+        output.result(format_args!(
             "{:<10} {:>6} {:>9} {:>15} {:>15} {:>12} {:>9}",
             "order", "cache", "hit ratio", "hits", "second visits", "spilled MiB", "order s"
         ));
@@ -118,15 +113,14 @@ impl Args {
                 ClusterGraph::of_vectors(base, self.clusters, self.seed, self.device, output.progress())?;
             Result::Ok(Clusters { graph, dim: base.dim(), stats })
         };
-        match (&self.input, self.simulate.zip(self.dim)) {
-            (_, Some((points, dim))) => {
+        match self.simulate.zip(self.dim) {
+            Some((points, dim)) => {
                 let sample = (self.clusters as u64).saturating_mul(self.sample.into()).min(points);
                 let mut clusters = of(&Synth::new(points as usize, dim, self.seed)?.rows(0..sample)?)?;
                 clusters.graph = clusters.graph.scaled(points)?;
                 Ok(clusters)
             }
-            (Some(path), None) => of(&open(path, self.format)?),
-            (None, None) => unreachable!("clap requires one of both"),
+            None => of(&self.data.open()?),
         }
     }
 
@@ -136,7 +130,7 @@ impl Args {
     }
 
     fn say(&self, Run { order, cache, used, seconds }: &Run, output: &Output) {
-        output.say(format_args!(
+        output.result(format_args!(
             "{order:<10} {cache:>6} {:>9.4} {:>15} {:>15} {:>12} {seconds:>9.4}",
             used.hit_ratio(),
             grouped(used.hits),

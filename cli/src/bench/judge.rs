@@ -8,6 +8,7 @@ use tagore::{Device, Evaluation, GroundTruth, Index, Progress, Searcher, TestQue
 use crate::error::Result;
 use crate::options::open;
 use crate::output::Output;
+use crate::read::open_ids;
 use crate::spool;
 
 /// Queries to search the indexes with, if given.
@@ -39,11 +40,7 @@ impl JudgeOptions {
         let Some((queries, truth)) = self.queries.as_ref().zip(self.groundtruth.as_ref()) else {
             return Ok(None);
         };
-        Ok(Some(Judge {
-            options: self,
-            queries: open(queries, None)?,
-            truth: GroundTruth::open(truth, progress)?,
-        }))
+        Ok(Some(Judge { options: self, queries: open(queries, None)?, truth: open_ids(truth, progress)? }))
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) fn say_kernels(times: &[KernelTime], device_name: Option<&str>, outpu
             column(time.bytes, "B", bandwidth),
             column(time.operations, "op", operations)
         );
-        output.say(line.trim_end());
+        output.result(line.trim_end());
     }
 }
 

@@ -15,7 +15,7 @@ use crate::build::PruneOptions;
 use crate::draw::timeline_plot;
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
-use crate::limits::{LimitOptions, clusters_event, say_clusters};
+use crate::limits::{LimitOptions, cluster_lines, clusters_event};
 use crate::options::{DescentOptions, Input, open_index};
 use crate::output::{Output, grouped};
 use crate::tasks::task_event;
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
     /// Kind of index: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng
-    #[arg(long = "index", value_name = "KIND")]
+    #[arg(long = "kind", value_name = "KIND", default_value = "vamana")]
     strategy: Strategy,
     #[command(flatten)]
     descent: DescentOptions,
@@ -60,8 +60,8 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        let files = Files::read([&self.input.input]).and_read(self.judge.files());
-        files.write(Kind::Plot, &self.plot).write(Kind::Lines, &self.output).check()?;
+        let files = Files::read([self.input.path()]).and_read(self.judge.files());
+        files.write(Kind::Plot, &self.plot).write(Kind::Lines, &self.output).check(output)?;
         let base = Arc::new(self.input.open()?);
         let judge = self.judge.open(output.progress())?;
         let builder = self.prune.builder(&self.strategy)?;
@@ -70,7 +70,7 @@ impl Args {
         let plan = self.limits.plan(&builder, &base)?.ok_or_else(|| {
             Error::usage("the data set fits in memory: lower --host-memory, --gpu-memory or --cluster-size")
         })?;
-        say_clusters(&plan, false, output);
+        cluster_lines(&plan, false).into_iter().for_each(|line| output.result(line));
         let missing = |source| tagore::Error::Io { path: self.folder.clone(), source };
         std::fs::read_dir(&self.folder).map_err(missing)?;
         let folder = tempfile::Builder::new()
@@ -147,7 +147,7 @@ impl Bench<'_> {
         let Some(judge) = &self.judge else { return Ok(Vec::new()) };
         let quality = judge.evaluate(index, self.base, self.args.descent.device.first(), output)?;
         for Evaluation { beam, k, recall, distances, .. } in &quality {
-            output.say(format_args!(
+            output.result(format_args!(
                 "beam {beam:>5}  recall@{k} {recall:.4}  {} distances",
                 grouped(distances.round())
             ));
@@ -188,7 +188,7 @@ impl Summary {
 
     fn say(&self, order: Order, stats: &OutOfCoreStats, total: f64, output: &Output) {
         let Self { end_to_end, local, rate, busy } = self;
-        output.say(format_args!(
+        output.result(format_args!(
             "{order}: {total:.2} s: partition {:.2}, clusters to index {end_to_end:.2} ({} vectors per second), including local \
              building {local:.2}; hit ratio {:.4}, {} MiB spilled, {} nodes cannot be reached",
             stats.partition,
@@ -206,11 +206,14 @@ impl Summary {
                     String::new()
                 };
                 let line = format!("    {:<10} {seconds:>9.2} s {rate}", kind.name());
-                output.say(line.trim_end());
+                output.result(line.trim_end());
             }
         }
         for (gpu, share) in busy.iter().enumerate() {
-            output.say(format_args!("    kernels ran {:.1} % of local building on GPU {gpu}", 100.0 * share));
+            output.result(format_args!(
+                "    kernels ran {:.1} % of local building on GPU {gpu}",
+                100.0 * share
+            ));
         }
     }
 

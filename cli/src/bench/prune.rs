@@ -26,7 +26,7 @@ pub(crate) struct Args {
     graph: GraphOptions,
     /// Kinds of index
     #[arg(long, value_delimiter = ',', default_value = "cagra,nsg,nssg,vamana,dpg", value_name = "KIND,..")]
-    indexes: Vec<Strategy>,
+    kinds: Vec<Strategy>,
     /// What to build on: full, the vectors themselves, or their codes in f16 or int8
     #[arg(long, default_value_t, value_name = "TYPE")]
     vectors: Walk,
@@ -55,8 +55,8 @@ struct Built {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        let files = Files::read([&self.input.input]).and_read(self.judge.files());
-        files.write(Kind::Lines, &self.runs.output).write(Kind::Plot, &self.plot).check()?;
+        let files = Files::read([self.input.path()]).and_read(self.judge.files());
+        files.write(Kind::Lines, &self.runs.output).write(Kind::Plot, &self.plot).check(output)?;
         let base = Arc::new(self.input.read(output.progress())?.0);
         let judge = self.judge.open(output.progress())?;
         // The graph of comparisons: other builds make their own.
@@ -67,7 +67,7 @@ impl Args {
         };
         let (mut events, mut lines) = (Vec::new(), Vec::new());
         say_header(self.runs.is_on_gpu(base.len())?, output);
-        for strategy in &self.indexes {
+        for strategy in &self.kinds {
             let (event, line) = self.index(&base, strategy, graph.as_ref(), judge.as_ref(), output)?;
             lines.extend(line);
             output.event(&event);
@@ -109,7 +109,7 @@ impl Args {
         let name = built.index.kind().to_owned();
         let evaluations = judge.evaluate(built.index, base, self.runs.device, output)?;
         for Evaluation { beam, recall, qps, distances, .. } in &evaluations {
-            output.say(format_args!(
+            output.result(format_args!(
                 "{:<10} beam {beam:>4}: recall@{} {recall:.4}, {} distances, {} queries/s",
                 "",
                 self.judge.k,
@@ -141,7 +141,7 @@ impl Args {
             let filter = |times: &[KernelTime]| seconds_of(times.iter().filter(|time| is_filter(time)));
             let (ours, theirs) = (filter(&built.stats.prune.kernels), filter(&baseline.stats.prune.kernels));
             times.push(("baseline_filter_seconds", theirs));
-            output.say(format_args!("{:<10} filter {ours:.6} s, baseline {theirs:.6} s", ""));
+            output.result(format_args!("{:<10} filter {ours:.6} s, baseline {theirs:.6} s", ""));
         }
         if self.cpu {
             let began = Instant::now();
@@ -149,7 +149,7 @@ impl Args {
             let seconds = began.elapsed().as_secs_f64();
             check_same(&built.index, &cpu, "--cpu")?;
             times.push(("cpu_prune_seconds", seconds));
-            output.say(format_args!("{:<10} the same index, pruned on the CPU in {seconds:.2} s", ""));
+            output.result(format_args!("{:<10} the same index, pruned on the CPU in {seconds:.2} s", ""));
         }
         Ok(times)
     }
@@ -198,7 +198,7 @@ fn is_filter(time: &KernelTime) -> bool {
 
 fn say_header(on_gpu: bool, output: &Output) {
     let (copy, kernels) = if on_gpu { (" copy s", " kernels s") } else { ("", "") };
-    output.say(format_args!(
+    output.result(format_args!(
         "{:<10} {:>8}{copy} {:>9} {:>9}{kernels} {:>9} {:>7} {:>9}",
         "index", "total s", "descent s", "prune s", "connect s", "degree", "attached"
     ));
@@ -213,7 +213,7 @@ fn say(built: &Built, output: &Output) {
         let copy = descent.copy + prune.copy;
         (format!(" {copy:>6.3}"), format!(" {:>9.4}", seconds_of(&prune.kernels)))
     };
-    output.say(format_args!(
+    output.result(format_args!(
         "{:<10} {seconds:>8.3}{copy} {:>9.3} {:>9.3}{kernels} {:>9.3} {:>7.2} {:>9}",
         index.kind(),
         descent.seconds,

@@ -5,25 +5,19 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tagore::gpu::Rates;
-use tagore::{Evaluation, Format, GroundTruth, Searcher, Target, TestQueries};
+use tagore::{Evaluation, Searcher, Target, TestQueries};
 
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
-use crate::options::{Devices, Input, open, open_index};
+use crate::options::{BaseAndQueries, Devices, open_index};
 use crate::output::{Output, grouped};
-use crate::spool;
+use crate::read::open_ids;
 use crate::walked::Walked;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    input: Input,
-    /// Queries
-    #[arg(long, value_name = "QUERIES", value_parser = spool::vectors())]
-    queries: PathBuf,
-    /// Format of the queries [default: by their extension]
-    #[arg(long, value_name = "FORMAT")]
-    query_format: Option<Format>,
+    data: BaseAndQueries,
     /// Exact nearest neighbours of the queries
     #[arg(long, value_name = "GT")]
     groundtruth: PathBuf,
@@ -54,16 +48,16 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        let files = Files::read([&self.input.input, &self.queries, &self.groundtruth]).and_read(&self.index);
-        files.write(Kind::Lines, &self.output).check()?;
-        let base = Arc::new(self.input.open()?);
-        let queries = open(&self.queries, self.query_format)?;
-        let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
+        let files = Files::read(self.data.files()).and_read([&self.groundtruth]).and_read(&self.index);
+        files.write(Kind::Lines, &self.output).check(output)?;
+        let (base, queries) = self.data.open()?;
+        let base = Arc::new(base);
+        let truth = open_ids(&self.groundtruth, output.progress())?;
         let batches = self.batches.clone().unwrap_or_else(|| vec![queries.len()]);
         let recall = format!("recall@{}", self.k);
         let on_gpu = Target::open(self.device.first(), base.len())?.gpu.is_some();
         let device = if on_gpu { format!(" {:>11} {:>9}", "device QPS", "bandwidth") } else { String::new() };
-        output.say(format_args!(
+        output.result(format_args!(
             "{:<10} {:>5} {:>7} {:>5} {recall:>11} {:>10} {:>11}{device}",
             "index", "width", "batch", "beam", "distances", "QPS"
         ));
@@ -127,7 +121,7 @@ impl Run<'_> {
             grouped(distances.round()),
             grouped(qps.round())
         );
-        output.say(line.trim_end());
+        output.result(line.trim_end());
     }
 
     /// The run as a JSON line.

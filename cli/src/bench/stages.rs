@@ -41,7 +41,7 @@ impl Stages {
     pub(super) fn say(&self, output: &Output) {
         for stage in &self.0 {
             let Stage { name, seconds, read, written } = stage;
-            output.say(format_args!(
+            output.result(format_args!(
                 "    {name:<10} {seconds:>9.2} s {:>8.2} GB/s, {} read, {} written",
                 stage.rate() / 1e9,
                 sized(*read),

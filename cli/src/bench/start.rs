@@ -20,7 +20,7 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let base = self.input.open()?;
         let (open, copy) = start_seconds(self.device, &base)?;
-        output.say(format_args!("open {open:.3} s, copy {copy:.3} s"));
+        output.result(format_args!("open {open:.3} s, copy {copy:.3} s"));
         output.event(&json!({ "event": "bench start", "seconds": { "open": open, "copy": copy } }));
         Ok(())
     }

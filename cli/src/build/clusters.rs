@@ -6,16 +6,16 @@ use serde_json::{Value, json};
 use tagore::gpu::KernelTime;
 use tagore::outofcore::{ClusterPlan, OutOfCore, OutOfCoreStats, Task, TaskKind};
 use tagore::{
-    BuildCost, Builder, DataShape, Device, Index, KnnSample, Measure, Metric, Progress, Report, StageCost,
-    Target, Vectors, peak_host_bytes,
+    BuildCost, Builder, DataShape, Device, Index, KnnSample, Measure, Metric, Progress, Report, Target,
+    Vectors, peak_host_bytes,
 };
 
 use super::{Args, Started, say_repeated};
 use crate::draw::timeline_plot;
 use crate::error::{Error, Result};
-use crate::limits::{clusters_event, say_clusters};
+use crate::limits::{cluster_lines, clusters_event};
 use crate::options::open_index;
-use crate::output::{Output, grouped};
+use crate::output::{Output, grouped, sized};
 use crate::tasks::task_event;
 
 /// The index of a build, with the measurements taken while it was built.
@@ -24,8 +24,7 @@ struct Done {
     plan: ClusterPlan,
     in_memory: bool,
     stats: OutOfCoreStats,
-    /// Seconds until the base was open, and of everything.
-    read: f64,
+    /// Seconds until the index was complete.
     total: f64,
 }
 
@@ -58,15 +57,15 @@ impl Args {
         }
         let Started { builder, base, mut laps, reports } = started;
         // The partition checks the values of the base.
-        let read = laps.total();
-        say_clusters(&plan, in_memory, output);
+        cluster_lines(&plan, in_memory).into_iter().for_each(|line| output.say(line));
         let [building, measuring] = self.parts_of_clusters(&builder, &base, &plan, output)?;
         let build = OutOfCore::new(builder.progress(building), plan).in_memory(in_memory);
-        let before = laps.total();
+        let before = laps.sum();
         let stats = self.build_clusters(build, &base, output)?;
-        let index = open_index(&self.output)?;
-        laps.end_parts("prepare", &parts(&stats));
-        let done = Done { index, plan, in_memory, stats, read, total: laps.total() };
+        let index = open_index(&self.index)?;
+        let cost = BuildCost::out_of_core(&stats);
+        laps.end_parts("prepare", &cost.stages);
+        let done = Done { index, plan, in_memory, stats, total: laps.sum() };
         done.say(&base, output);
         self.say_index(&done.index, done.total, output);
         done.stats.tasks.iter().for_each(|task| output.event(&task_event(task)));
@@ -74,8 +73,8 @@ impl Args {
             timeline_plot(path, &self.title(&done.index), &since_start(&done.stats.tasks, before))?;
         }
         let mut event = done.event(&base);
+        event["seconds"] = laps.event(done.total);
         if self.no_report {
-            event["laps"] = laps.event();
             output.event(&event);
             laps.say(output);
             return Ok(());
@@ -90,13 +89,10 @@ impl Args {
         };
         let searched = is_searched.then_some(&base);
         let mut report = Report::measure(&done.index, searched, &KnnSample::default(), &measure)?;
-        let mut cost = BuildCost::out_of_core(&done.stats);
-        cost.stages.insert(0, StageCost::ended("read", done.read));
-        report.build = Some(cost);
         laps.end("measure");
-        event["laps"] = laps.event();
-        let judged = self.end(&report, reports, event, output);
-        laps.end("files");
+        report.build = Some(BuildCost { stages: laps.stages(), ..cost });
+        event["seconds"] = laps.event(done.total);
+        let judged = self.end(report, reports, event, output);
         laps.say(output);
         judged
     }
@@ -109,7 +105,9 @@ impl Args {
             return Ok(());
         }
         Err(Error::usage(format!(
-            "--no-work-files needs {needed} bytes of host memory, allowed {allowed}: drop it, or raise --host-memory"
+            "--no-work-files needs {} of host memory, allowed {}: drop it, or raise --host-memory",
+            sized(needed),
+            sized(allowed)
         )))
     }
 
@@ -134,7 +132,7 @@ impl Args {
         let folder = self.work();
         let build = build.order(self.order).resume(self.resume).checkpoint(every);
         let build = build.work_dir(folder.clone()).stale(self.reports());
-        let stats = build.build(base, &self.output).inspect_err(|error| {
+        let stats = build.build(base, &self.index).inspect_err(|error| {
             use tagore::Error::{Cancelled, Device, DeviceMemory, Io};
             let stopped = matches!(error, Cancelled | Io { .. } | Device { .. } | DeviceMemory { .. });
             if stopped && folder.exists() {
@@ -149,19 +147,6 @@ impl Args {
         }
         Ok(stats)
     }
-}
-
-/// The parts of a build out of core with known seconds.
-fn parts(stats: &OutOfCoreStats) -> [(&'static str, f64); 6] {
-    let OutOfCoreStats { partition, build, write, layers, reach, remove, .. } = *stats;
-    [
-        ("partition", partition),
-        ("build", build),
-        ("write", write - layers),
-        ("layers", layers),
-        ("reach", reach),
-        ("remove", remove),
-    ]
 }
 
 /// The share of building in which kernels ran, for each GPU.
@@ -193,10 +178,10 @@ impl Done {
     fn say(&self, base: &Vectors, output: &Output) {
         let Self { index, stats, .. } = self;
         output.say(format_args!(
-            "partition {:.3} s, build and merge {:.3} s, write {:.3} s (layers {:.3} s); {:.3} of lists in memory",
+            "partition {:.3} s, build and merge {:.3} s, write {:.3} s, layers {:.3} s; {:.3} of lists in memory",
             stats.partition,
             stats.build,
-            stats.write,
+            stats.write - stats.layers,
             stats.layers,
             stats.cache.hit_ratio()
         ));
@@ -214,17 +199,13 @@ impl Done {
 
     /// The build as a JSON line.
     fn event(&self, base: &Vectors) -> Value {
-        let Self { index, plan, in_memory, stats, read, total } = self;
+        let Self { index, plan, in_memory, stats, .. } = self;
         json!({
             "event": "build", "index": index.kind(), "n": base.len(), "dim": base.dim(),
             "out_of_core": clusters_event(plan), "in_memory": in_memory, "clusters": stats.clusters,
             "cluster_bytes": stats.cluster_bytes, "spilled_bytes": stats.spilled_bytes,
             "hit_ratio": stats.cache.hit_ratio(), "unreachable": stats.unreachable,
             "repeated": stats.repeated,
-            "seconds": {
-                "read": read, "partition": stats.partition, "build": stats.build, "write": stats.write,
-                "layers": stats.layers, "total": total,
-            },
             "built": stats.built, "repaired": stats.repaired, "peak_gpu_bytes": stats.peak_gpu_bytes,
             "gpu_busy": busy(stats).collect::<Vec<_>>(), "kernels": kernels(stats),
             "peak_host_bytes": peak_host_bytes(), "mean_degree": index.mean_degree(),

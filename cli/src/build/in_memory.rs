@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tagore::outofcore::TaskKind;
 use tagore::{
     BuildCost, BuildStats, Builder, DataShape, Fingerprint, Index, IndexRoom, KnnGraph, KnnSample, Measure,
-    Progress, PruneStats, Report, StageCost, Target, Vectors,
+    Progress, PruneStats, Report, Target, Vectors,
 };
 
 use super::{Args, Started, say_repeated};
@@ -23,7 +23,8 @@ use crate::walked::say_codes;
 struct Done {
     index: Index,
     stats: BuildStats,
-    seconds: Seconds,
+    /// Seconds until the index was written.
+    total: f64,
 }
 
 impl Args {
@@ -32,7 +33,6 @@ impl Args {
         let Started { builder, base, mut laps, reports } = started;
         let [checking, building, measuring] = self.parts(&builder, &base, output)?;
         base.validate(&checking)?;
-        let read = laps.total();
         if self.descent.device.0.len() > 1 {
             let device = self.descent.device.first();
             output.warn(format_args!(
@@ -43,7 +43,8 @@ impl Args {
         laps.end("check");
         let builder = builder.progress(building).sample(self.sample()).keep_on_device(true);
         let (index, mut stats) = builder.build_with_stats(&base, graph.as_ref())?;
-        laps.end_parts("prepare", &parts(&stats));
+        let cost = BuildCost::in_memory(&builder, &stats);
+        laps.end_parts("prepare", &cost.stages);
         if graph.is_none() {
             let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
             let default = builder.default_knn(stats.descent.device != "cpu", &data);
@@ -52,29 +53,22 @@ impl Args {
         say_prune(&index, &stats.prune, output);
         say_repeated(stats.repeated, output);
         say_codes(stats.code_warning.as_deref(), output);
-        let seconds = Seconds { read, write: 0.0, total: 0.0 };
         let resident = stats.resident.take();
-        let mut done = Done { index, stats, seconds };
+        let mut done = Done { index, stats, total: 0.0 };
         let measure = Measure { progress: measuring, resident, ..self.measure(output) };
         let report = self.write_and_measure(&mut done, base, room, &mut laps, measure)?;
-        self.say_index(&done.index, done.seconds.total, output);
-        let mut event = done.event();
+        self.say_index(&done.index, done.total, output);
+        let mut event = done.event(&laps);
+        let mut judged = Ok(());
         if let Some(mut report) = report.transpose()? {
-            let mut cost = BuildCost::in_memory(&builder, &done.stats);
-            cost.stages.insert(0, StageCost::ended("read", done.seconds.read));
-            cost.stages.push(StageCost::ended("write", done.seconds.write));
-            report.build = Some(cost);
+            report.build = Some(BuildCost { stages: laps.stages(), ..cost });
             event["recall"] = json!(report.knn.as_ref().map(|knn| &knn.recall));
-            event["laps"] = laps.event();
-            let judged = self.end(&report, reports, event, output);
-            laps.end("files");
-            laps.say(output);
-            judged?;
+            judged = self.end(report, reports, event, output);
         } else {
-            event["laps"] = laps.event();
             output.event(&event);
-            laps.say(output);
         }
+        laps.say(output);
+        judged?;
         self.timeline.as_deref().map_or(Ok(()), |path| timeline::save(path, &self.title(&done.index)))
     }
 
@@ -107,11 +101,10 @@ impl Args {
         measure: Measure,
     ) -> Result<Option<tagore::Result<Report>>> {
         let (index, sample): (&Index, &KnnSample) = (&done.index, &done.stats.sample);
-        let began = laps.total();
         let room = Mutex::new(room);
         let write = || {
             let writing = Instant::now();
-            let reserve = || IndexRoom::reserve(&self.output, index.len(), index.max_degree());
+            let reserve = || IndexRoom::reserve(&self.index, index.len(), index.max_degree());
             let room = room.lock().unwrap_or_else(PoisonError::into_inner).take();
             index.save_in(room.map_or_else(reserve, Ok)?, &self.reports())?;
             let seconds = writing.elapsed().as_secs_f64();
@@ -120,11 +113,7 @@ impl Args {
         };
         let (report, written) = thread::scope(|scope| {
             let writer = thread::Builder::new().name("writer".to_owned()).spawn_scoped(scope, write).ok();
-            let report = (!self.no_report).then(|| {
-                let report = Report::measure(index, Some(&base), sample, &measure);
-                laps.end("measure");
-                report
-            });
+            let report = (!self.no_report).then(|| Report::measure(index, Some(&base), sample, &measure));
             // All of these take a while, and nothing needs them any more.
             let close = || {
                 drop(measure);
@@ -142,53 +131,48 @@ impl Args {
             (report, written)
         });
         let seconds = written?;
-        laps.end("write");
-        done.seconds.write = seconds;
-        done.seconds.total = began + seconds;
+        if report.is_some() {
+            // What the report takes beyond the time of writing.
+            laps.add("write", seconds);
+            done.total = laps.sum();
+            laps.end("measure");
+        } else {
+            laps.end("write");
+            done.total = laps.sum();
+        }
         Ok(report)
     }
 }
 
-/// The parts of a build with known seconds.
-fn parts(stats: &BuildStats) -> [(&'static str, f64); 7] {
-    let BuildStats { descent, prune, grouping, coding, .. } = stats;
-    [
-        ("group", *grouping),
-        ("codes", *coding),
-        ("copy", descent.copy + prune.copy),
-        ("descent", descent.seconds),
-        ("prune", prune.seconds - prune.connect - prune.layers),
-        ("layers", prune.layers),
-        ("connect", prune.connect),
-    ]
-}
-
 impl Done {
     /// The build as a JSON line.
-    fn event(&self) -> Value {
-        let Self { index, stats, seconds } = self;
+    fn event(&self, laps: &Laps) -> Value {
+        let Self { index, stats, total } = self;
         let Fingerprint { rows, dim, .. } = index.fingerprint();
         let built = Built {
             rows: rows as usize,
             dim: dim as usize,
             descent: &stats.descent,
             prune: &stats.prune,
-            seconds,
+            seconds: &Seconds::default(),
             knn: stats.knn,
             mean_degree: index.mean_degree(),
         };
         let mut event = built.event("build");
         event["index"] = index.kind().into();
+        let jit = event["seconds"]["jit"].take();
+        event["seconds"] = laps.event(*total);
+        event["seconds"]["jit"] = jit;
         event
     }
 }
 
-/// Prints time and result of pruning.
+/// Prints time and result of pruning; layers and the attaching of nodes are stages of their own.
 fn say_prune(index: &Index, prune: &PruneStats, output: &Output) {
     say_kernels(&prune.kernels, output);
     output.say(format_args!(
         "prune     {:.3} s on {}, mean degree {:.2}, {} nodes attached",
-        prune.seconds,
+        prune.seconds - prune.connect - prune.layers,
         prune.device,
         index.mean_degree(),
         prune.attached

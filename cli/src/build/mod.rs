@@ -5,20 +5,22 @@ mod in_memory;
 mod options;
 
 use std::panic::resume_unwind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use serde_json::{Value, json};
 use tagore::outofcore::{ClusterPlan, Order, default_work_folder, read_ahead, unfinished};
-use tagore::{Builder, DataShape, Fingerprint, Index, IndexRoom, Measure, Report, Strategy, Vectors};
+use tagore::{Builder, DataShape, Fingerprint, Format, Index, IndexRoom, Measure, Report, Strategy, Vectors};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
 use crate::laps::Laps;
 use crate::limits::LimitOptions;
 use crate::options::{DescentOptions, Input};
 use crate::output::{Output, grouped};
-use crate::report::{ReportFiles, ReportOptions};
+use crate::read::file_of;
+use crate::report::{ReportFiles, ReportOptions, name_files};
+use crate::spool;
 use crate::walked::BuiltOn;
 
 pub(crate) use options::PruneOptions;
@@ -27,12 +29,16 @@ pub(crate) use options::PruneOptions;
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
-    /// File of the index
+    /// File of the index [default: beside the data set: BASE.tagore without its extension]
     #[arg(short, long, value_name = "INDEX")]
-    output: PathBuf,
-    /// Kind of index: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng
-    #[arg(long = "index", value_name = "KIND")]
-    strategy: Strategy,
+    output: Option<PathBuf>,
+    /// The given or the default output.
+    #[arg(skip)]
+    index: PathBuf,
+    /// Kind of index: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng [default: nssg, or vamana
+    /// out of core]
+    #[arg(long = "kind", value_name = "KIND")]
+    strategy: Option<Strategy>,
     #[command(flatten)]
     descent: DescentOptions,
     #[command(flatten)]
@@ -79,6 +85,12 @@ pub(crate) struct Args {
 /// Up to this many bytes, a base is read before the build is planned: it may be larger than memory.
 const READ_FIRST: usize = 4 << 30;
 
+/// Bytes per row of a build beside its vectors, at most.
+const BUILD_ROW: usize = 4 << 10;
+
+/// Up to this many bytes, a build is in memory without a look at the device.
+const ALWAYS_FITS: usize = 1 << 30;
+
 /// A build whose flags have been checked and whose base is open.
 struct Started {
     builder: Builder,
@@ -89,15 +101,24 @@ struct Started {
 }
 
 impl Args {
-    pub(crate) fn run(self, output: &Output) -> Result<()> {
+    pub(crate) fn run(mut self, output: &Output) -> Result<()> {
         let mut laps = Laps::begin();
-        let builder = self.prune.builder(&self.strategy)?;
+        let given = self.strategy.as_ref().map(|strategy| self.prune.builder(strategy)).transpose()?;
+        self.index = self.output.take().map_or_else(|| default_output(self.input.path()), Ok)?;
         self.report.check()?;
-        self.files().check()?;
+        self.files().check(output)?;
         let base = self.input.open()?;
         let descent = self.descent.descent(base.element_type(), output)?;
-        let builder = builder.descent(descent).devices(&self.descent.device.0);
-        let builder = builder.compressed(self.vectors.compression());
+        let set = |builder: Builder| {
+            let builder = builder.descent(descent.clone()).devices(&self.descent.device.0);
+            builder.compressed(self.vectors.compression())
+        };
+        let builder = set(match given {
+            Some(builder) => builder,
+            None => {
+                self.prune.builder(&self.default_kind(set(Builder::new(Strategy::nssg())), &base, output))?
+            }
+        });
         // The device is opened, and kernels are compiled, while the base is read.
         let preparation = self.graph.is_none().then(|| builder.clone().sample(self.sample()).prepare(&base));
         laps.end("start");
@@ -107,7 +128,13 @@ impl Args {
         laps.end("device");
         // A given graph is pruned in memory, unless a limit is given too.
         let (builder, plan) = if self.limits.are_given() || self.graph.is_none() {
-            self.fit(builder, &base, output)?
+            let (builder, plan) = self.fit(builder, &base)?;
+            if let (BuiltOn::Auto, Some(codes)) = (self.vectors, builder.compression()) {
+                output.say(format_args!(
+                    "codes     {codes}: a build on the vectors exceeds the limits of memory"
+                ));
+            }
+            (builder, plan)
         } else {
             (builder, None)
         };
@@ -123,7 +150,7 @@ impl Args {
             None
         };
         laps.end("plan");
-        let started = Started { builder, base, laps, reports: self.report.hold(Some(&self.output))? };
+        let started = Started { builder, base, laps, reports: self.report.hold(Some(&self.index))? };
         let (plan, in_memory) = match (plan.or(stopped), shared) {
             (None, None) => return self.in_memory(started, room, output),
             (Some(plan), _) => (plan, self.no_work_files),
@@ -141,7 +168,7 @@ impl Args {
             return Ok(None);
         }
         let degree = builder.strategy().max_degree();
-        let reserve = || IndexRoom::reserve(&self.output, base.len(), degree);
+        let reserve = || IndexRoom::reserve(&self.index, base.len(), degree);
         // With limits the index is probably built out of core.
         let in_memory = !self.limits.are_given();
         thread::scope(|scope| {
@@ -159,36 +186,41 @@ impl Args {
     }
 
     /// The builder within memory, and its clusters if it builds in clusters.
-    fn fit(
-        &self,
-        builder: Builder,
-        base: &Vectors,
-        output: &Output,
-    ) -> Result<(Builder, Option<ClusterPlan>)> {
+    fn fit(&self, builder: Builder, base: &Vectors) -> Result<(Builder, Option<ClusterPlan>)> {
         // A build that is continued, or from a graph, stays what it is.
         let is_continued = self.resume && self.work().exists();
         if !matches!(self.vectors, BuiltOn::Auto) || is_continued || self.graph.is_some() {
             let plan = self.limits.plan(&builder, base)?;
             return Ok((builder, plan));
         }
-        let (builder, plan) = builder.fit(base, &self.limits.given())?;
-        if let Some(codes) = builder.compression() {
-            output
-                .say(format_args!("codes     {codes}: a build on the vectors exceeds the limits of memory"));
-        }
-        Ok((builder, plan))
+        Ok(builder.fit(base, &self.limits.given())?)
+    }
+
+    /// The kind for the data, which is said: that of the builder, NSSG, or Vamana if that exceeds
+    /// memory.
+    fn default_kind(&self, nssg: Builder, base: &Vectors, output: &Output) -> Strategy {
+        let row = base.element_type().row_bytes(base.dim()).saturating_add(BUILD_ROW);
+        let is_small = !self.limits.are_given() && base.len().saturating_mul(row) < ALWAYS_FITS;
+        let in_memory = is_small || self.graph.is_some() || matches!(self.fit(nssg, base), Ok((_, None)));
+        let (kind, what) = if in_memory {
+            (Strategy::nssg(), "")
+        } else {
+            (Strategy::vamana(), " for data that memory does not hold")
+        };
+        output.say(format_args!("kind      {}, the default{what}: --kind chooses another", kind.kind()));
+        kind
     }
 
     fn files(&self) -> Files {
-        let files = Files::read([&self.input.input]).and_read(&self.graph);
+        let files = Files::read([self.input.path()]).and_read(&self.graph);
         let files =
-            files.write(Kind::Index, [&self.output]).work_in(self.work()).write(Kind::Plot, &self.timeline);
-        self.report.add_to(files, Some(&self.output))
+            files.write(Kind::Index, [&self.index]).work_in(self.work()).write(Kind::Plot, &self.timeline);
+        self.report.add_to(files, Some(&self.index))
     }
 
     /// The folder of work files out of core.
     fn work(&self) -> PathBuf {
-        self.work_dir.clone().unwrap_or_else(|| default_work_folder(&self.output))
+        self.work_dir.clone().unwrap_or_else(|| default_work_folder(&self.index))
     }
 
     /// Nodes whose k-NN lists are kept for the report.
@@ -204,7 +236,7 @@ impl Args {
     /// Files of the reports. Older ones are deleted right before the index takes its place, so that
     /// neither a killed run nor one without a report leaves that of another index.
     fn reports(&self) -> Vec<PathBuf> {
-        self.report.files(Some(&self.output))
+        self.report.files(Some(&self.index))
     }
 
     fn measure(&self, output: &Output) -> Measure {
@@ -216,26 +248,40 @@ impl Args {
     fn title(&self, index: &Index) -> String {
         let Fingerprint { rows, dim, .. } = index.fingerprint();
         let rows = grouped(rows);
-        format!("{} of {rows} x {dim} on {}", self.strategy.kind(), self.descent.device.first())
+        format!("{} of {rows} x {dim} on {}", index.kind(), self.descent.device.first())
     }
 
     /// Writes the report and checks `--min-recall`.
-    fn end(&self, report: &Report, files: ReportFiles, mut event: Value, output: &Output) -> Result<()> {
-        self.report.write(report, files, output)?;
+    fn end(&self, mut report: Report, files: ReportFiles, mut event: Value, output: &Output) -> Result<()> {
+        name_files(&mut report, &self.index);
+        let report = &report;
+        self.report.write(report, files, output, |line| output.say(line))?;
         event["report"] = json!(report);
         output.event(&event);
-        self.report.judge(report, &self.output)
+        self.report.judge(report, &self.index)
     }
 
     fn say_index(&self, index: &Index, total: f64, output: &Output) {
         let Fingerprint { rows, dim, .. } = index.fingerprint();
         output.say(format_args!(
             "{}: {} of {} x {dim} in {total:.2} s",
-            self.output.display(),
+            self.index.display(),
             index.kind(),
             grouped(rows)
         ));
     }
+}
+
+/// The index of `base` if no other file is named: beside it, with the extension of an index.
+fn default_output(base: &Path) -> Result<PathBuf> {
+    if spool::is_copy(base) {
+        let text = "--output: found none, expected a file: a pipe has no name to take for the index";
+        return Err(Error::usage(text));
+    }
+    let name = file_of(base).with_extension("");
+    // The compression of a file follows its format.
+    let name = if Format::from_path(&name).is_ok() { name.with_extension("") } else { name };
+    Ok(name.with_added_extension("tagore"))
 }
 
 /// Prints the number of repeated rows, if any.

@@ -6,7 +6,6 @@ use crate::error::Result;
 
 /// Parameters of a kind, in place of its own.
 #[derive(clap::Args)]
-#[group(requires = "strategy")]
 #[command(next_help_heading = "Pruning")]
 pub(crate) struct PruneOptions {
     /// Largest degree [default: 50; 32 for cagra, vamana and dpg]

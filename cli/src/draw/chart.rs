@@ -212,12 +212,12 @@ impl Chart {
     }
 }
 
-/// Checks that the points of `name` are finite: an axis to infinity has labels without end.
-pub(crate) fn check_finite(name: &str, points: &[(f64, f64)]) -> Result<()> {
-    match points.iter().find(|(x, y)| !x.is_finite() || !y.is_finite()) {
-        Some((x, y)) => Err(Error::Mismatch {
+/// Checks that the coordinates of `name` are finite: an axis to infinity has labels without end.
+pub(crate) fn check_finite(name: &str, coordinates: impl IntoIterator<Item = f64>) -> Result<()> {
+    match coordinates.into_iter().find(|value| !value.is_finite()) {
+        Some(value) => Err(Error::Mismatch {
             what: format!("plot of {name}"),
-            found: format!("({x}, {y})"),
+            found: value.to_string(),
             expected: "finite numbers".to_owned(),
         }),
         None => Ok(()),

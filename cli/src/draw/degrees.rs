@@ -11,8 +11,8 @@ pub(crate) fn draw(degrees: &[u64], size: Size) -> Chart {
     let most = degrees.iter().copied().max().unwrap_or(0).max(1);
     // At least four wide: the bar of a single degree is no wall.
     let (first, last) = (first.saturating_sub(2), last + 2);
-    let x = Scale::linear(first as f64 - 0.5, last as f64 + 0.5);
-    let y = Scale::linear(0.0, most as f64 * 1.05);
+    let x = Scale::counts(first as f64 - 0.5, last as f64 + 0.5);
+    let y = Scale::counts(0.0, most as f64 * 1.05);
     let at = |degree: usize| format!("degree {degree}: {} nodes", grouped(degrees[degree]));
     let used = || (first..degrees.len().min(last + 1)).filter(|&degree| degrees[degree] > 0);
     let description = used().map(at).collect::<Vec<_>>().join("; ");

@@ -7,7 +7,8 @@ use tagore::{BeamQuality, BuildCost, Report, Result, SearchQuality, SelfRecall, 
 use super::chart::{STYLE, Size, escaped};
 use super::recall_qps::{self, Point, Series};
 use super::{degrees, timeline};
-use crate::output::grouped;
+use crate::laps::shown;
+use crate::output::{grouped, sized};
 
 const PAGE: &str = "\
 :root { color-scheme: light dark; --paper: #fff; --ink: #3c3c3c; --quiet: #666; --rule: #ddd; --bad: #b00020 }
@@ -52,13 +53,30 @@ pub fn report_page(report: &Report) -> Result<String> {
     Ok(format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>\n{PAGE}{STYLE}\n</style>\n</head>\n<body>\n<h1>{title}</h1>\n{warnings}{}\
+         <title>{title}</title>\n<style>\n{PAGE}{STYLE}\n</style>\n</head>\n<body>\n<h1>{title}</h1>\n{}{warnings}{}\
          <div class=\"plots\">\n{search}<section><h2>Degrees</h2>\n{degrees}\n</section>\n</div>\n{build}{}\
          <footer>tagore {version}, kernels {}; measured in {seconds:.2} s</footer>\n</body>\n</html>\n",
+        origin(report),
         figures(report),
         parameters(report),
         escaped(kernels),
     ))
+}
+
+/// What was measured, when and where.
+fn origin(report: &Report) -> String {
+    let Report { file, base, date, machine, .. } = report;
+    let gpu = report.build.as_ref().and_then(|build| build.device_name.as_ref());
+    let machine = gpu.map_or_else(|| machine.clone(), |gpu| format!("{machine}, {gpu}"));
+    let rows = [
+        ("index", file.as_ref()),
+        ("data", base.as_ref()),
+        ("date", Some(date)),
+        ("machine", Some(&machine)),
+    ];
+    let known = rows.into_iter().filter_map(|(name, text)| Some((name, text?)));
+    let rows = known.map(|(name, text)| format!("<div><dt>{name}</dt><dd>{}</dd></div>\n", escaped(text)));
+    format!("<dl class=\"small\">\n{}</dl>\n", rows.collect::<String>())
 }
 
 /// The key figures; those below a threshold say so, in red.
@@ -88,7 +106,10 @@ fn figures(report: &Report) -> String {
     }
     if let Some(build) = &report.build {
         let seconds: f64 = build.stages.iter().map(|stage| stage.seconds).sum();
-        figures += &figure("seconds of the build", &format!("{seconds:.2}"), "");
+        figures += &figure("seconds of all stages", &format!("{seconds:.2}"), "");
+        if let Some(bytes) = build.peak_host_bytes {
+            figures += &figure("peak of host memory", &sized(bytes), "");
+        }
     }
     let degree = format!("{:.2} of {}", report.mean_degree, report.max_degree);
     figures += &figure("mean degree", &degree, "");
@@ -128,21 +149,22 @@ fn stages(build: &BuildCost) -> Result<String> {
     let longest = stages.iter().map(|stage| stage.seconds).fold(1e-9, f64::max);
     let mebibytes =
         |bytes: Option<u64>| bytes.map_or(String::new(), |bytes| grouped(bytes.div_ceil(1 << 20)));
-    let rows = stages.iter().map(|StageCost { stage, seconds, peak_gpu_bytes, peak_host_bytes }| {
+    let has_gpu = build.peak_gpu_bytes > 0;
+    let column = |cell: String| if has_gpu { cell } else { String::new() };
+    let rows = shown(stages).map(|StageCost { stage, seconds, peak_gpu_bytes }| {
         let share = 100.0 * seconds / longest;
         row([
             format!("<td>{stage}</td>"),
             number(format!("{seconds:.3}")),
             format!("<td class=\"bar\"><div class=\"c0\" style=\"width:{share:.1}%\"></div></td>"),
-            number(mebibytes(*peak_gpu_bytes)),
-            number(mebibytes(*peak_host_bytes)),
+            column(number(mebibytes(*peak_gpu_bytes))),
         ])
     });
     let rows: String = rows.collect();
+    let memory = column("<th class=\"n\">device MiB, peak</th>".to_owned());
     let mut text = format!(
         "<h2>Build on {}, {threads} threads</h2>\n<div class=\"wide\"><table>\n<tr><th>stage</th>\
-         <th class=\"n\">seconds</th><th class=\"bar\"></th><th class=\"n\">device MiB, peak</th>\
-         <th class=\"n\">host MiB, peak so far</th></tr>\n{rows}</table></div>\n",
+         <th class=\"n\">seconds</th><th class=\"bar\"></th>{memory}</tr>\n{rows}</table></div>\n",
         escaped(&format!("{device}{name}"))
     );
     if !tasks.is_empty() {

@@ -60,8 +60,7 @@ pub(crate) fn recall_qps_plot(
 /// Draws the plot of [`recall_qps_plot`], this wide and with a plot area this high.
 pub(crate) fn draw<'a>(title: &str, k: usize, series: &'a [Series], size: Size) -> Result<Chart> {
     for Series { name, points } in series {
-        let points: Vec<_> = points.iter().map(|point| (point.recall, point.qps)).collect();
-        check_finite(name, &points)?;
+        check_finite(name, points.iter().flat_map(|point| [point.recall, point.qps]))?;
     }
     let points = || series.iter().flat_map(|series| &series.points);
     let x = Scale::logit(points().map(|point| point.recall));

@@ -14,6 +14,8 @@ pub(crate) struct Tick {
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Linear,
+    /// Linear, with ticks at whole numbers.
+    Counts,
     Log,
     /// ln(x / (1 - x)). A share of 0 or 1 is infinitely far away: it has a place at the end of the
     /// axis, beyond a gap.
@@ -41,6 +43,11 @@ impl Scale {
         Self { kind: Kind::Linear, low, high, ends: [false; 2], gap: 0.0 }
     }
 
+    /// From `low` to `high`, which is at least 1 larger, with ticks at whole numbers.
+    pub(crate) fn counts(low: f64, high: f64) -> Self {
+        Self { kind: Kind::Counts, ..Self::linear(low, high) }
+    }
+
     /// Spans `values`, at least a factor of two. Values without a place on a logarithmic axis, or
     /// too far out, stand at its ends.
     pub(crate) fn log(values: impl Iterator<Item = f64>) -> Self {
@@ -65,7 +72,7 @@ impl Scale {
     /// The place of `value`, 0 to 1.
     pub(crate) fn place(&self, value: f64) -> f64 {
         let at = match self.kind {
-            Kind::Linear => value,
+            Kind::Linear | Kind::Counts => value,
             Kind::Log => value.clamp(1e-3, 1e15).log10(),
             Kind::Logit if value <= 0.0 => self.low,
             Kind::Logit if value >= 1.0 => self.high,
@@ -88,7 +95,8 @@ impl Scale {
         for level in self.levels() {
             for value in level {
                 let tick = self.tick(value);
-                let is_inside = 0.0 < tick.place && tick.place < 1.0 || self.kind == Kind::Linear;
+                let is_inside =
+                    0.0 < tick.place && tick.place < 1.0 || matches!(self.kind, Kind::Linear | Kind::Counts);
                 if is_inside && ticks.iter().all(|other| (other.place - tick.place).abs() >= room) {
                     ticks.push(tick);
                 }
@@ -111,7 +119,8 @@ impl Scale {
     fn levels(&self) -> Vec<Vec<f64>> {
         const STEPS: [&[u32]; 3] = [&[1], &[2, 5], &[3, 4, 6, 7, 8, 9]];
         let ends = match self.kind {
-            Kind::Linear => return vec![steps(self.low, self.high)],
+            Kind::Linear => return vec![steps(self.low, self.high, 0.0)],
+            Kind::Counts => return vec![steps(self.low, self.high, 1.0)],
             Kind::Log => [self.low, self.high].map(|end| 10f64.powf(end)),
             Kind::Logit => [self.low, self.high].map(|end| 1.0 / (1.0 + (-end).exp())),
         };
@@ -129,7 +138,7 @@ impl Scale {
                     .collect(),
             }
         });
-        levels.chain([steps(ends[0], ends[1])]).collect()
+        levels.chain([steps(ends[0], ends[1], 0.0)]).collect()
     }
 }
 
@@ -151,9 +160,10 @@ fn scaled(number: f64, exponent: i32) -> f64 {
     if exponent < 0 { number / 10f64.powi(-exponent) } else { number * 10f64.powi(exponent) }
 }
 
-/// Multiples of 1, 2 or 5 times a power of ten, about five from `low` to `high`.
-fn steps(low: f64, high: f64) -> Vec<f64> {
-    let least = (high - low) / 6.0;
+/// Multiples of 1, 2 or 5 times a power of ten, about five from `low` to `high` and at least `apart`
+/// from each other.
+fn steps(low: f64, high: f64, apart: f64) -> Vec<f64> {
+    let least = ((high - low) / 6.0).max(apart);
     let exponent = least.log10().floor() as i32;
     let digit = [1.0, 2.0, 5.0, 10.0].into_iter().find(|&digit| scaled(digit, exponent) >= least);
     let digit = digit.unwrap_or(10.0);
@@ -194,6 +204,9 @@ mod tests {
             ["1,000", "2,000", "5,000", "10,000", "20,000"]
         );
         assert_eq!(labels(Scale::linear(0.0, 0.13)), ["0", "0.05", "0.1"]);
+        // One node of degree 0: no half nodes, and no degree below 0.
+        assert_eq!(labels(Scale::counts(0.0, 1.05)), ["0", "1"]);
+        assert_eq!(labels(Scale::counts(-0.5, 2.5)), ["0", "1", "2"]);
     }
 
     // Recall 1 is at infinity on a logit axis; a place beside 0.9999 would show a difference of

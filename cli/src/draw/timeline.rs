@@ -24,7 +24,7 @@ pub(crate) fn timeline_plot(path: impl AsRef<Path>, title: &str, tasks: &[Task])
 
 /// Draws the plot of [`timeline_plot`].
 pub(crate) fn draw(title: &str, tasks: &[Task]) -> Result<Chart> {
-    tasks.iter().try_for_each(|task| check_finite(&task.thread, &[(task.begin, task.end)]))?;
+    tasks.iter().try_for_each(|task| check_finite(&task.thread, [task.begin, task.end]))?;
     let mut threads: Vec<&str> = Vec::new();
     for task in tasks {
         if !threads.contains(&task.thread.as_str()) {

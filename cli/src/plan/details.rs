@@ -5,24 +5,24 @@ use tagore::outofcore::ClusterPlan;
 use tagore::{BuildPlan, DevicePlan, PlannedStage, Remedy, Start};
 
 use crate::error::remedy;
-use crate::limits::say_clusters;
-use crate::output::{Output, grouped};
+use crate::limits::cluster_lines;
+use crate::output::{Output, sized};
 
 /// Prints the changes with which a build in memory fits its device.
 pub(super) fn say_remedies(on_gpu: &BuildPlan, free: u64, remedies: &[Remedy], output: &Output) {
     let changes: Vec<String> = remedies.iter().map(remedy).collect();
     output.warn(format_args!(
-        "needs {} bytes of device memory, free {}: {}",
-        grouped(on_gpu.peak_device_bytes()),
-        grouped(free),
+        "needs {} of device memory, free {}: {}",
+        sized(on_gpu.peak_device_bytes()),
+        sized(free),
         changes.join(", or ")
     ));
 }
 
 /// Prints the buffers of a k-NN graph on a GPU.
 pub(super) fn say_graph(plan: &DevicePlan, rows: usize, output: &Output) {
-    output.say("");
-    output.say(format_args!("on a GPU: start {}, vectors as {}", start_name(plan.start), plan.element));
+    output.result("");
+    output.result(format_args!("on a GPU: start {}, vectors as {}", start_name(plan.start), plan.element));
     say_stages("device", &plan.stages, output);
     say_plan("host, without the data set", &plan.host, output);
     say_peak(plan.largest_stage(), rows, output);
@@ -34,28 +34,28 @@ fn start_name(start: Start) -> String {
 
 /// Prints every buffer of a build, with its peaks and its time.
 pub(super) fn say_build(what: &str, plan: &BuildPlan, rows: usize, output: &Output) {
-    output.say("");
-    output.say(format_args!("{what}: start {}, vectors as {}", start_name(plan.start), plan.element));
+    output.result("");
+    output.result(format_args!("{what}: start {}, vectors as {}", start_name(plan.start), plan.element));
     say_stages("device", &plan.device, output);
     say_stages("host", &plan.host, output);
     say_plan("host, throughout", &plan.process, output);
     say_plan("disk", &plan.disk, output);
     if !plan.device.is_empty() {
         say_peak(plan.largest_on_device(), rows, output);
-        output.say(format_args!(
-            "plus {} bytes of the context, {} of the driver's pool",
-            grouped(plan.context),
-            grouped(plan.pool)
+        output.result(format_args!(
+            "plus {} of the context, {} of the driver's pool",
+            sized(plan.context),
+            sized(plan.pool)
         ));
     }
     let stage = plan.largest_on_host().map_or("no stage", |stage| stage.name);
-    output.say(format_args!(
-        "peak of host memory: {} bytes without the data set, in {stage}",
-        grouped(plan.peak_host_bytes())
+    output.result(format_args!(
+        "peak of host memory: {} without the data set, in {stage}",
+        sized(plan.peak_host_bytes())
     ));
     let seconds: Vec<String> =
         plan.seconds.iter().map(|(stage, seconds)| format!("{stage} {seconds:.2}")).collect();
-    output.say(format_args!(
+    output.result(format_args!(
         "about {:.1} s (estimated from measured rates): {}",
         plan.total_seconds(),
         seconds.join(", ")
@@ -64,8 +64,8 @@ pub(super) fn say_build(what: &str, plan: &BuildPlan, rows: usize, output: &Outp
 
 /// Prints the memory of a build out of core.
 pub(super) fn say_parts(plan: &ClusterPlan, output: &Output) {
-    output.say("");
-    say_clusters(plan, false, output);
+    output.result("");
+    cluster_lines(plan, false).into_iter().for_each(|line| output.result(line));
     say_plan("host", &plan.host(), output);
     say_plan("host, at the end", &plan.layers(), output);
     say_plan("disk", &plan.disk(), output);
@@ -79,17 +79,17 @@ pub(super) fn say_stages(at: &str, stages: &[PlannedStage], output: &Output) {
 }
 
 fn say_plan(name: &str, plan: &MemoryPlan, output: &Output) {
-    output.say(format_args!("{name:<30} {:>20}", grouped(plan.bytes())));
+    output.result(format_args!("{name:<30} {:>12}", sized(plan.bytes())));
     for (name, bytes) in plan.buffers() {
-        output.say(format_args!("    {name:<26} {:>20}", grouped(bytes)));
+        output.result(format_args!("    {name:<26} {:>12}", sized(bytes)));
     }
 }
 
 fn say_peak(stage: Option<&PlannedStage>, rows: usize, output: &Output) {
     let bytes = stage.map_or(0, |stage| stage.buffers.bytes());
-    output.say(format_args!(
-        "peak of device memory: {} bytes, in {}; {:.0} bytes per vector",
-        grouped(bytes),
+    output.result(format_args!(
+        "peak of device memory: {}, in {}; {:.0} bytes per vector",
+        sized(bytes),
         stage.map_or("no stage", |stage| stage.name),
         bytes as f64 / rows as f64
     ));

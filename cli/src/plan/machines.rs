@@ -166,9 +166,9 @@ fn say(stages: &[StageCosts], runs: &[Run], limit: &Run, output: &Output) {
         let [tasks, read, written, requests] = moved;
         let times: String = times.iter().map(|time| format!("{time:>12}")).collect();
         let line = format!("{name:<9}{tasks:>9}{read:>12}{written:>12}{requests:>13}{times}  {bound}");
-        output.say(line.trim_end());
+        output.result(line.trim_end());
     };
-    output.say("");
+    output.result("");
     let names = ["tasks", "read", "written", "requests"].map(str::to_owned);
     let workers = |run: &Run| format!("{} worker{}", run.workers, if run.workers == 1 { "" } else { "s" });
     line("in tasks", names, runs.iter().map(workers).collect(), "bound by");
@@ -187,7 +187,7 @@ fn say(stages: &[StageCosts], runs: &[Run], limit: &Run, output: &Output) {
     let times = runs.iter().map(|run| rough(run.seconds())).collect();
     line("all", moved(tasks, bytes, sum(|stage| stage.requests)), times, "");
     if let Some(longest) = limit.longest() {
-        output.say(format_args!(
+        output.result(format_args!(
             "beyond {} workers, twice as many save less than a tenth of {}: {} takes {}, bound by {}",
             grouped(limit.workers),
             rough(limit.seconds()),

@@ -4,13 +4,11 @@ mod details;
 mod machines;
 mod summary;
 
-use std::path::PathBuf;
-
 use serde_json::{Value, json};
 use tagore::gpu::{DeviceKind, MemoryPlan};
 use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{
-    BuildPlan, Builder, DataShape, Descent, Device, ElementType, Format, Iterations, Start, Strategy, Target,
+    BuildPlan, Builder, DataShape, Descent, Device, ElementType, Iterations, Start, Strategy, Target,
 };
 
 use self::details::{say_build, say_graph, say_parts, say_remedies, say_stages};
@@ -19,22 +17,19 @@ use self::summary::{GraphPlan, Summary};
 use crate::build::PruneOptions;
 use crate::error::{Result, remedy};
 use crate::limits::{LimitOptions, clusters_event, limits_event};
-use crate::options::{GraphOptions, open};
+use crate::options::{DATA_SET, DataSet, GraphOptions};
 use crate::output::Output;
-use crate::spool;
 use crate::walked::BuiltOn;
 
 #[derive(clap::Args)]
+#[command(mut_arg("positional", |base| base.required_unless_present_any(["base", "n"])))]
+#[command(mut_group("LimitOptions", |limits| limits.requires("strategy")))]
+#[command(mut_group("PruneOptions", |prune| prune.requires("strategy")))]
 pub(crate) struct Args {
-    /// Data set: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin or npy; - for standard
-    /// input
-    #[arg(short, long, value_name = "BASE", required_unless_present = "n", value_parser = spool::vectors())]
-    input: Option<PathBuf>,
-    /// Format of the data set [default: by its extension]
-    #[arg(long, value_name = "FORMAT", requires = "input")]
-    format: Option<Format>,
+    #[command(flatten)]
+    data: DataSet,
     /// Rows of a data set without a file
-    #[arg(long, requires = "dim", conflicts_with = "input")]
+    #[arg(long, requires = "dim", conflicts_with_all = DATA_SET)]
     n: Option<usize>,
     /// Components per row
     #[arg(long, requires = "n")]
@@ -52,7 +47,7 @@ pub(crate) struct Args {
     start: Start,
     /// Kind of index: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng [default: the k-NN graph
     /// alone]
-    #[arg(long = "index", value_name = "KIND")]
+    #[arg(long = "kind", value_name = "KIND")]
     strategy: Option<Strategy>,
     #[command(flatten)]
     prune: PruneOptions,
@@ -77,9 +72,9 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        let data = match &self.input {
-            Some(path) => DataShape::inspect(&open(path, self.format)?, output.progress())?,
-            None => DataShape::new(self.n.unwrap_or(0), self.dim.unwrap_or(0), self.element)?,
+        let data = match self.n.zip(self.dim) {
+            Some((n, dim)) => DataShape::new(n, dim, self.element)?,
+            None => DataShape::inspect(&self.data.open()?, output.progress())?,
         };
         let descent = self.graph.descent(data.element)?;
         let descent = descent.iterations(self.iterations).start(self.start).device(self.device);

@@ -120,21 +120,21 @@ impl Summary {
             0 => String::new(),
             bytes => format!(", GPU {}", of(bytes, limits.gpu_memory)),
         };
-        output.say(&self.what);
-        output.say(format_args!("build     {}", self.how));
-        output.say(format_args!(
+        output.result(&self.what);
+        output.result(format_args!("build     {}", self.how));
+        output.result(format_args!(
             "time      about {}, by rates of other machines: {}",
             rough(total),
             stages.join(", ")
         ));
-        output.say(format_args!(
+        output.result(format_args!(
             "memory    {}{on_device}, without the mapped data set",
             of(self.host_bytes, limits.host_memory)
         ));
         let smaller = self.disk_reading_base.map_or_else(String::new, |bytes| {
             format!(", or {} if the data set fits free memory beside the build", sized(bytes))
         });
-        output.say(format_args!("disk      {}{smaller}", sized(self.disk_bytes)));
+        output.result(format_args!("disk      {}{smaller}", sized(self.disk_bytes)));
     }
 }
 

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
+use tagore::Strategy;
 use tagore::outofcore::{Order, OutOfCore, TaskFiles, TaskFolder, TaskStage};
-use tagore::{Format, Strategy};
 use tagore_text::path_text;
 
 use super::{Shared, names};
@@ -12,25 +12,21 @@ use crate::build::PruneOptions;
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
 use crate::limits::{LimitOptions, clusters_event};
-use crate::options::{DescentOptions, open};
+use crate::options::{DescentOptions, Input};
 use crate::output::{Output, grouped, sized};
+use crate::spool;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Data set, at this path on all machines: fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin,
-    /// b1bin or npy
-    #[arg(short, long, value_name = "BASE")]
-    input: PathBuf,
-    /// Format of the data set [default: by its extension]
-    #[arg(long, value_name = "FORMAT")]
-    format: Option<Format>,
+    #[command(flatten)]
+    input: Input,
     /// File of the index, at this path on the machine that runs the last task
     #[arg(short, long, value_name = "INDEX")]
     output: PathBuf,
     #[command(flatten)]
     shared: Shared,
     /// Kind of index: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng
-    #[arg(long = "index", value_name = "KIND")]
+    #[arg(long = "kind", value_name = "KIND", default_value = "vamana")]
     strategy: Strategy,
     #[command(flatten)]
     descent: DescentOptions,
@@ -50,12 +46,13 @@ pub(crate) struct Args {
 impl Args {
     pub(super) fn run(self, output: &Output) -> Result<()> {
         let builder = self.prune.builder(&self.strategy)?;
-        Files::read([&self.input]).write(Kind::Index, [&self.output]).check()?;
-        let base = open(&self.input, self.format)?;
-        let format = match self.format {
-            Some(format) => format,
-            None => Format::from_path(&self.input)?,
-        };
+        let input = self.input.path();
+        if spool::is_copy(input) {
+            return Err(Error::file(input, "a pipe or a device", "a regular file"));
+        }
+        Files::read([input]).write(Kind::Index, [&self.output]).check(output)?;
+        let format = self.input.own_format()?;
+        let base = self.input.open()?;
         let descent = self.descent.descent(base.element_type(), output)?;
         let builder = builder.descent(descent).devices(&self.descent.device.0);
         let Some(plan) = self.limits.plan(&builder, &base)? else {
@@ -64,7 +61,7 @@ impl Args {
             return Err(Error::usage(format!("the build fits the memory limits, expected {expected}")));
         };
         let files = TaskFiles {
-            base: absolute(&self.input)?,
+            base: absolute(input)?,
             format,
             output: absolute(&self.output)?,
             range_rows: self.range_rows.unwrap_or(TaskFolder::usual_range_rows(base.len())),
@@ -89,7 +86,7 @@ impl Args {
 }
 
 fn say(folder: &TaskFolder, output: &Output) {
-    output.say(format_args!(
+    output.result(format_args!(
         "{}: {} clusters, {} ranges of rows, on {}",
         path_text(&folder.path().join("plan.json")),
         grouped(folder.clusters()),
@@ -98,10 +95,10 @@ fn say(folder: &TaskFolder, output: &Output) {
     ));
     for stage in TaskStage::ALL {
         let (name, memory) = (stage.name(), sized(folder.memory(stage)));
-        output.say(format_args!("{name:<9} {:<28} {memory} of host memory each", names(folder, stage)));
+        output.result(format_args!("{name:<9} {:<28} {memory} of host memory each", names(folder, stage)));
     }
     if folder.device_memory() > 0 {
-        output.say(format_args!("build takes {} of device memory too", sized(folder.device_memory())));
+        output.result(format_args!("build takes {} of device memory too", sized(folder.device_memory())));
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     which: Which,
     /// Data set at another path than that of the plan
-    #[arg(short, long, value_name = "BASE")]
+    #[arg(short = 'i', long = "base", value_name = "BASE")]
     input: Option<PathBuf>,
     /// Format of that data set [default: by its extension]
     #[arg(long, value_name = "FORMAT", requires = "input")]

@@ -22,7 +22,7 @@ impl Args {
             let names: Vec<String> = stage.missing.iter().map(ToString::to_string).collect();
             let more = if count > names.len() { ", .." } else { "" };
             let left = if count == 0 { String::new() } else { format!("; left: {}{more}", names.join(", ")) };
-            output.say(format_args!("{:<9} {made} of {tasks}{left}", stage.stage.name()));
+            output.result(format_args!("{:<9} {made} of {tasks}{left}", stage.stage.name()));
         }
         let stages: Vec<_> = status.iter().map(|stage| stage_event(&folder, stage)).collect();
         let complete = folder.finished()?.is_some();

@@ -7,11 +7,12 @@ use crate::vectors::ElementType;
 
 /// The fields of a header.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub struct Header {
     /// Element type, such as `<f4`.
     pub descr: String,
     /// Column-major order.
     pub fortran_order: bool,
+    /// Numbers per dimension.
     pub shape: Vec<u64>,
     /// Byte offset of the data.
     pub offset: usize,
@@ -93,8 +94,15 @@ pub(crate) fn header(descr: &str, rows: u64, cols: Option<u64>) -> Vec<u8> {
     [MAGIC, &[1, 0], &(length as u16).to_le_bytes(), text.as_bytes()].concat()
 }
 
-/// Parses the header at the start of `file`. None unless it is the complete header of a plain
-/// array.
+impl Header {
+    /// Parses the header at the start of `file`. None unless it is the complete header of a plain
+    /// array.
+    pub fn parse(file: &[u8]) -> Option<Self> {
+        parse(file)
+    }
+}
+
+/// As [`Header::parse`].
 pub(crate) fn parse(file: &[u8]) -> Option<Header> {
     let rest = file.strip_prefix(MAGIC)?;
     let ([major, _minor], rest) = rest.split_first_chunk()?;
