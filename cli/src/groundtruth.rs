@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::files::Files;
 use crate::metric::MetricName;
 use crate::options::{BaseAndQueries, Devices};
-use crate::output::{Output, grouped};
+use crate::output::{Output, grouped, name};
 use crate::results::ResultOptions;
 
 #[derive(clap::Args)]
@@ -42,7 +42,7 @@ impl Args {
         output.say(format_args!(
             "{} queries on {device} in {seconds:.2} s -> {}",
             grouped(count),
-            self.results.name()
+            name(self.results.path())
         ));
         let mut times = serde_json::Map::new();
         for KernelTime { kernel, launches, seconds, .. } in kernels {

@@ -10,7 +10,7 @@ use tagore::{GroundTruth, Index, Search, Searcher, Vectors, prepare_search};
 use crate::error::Result;
 use crate::files::Files;
 use crate::options::{BaseAndQueries, Devices, open_index};
-use crate::output::{Output, grouped};
+use crate::output::{Output, grouped, name};
 use crate::results::ResultOptions;
 use crate::walked::Walked;
 
@@ -103,7 +103,7 @@ impl Args {
             "{} queries on {device} in {seconds:.3} s, {} distances each -> {}",
             grouped(count),
             grouped(distances.round()),
-            self.results.name()
+            name(self.results.path())
         ));
         if let Some(fewest) = fewest {
             output.warn(format_args!(

@@ -9,7 +9,7 @@ use tagore_text::path_text;
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
 use crate::options::with_flag;
-use crate::output::{Output, grouped};
+use crate::output::{Output, grouped, name};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -73,7 +73,7 @@ impl Args {
         let rows = first..first.saturating_add(count as u64);
         let write = |path: &Path| Ok(synth.write(rows, path, format, output.progress())?);
         output.save(&self.output, write)?;
-        output.say(format_args!("{} x {} -> {}", grouped(count), self.dim, self.output.display()));
+        output.say(format_args!("{} x {} -> {}", grouped(count), self.dim, name(&self.output)));
         let (clusters, copies, fault) = match kind {
             SynthKind::Clusters { clusters } => (Some(clusters), None, None),
             SynthKind::Repeated { copies } => (None, Some(copies), None),

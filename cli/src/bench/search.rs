@@ -53,13 +53,7 @@ impl Args {
         let base = Arc::new(base);
         let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
         let batches = self.batches.clone().unwrap_or_else(|| vec![queries.len()]);
-        let recall = format!("recall@{}", self.k);
         let on_gpu = Target::open(self.device.first(), base.len())?.gpu.is_some();
-        let device = if on_gpu { format!(" {:>11} {:>9}", "device QPS", "bandwidth") } else { String::new() };
-        output.result(format_args!(
-            "{:<10} {:>5} {:>7} {:>5} {recall:>11} {:>10} {:>11}{device}",
-            "index", "width", "batch", "beam", "distances", "QPS"
-        ));
         let mut events = Vec::new();
         for path in &self.index {
             let index = open_index(path)?;
@@ -75,6 +69,9 @@ impl Args {
                     for evaluation in
                         evaluations.map_err(|error| Error::from(error).renamed("beam", "beams"))?
                     {
+                        if events.is_empty() {
+                            self.say_header(on_gpu, output);
+                        }
                         let share = bandwidth(&evaluation, searcher.device_name());
                         let vectors = self.walked.name();
                         let run = Run { searcher: &searcher, vectors, width, batch, evaluation, share };
@@ -87,6 +84,16 @@ impl Args {
             }
         }
         self.output.as_deref().map_or(Ok(()), |path| output.write_events(path, &events))
+    }
+
+    /// Prints the header of the table.
+    fn say_header(&self, on_gpu: bool, output: &Output) {
+        let recall = format!("recall@{}", self.k);
+        let device = if on_gpu { format!(" {:>11} {:>9}", "device QPS", "bandwidth") } else { String::new() };
+        output.result(format_args!(
+            "{:<10} {:>5} {:>7} {:>5} {recall:>11} {:>10} {:>11}{device}",
+            "index", "width", "batch", "beam", "distances", "QPS"
+        ));
     }
 }
 
