@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
 use crate::options::{BaseAndQueries, Devices, open_index};
 use crate::output::{Output, grouped};
+use crate::search::K;
 use crate::walked::Walked;
 
 #[derive(clap::Args)]
@@ -23,9 +24,9 @@ pub(crate) struct Args {
     /// Indexes
     #[arg(long, required = true, num_args = 1.., value_name = "INDEX")]
     index: Vec<PathBuf>,
-    /// Neighbours per query
-    #[arg(short, default_value_t = 10)]
-    k: usize,
+    /// Neighbours per query [default: 10, or those of the ground truth if fewer]
+    #[arg(short)]
+    k: Option<usize>,
     /// Beam widths
     #[arg(long, value_delimiter = ',', default_value = "32,64,128,256", value_name = "L,..")]
     beams: Vec<usize>,
@@ -53,7 +54,8 @@ impl Args {
         let base = Arc::new(base);
         let truth = GroundTruth::open(&self.groundtruth, output.progress())?;
         let batches = self.batches.clone().unwrap_or_else(|| vec![queries.len()]);
-        let recall = format!("recall@{}", self.k);
+        let k = self.k.unwrap_or(K.min(truth.k()));
+        let recall = format!("recall@{k}");
         let on_gpu = Target::open(self.device.first(), base.len())?.gpu.is_some();
         let device = if on_gpu { format!(" {:>11} {:>9}", "device QPS", "bandwidth") } else { String::new() };
         output.say(format_args!(
@@ -70,7 +72,7 @@ impl Args {
                     let renamed = |error| Error::from(error).renamed("width", "widths");
                     searcher = searcher.width(width).map_err(renamed)?.batch(batch);
                     let progress = output.progress();
-                    let test = TestQueries::new(&queries, &truth, self.k);
+                    let test = TestQueries::new(&queries, &truth, k);
                     let evaluations = searcher.evaluate(test, &self.beams, progress);
                     for evaluation in
                         evaluations.map_err(|error| Error::from(error).renamed("beam", "beams"))?

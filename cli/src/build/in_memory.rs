@@ -45,9 +45,7 @@ impl Args {
         let (index, mut stats) = builder.build_with_stats(&base, graph.as_ref())?;
         laps.end_parts("prepare", &parts(&stats));
         if graph.is_none() {
-            let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
-            let default = builder.default_knn(stats.descent.device != "cpu", &data);
-            self.descent.say(&base, stats.knn, default, &stats.descent, output);
+            self.descent.say(base.len(), &stats.descent, output);
         }
         say_prune(&index, &stats.prune, output);
         say_repeated(stats.repeated, output);
