@@ -51,9 +51,9 @@ impl DataSet {
     }
 }
 
-/// The data set of a command that needs one: by position, unless the flag that conflicts is given.
+/// The data set of a command that needs one.
 #[derive(clap::Args)]
-#[command(mut_arg("positional", |base| base.required(true)))]
+#[command(mut_arg("positional", |base| base.required_unless_present("base")))]
 pub(crate) struct Input {
     #[command(flatten)]
     data: DataSet,
