@@ -142,15 +142,18 @@ pub(crate) fn fill(path: &Path) -> Result<(), Error> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     note(number, &spooled.copy);
-    let to = options.open(&spooled.copy).map_err(|error| {
-        let found = format!("no room for a copy in {}: {error}", path_text(&std::env::temp_dir()));
-        Error::File { path: spooled.copy.clone(), found, expected: "another folder by TMPDIR".to_owned() }
-    })?;
+    let to = options.open(&spooled.copy).map_err(|error| no_copy(&spooled.copy, &error))?;
     spooled.is_filled = true;
     let (source, copy) = (spooled.source.clone(), spooled.copy.clone());
     // Errors name the pipe, which takes the lock.
     drop(all);
     copy_all(&source, to, &copy)
+}
+
+/// The error of a copy that cannot be written.
+fn no_copy(copy: &Path, error: &io::Error) -> Error {
+    let found = format!("no room for a copy in {}: {error}", path_text(&std::env::temp_dir()));
+    Error::File { path: copy.to_owned(), found, expected: "another folder by TMPDIR".to_owned() }
 }
 
 /// Copies all bytes of `source`. A thread opens and reads it, so that a signal stops the command
@@ -190,7 +193,7 @@ fn copy_all(source: &Path, mut to: File, copy: &Path) -> Result<(), Error> {
         }
         match pieces.recv_timeout(CHECK) {
             Ok(Ok(piece)) if piece.is_empty() => return Ok(()),
-            Ok(Ok(piece)) => to.write_all(&piece).map_err(|error| failed(copy, error))?,
+            Ok(Ok(piece)) => to.write_all(&piece).map_err(|error| no_copy(copy, &error))?,
             Ok(Err(error)) => return Err(failed(source, error)),
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => return Ok(()),

@@ -8,6 +8,7 @@ use tagore_text::path_text;
 
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
+use crate::number;
 use crate::options::with_flag;
 use crate::output::{Output, grouped, name};
 
@@ -46,7 +47,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FAULT[:VALUE]")]
     fault: Option<Fault>,
     /// Share of rows with the fault, of kind dirty [default: 0.01]
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = number::real::<f64>)]
     share: Option<f64>,
     /// Write Q queries of this data set (the rows after the first N) instead of the data set
     #[arg(long, value_name = "Q")]

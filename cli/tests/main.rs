@@ -6,6 +6,7 @@ mod bits;
 mod build;
 mod convert;
 mod errors;
+mod first;
 #[cfg(target_os = "linux")]
 mod limits;
 mod outputs;

@@ -65,7 +65,8 @@ class Outcome:
         if self.code < 0:
             kind = "abort" if self.code == -signal.SIGABRT else f"signal {-self.code}"
             return [f"{kind}: {self.last_line()}"]
-        if self.code not in (0, 1, 2):
+        is_interrupted = self.code == 130 and b"interrupted" in self.stderr
+        if self.code not in (0, 1, 2) and not is_interrupted:
             return [f"exit code {self.code}: {self.last_line()}"]
         return self.wrong_lines()
 
