@@ -377,12 +377,14 @@ fn start(temporary: &Path, target: &Path, is_there: bool) -> Result<File> {
             }
             Err(error) if error.kind() == ErrorKind::AlreadyExists => remove_stale(temporary, target)?,
             Err(error) if error.kind() == ErrorKind::NotFound => {
+                let name = path_text(folder(target));
+                // As /proc does.
+                if folder(target).is_dir() {
+                    let found = format_args!("the folder {name}, which takes no new files");
+                    return Err(Error::file(target, found, "another folder"));
+                }
                 let expected = "an existing folder: create it, or name another";
-                return Err(Error::file(
-                    target,
-                    format_args!("no such folder {}", path_text(folder(target))),
-                    expected,
-                ));
+                return Err(Error::file(target, format_args!("no such folder {name}"), expected));
             }
             // The kind alone: the full error would name the temporary file.
             Err(error) => return Err(Error::io(target)(error)),

@@ -101,7 +101,7 @@ impl Input {
             (None, AnyFormat { plain: None, index: Some(format), .. }) => {
                 let file = self.file.display();
                 Err(Error::usage(format!(
-                    "--base is missing: {file} names no data set, as {format} does not store it"
+                    "--base: found none, expected the data set of {file}: an index of {format} is checked against it"
                 )))
             }
             (None, _) => vectors_or_ids(&self.file, format.plain, wanted, progress),

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::files::Kind;
 use crate::output::{Output, grouped};
 use crate::read::Wanted;
+use crate::report::remove_beside;
 
 /// Formats of vectors.
 const VECTORS: &str = "fvecs, bvecs, fbin, f16bin, bf16bin, u8bin, i8bin, b1bin or npy";
@@ -102,7 +103,8 @@ impl Args {
         if let Some(chunks) = self.pq_chunks {
             export = export.pq_chunks(chunks);
         }
-        Ok(export.save(&self.output)?)
+        export.save(&self.output)?;
+        remove_beside(&self.output)
     }
 
     /// Index format of the output.

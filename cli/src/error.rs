@@ -14,7 +14,7 @@ pub(crate) enum Error {
     Usage(String),
     /// A check of the command's own that failed: exit code 1.
     Failed(String),
-    /// A failure of the library: exit code 2 for an argument, else 1.
+    /// A failure of the library: exit code 2 for an argument, 130 after a signal, else 1.
     Library(tagore::Error),
 }
 
@@ -47,6 +47,7 @@ impl Error {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Library(tagore::Error::Argument { .. }) => crate::WRONG_USAGE,
+            Self::Library(tagore::Error::Cancelled) => crate::INTERRUPTED,
             Self::Failed(_) | Self::Library(_) => crate::FAILED,
         }
     }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::files::Kind;
 use crate::output::{Output, grouped};
 use crate::read::open_ids;
-use crate::search::Searched;
+use crate::search::{K, Searched};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -19,9 +19,9 @@ pub(crate) struct Args {
     /// Exact nearest neighbours of the queries
     #[arg(long, value_name = "GT")]
     groundtruth: PathBuf,
-    /// Neighbours per query
-    #[arg(short, default_value_t = 10)]
-    k: usize,
+    /// Neighbours per query [default: 10, or those of the ground truth if fewer]
+    #[arg(short)]
+    k: Option<usize>,
     /// Beam widths to measure [default: 20,50,100, or one, two and four times k if k is above 20]
     #[arg(long, value_delimiter = ',', value_name = "L,..")]
     beams: Option<Vec<usize>>,
@@ -38,19 +38,20 @@ impl Args {
         let progress = output.progress();
         let searcher = self.searched.searcher(index, base, output)?;
         let (index, base) = (searcher.index(), searcher.base());
-        let beams = self.beams.clone().unwrap_or_else(|| {
-            let k = self.k;
-            if k > 20 { vec![k, 2 * k, 4 * k] } else { vec![20, 50, 100] }
-        });
-        let test = TestQueries::new(&queries, &truth, self.k);
+        let k = self.k.unwrap_or(K.min(truth.k()));
+        let beams = self
+            .beams
+            .clone()
+            .unwrap_or_else(|| if k > 20 { vec![k, 2 * k, 4 * k] } else { vec![20, 50, 100] });
+        let test = TestQueries::new(&queries, &truth, k);
         let evaluations = searcher.evaluate(test, &beams, progress);
         let evaluations = evaluations.map_err(|error| Error::from(error).renamed("beam", "beams"))?;
-        let convention = searcher.distance_convention(&queries, &truth, self.k)?;
+        let convention = searcher.distance_convention(&queries, &truth, k)?;
         self.say_convention(convention, DistanceConvention::for_metric(index.metric()), output);
         output.result(format_args!(
             "{:>6} {:>10} {:>10} {:>10} {:>10}   on {}",
             "beam",
-            format!("recall@{}", self.k),
+            format!("recall@{k}"),
             "by ids",
             "QPS",
             "distances",
@@ -71,7 +72,7 @@ impl Args {
         }
         if let Some(path) = &self.plot {
             let title = format!("{} of {} x {}", index.kind(), grouped(base.len()), base.dim());
-            recall_qps_plot(path, &title, self.k, &[Series::new(index.kind(), &evaluations)])?;
+            recall_qps_plot(path, &title, k, &[Series::new(index.kind(), &evaluations)])?;
         }
         Ok(())
     }

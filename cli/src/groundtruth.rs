@@ -8,8 +8,11 @@ use crate::error::Result;
 use crate::files::Files;
 use crate::metric::MetricName;
 use crate::options::{BaseAndQueries, Devices};
-use crate::output::{Output, grouped};
+use crate::output::{Output, grouped, name};
 use crate::results::ResultOptions;
+
+/// The default number of neighbours, unless there are fewer.
+const K: usize = 100;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -18,9 +21,9 @@ pub(crate) struct Args {
     /// Metric: l2, ip (inner product) or cosine; of bits hamming, also named l2
     #[arg(long, default_value = "l2")]
     metric: MetricName,
-    /// Neighbours per query
-    #[arg(short, default_value_t = 100)]
-    k: usize,
+    /// Neighbours per query [default: 100, or all rows if fewer]
+    #[arg(short)]
+    k: Option<usize>,
     #[command(flatten)]
     results: ResultOptions,
     /// Device: auto, cpu, cuda, cuda:N, or several (cuda:N,M,..) that share the search
@@ -34,7 +37,8 @@ impl Args {
         Files::read(self.data.files()).write(kind, [self.results.path()]).check(output)?;
         let (base, queries) = self.data.open()?;
         let metric = self.metric.resolve(base.element_type())?;
-        let search = ExactSearch::new(self.k).metric(metric).devices(&self.device.0);
+        let k = self.k.unwrap_or(K.min(base.len()));
+        let search = ExactSearch::new(k).metric(metric).devices(&self.device.0);
         let (truth, stats) = search.progress(output.progress().clone()).run(&base, &queries)?;
         self.results.write(&truth, output)?;
         let ExactStats { device, seconds, jit, kernels } = &stats;
@@ -42,7 +46,7 @@ impl Args {
         output.say(format_args!(
             "{} queries on {device} in {seconds:.2} s -> {}",
             grouped(count),
-            self.results.name()
+            name(self.results.path())
         ));
         let mut times = serde_json::Map::new();
         for KernelTime { kernel, launches, seconds, .. } in kernels {
@@ -50,7 +54,7 @@ impl Args {
             times.insert((*kernel).to_owned(), json!({ "launches": launches, "seconds": seconds }));
         }
         output.event(&json!({
-            "event": "groundtruth", "n": base.len(), "dim": base.dim(), "queries": count, "k": self.k,
+            "event": "groundtruth", "n": base.len(), "dim": base.dim(), "queries": count, "k": k,
             "device": device, "seconds": seconds, "jit": jit, "kernels": times,
         }));
         Ok(())

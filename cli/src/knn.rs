@@ -1,6 +1,5 @@
 //! `tagore knn`
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -8,6 +7,7 @@ use tagore::PruneStats;
 
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
+use crate::number;
 use crate::options::{Built, DescentOptions, Input, Seconds, verify};
 use crate::output::Output;
 
@@ -21,8 +21,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     descent: DescentOptions,
     /// Measure recall of N random nodes by exact search
-    #[arg(long, value_name = "N")]
-    verify: Option<NonZeroUsize>,
+    #[arg(long, value_name = "N", value_parser = number::positive)]
+    verify: Option<u32>,
 }
 
 impl Args {
@@ -45,7 +45,7 @@ impl Args {
         let total = began.elapsed().as_secs_f64();
         let recall = self
             .verify
-            .map(|sample| verify(&graph, &base, sample.get(), &self.descent, output))
+            .map(|sample| verify(&graph, &base, sample as usize, &self.descent, output))
             .transpose()?;
         let (prune, seconds) = (PruneStats::default(), Seconds { read, write, total });
         let built = Built {

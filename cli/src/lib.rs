@@ -4,6 +4,7 @@
 mod bar;
 mod bench;
 mod build;
+mod command;
 mod content;
 mod convert;
 mod demo;
@@ -18,6 +19,7 @@ mod knn;
 mod laps;
 mod limits;
 mod metric;
+mod number;
 mod options;
 mod out_of_memory;
 mod output;
@@ -50,12 +52,13 @@ use tracing_subscriber::util::SubscriberInitExt;
 pub use draw::report_page;
 pub use out_of_memory::OrError;
 
-use crate::output::Output;
+use crate::output::{Output, STANDARD};
 
-/// Exit codes: done, failed or interrupted, and wrong usage.
+/// Exit codes: done, failed, wrong usage, and interrupted by a signal.
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
 const WRONG_USAGE: u8 = 2;
+const INTERRUPTED: u8 = 130;
 
 /// Build, search and measure graph indexes for approximate nearest-neighbour search
 #[derive(Parser)]
@@ -73,13 +76,21 @@ struct Cli {
     #[arg(
         long,
         global = true,
+        hide_short_help = true,
         help_heading = "Everywhere",
         value_name = "N",
-        value_parser = clap::value_parser!(u16).range(1..=1024)
+        value_parser = number::within::<u16>(1..=1024)
     )]
     threads: Option<u16>,
     /// Log to standard error at this level: error, warn, info, debug or trace
-    #[arg(long, global = true, help_heading = "Everywhere", value_name = "LEVEL", value_parser = level)]
+    #[arg(
+        long,
+        global = true,
+        hide_short_help = true,
+        help_heading = "Everywhere",
+        value_name = "LEVEL",
+        value_parser = level
+    )]
     log: Option<tracing::Level>,
 }
 
@@ -123,7 +134,7 @@ fn level(name: &str) -> Result<tracing::Level, String> {
 }
 
 /// Runs the command line `args`, the name of the program first, and returns its exit code: 0 done,
-/// 1 failed or interrupted, 2 wrong usage.
+/// 1 failed, 2 wrong usage, 130 interrupted.
 ///
 /// The process belongs to the command: it handles signals, builds rayon's global pool and installs
 /// the log, so a process runs one command.
@@ -133,7 +144,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     return_large_buffers();
     let args: Vec<OsString> = args.into_iter().collect();
     let parsed =
-        usage::command().try_get_matches_from(&args).and_then(|matches| Cli::from_arg_matches(&matches));
+        command::command().try_get_matches_from(&args).and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => return wrong_usage(&error, &args),
@@ -258,10 +269,15 @@ fn log(level: Option<tracing::Level>, timeline: bool) {
 
 /// Prints help in full, and an error of clap in one line.
 fn wrong_usage(error: &clap::Error, args: &[OsString]) -> u8 {
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) || !error.use_stderr() {
-        return match error.print() {
-            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => FAILED,
-            _ => DONE,
+    let output = Output::new(false, false);
+    if !error.use_stderr() {
+        let printed = output.write(STANDARD.as_ref(), &error.render().to_string());
+        return match printed.and_then(|()| output.check()) {
+            Ok(()) => DONE,
+            Err(error) => {
+                output.error(error);
+                FAILED
+            }
         };
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
@@ -269,6 +285,6 @@ fn wrong_usage(error: &clap::Error, args: &[OsString]) -> u8 {
         let _ = error.print();
         return WRONG_USAGE;
     }
-    Output::new(false, false).error(usage::one_line(error, args));
+    output.error(usage::one_line(error, args));
     WRONG_USAGE
 }

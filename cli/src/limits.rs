@@ -7,9 +7,10 @@ use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{Builder, Device, Vectors};
 
 use crate::error::Result;
+use crate::number;
 use crate::output::{grouped, sized};
 
-/// A number of bytes: `1073741824`, `1024MiB` or `1GiB`.
+/// A number of bytes.
 #[derive(Clone, Copy)]
 struct Bytes(u64);
 
@@ -17,11 +18,7 @@ impl FromStr for Bytes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("", 0)];
-        let parsed = units.iter().find_map(|&(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
-        let (number, shift) = parsed.unwrap_or((text, 0));
-        let bytes = number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-        bytes.map(Self).ok_or_else(|| format!("found {text}, expected bytes, such as 4096, 96MiB or 4GiB"))
+        number::bytes(text).map(Self)
     }
 }
 
@@ -127,21 +124,4 @@ pub(crate) fn clusters_event(plan: &ClusterPlan) -> Value {
         "disk_bytes_reading_base": plan.reading_base(true).disk_bytes, "reads_base": plan.reads_base,
         "host": plan.host(), "layers": plan.layers(), "disk": plan.disk(),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_have_units() {
-        let bytes = |text: &str| text.parse::<Bytes>().map(|bytes| bytes.0).ok();
-        assert_eq!(bytes("4096"), Some(4096));
-        assert_eq!(bytes("3KiB"), Some(3 << 10));
-        assert_eq!(bytes("96MiB"), Some(96 << 20));
-        assert_eq!(bytes("4 GiB"), Some(4 << 30));
-        for wrong in ["", "MiB", "-1", "1.5GiB", "4GB", "99999999999GiB"] {
-            assert_eq!(bytes(wrong), None, "{wrong}");
-        }
-    }
 }

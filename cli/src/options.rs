@@ -10,9 +10,10 @@ use std::time::Instant;
 use serde_json::json;
 use tagore::gpu::KernelTime;
 use tagore::{
-    CellSettings, DEFAULT_KNN, Descent, DescentStats, Device, ElementType, Format, Index, Iterations,
+    CellSettings, Descent, DescentStats, Device, ElementType, Format, Index, IndexFormat, Iterations,
     KnnGraph, Metric, Progress, PruneStats, RecallSample, Start, Vectors, peak_host_bytes,
 };
+use tagore_text::path_text;
 
 use crate::error::{Error, Result};
 use crate::metric::MetricName;
@@ -52,9 +53,9 @@ impl DataSet {
     }
 }
 
-/// The data set of a command that needs one.
+/// The data set of a command that needs one: by position, unless the flag that conflicts is given.
 #[derive(clap::Args)]
-#[command(mut_arg("positional", |base| base.required_unless_present("base")))]
+#[command(mut_arg("positional", |base| base.required(true)))]
 pub(crate) struct Input {
     #[command(flatten)]
     data: DataSet,
@@ -113,8 +114,30 @@ impl BaseAndQueries {
 
 /// Opens an index file.
 pub(crate) fn open_index(path: &Path) -> tagore::Result<Index> {
+    if path.is_file() && !Index::is_index(path) {
+        return Err(no_index(path));
+    }
     // SAFETY: the command's page says that no one changes a file that it reads.
     unsafe { Index::map(path) }
+}
+
+/// The error of a file that is no index of this library, with the command that makes one of it.
+fn no_index(path: &Path) -> tagore::Error {
+    let name = path_text(path);
+    let (found, remedy) = match IndexFormat::from_path(path) {
+        _ if Format::from_path(path).is_ok() => {
+            ("vectors or ids", format!("`tagore build {name}` makes one"))
+        }
+        Ok(format) if format != IndexFormat::Tagore => {
+            // A name that no other index has.
+            let made = path_text(&path.with_added_extension("tagore"));
+            let remedy = format!("`tagore convert {name} {made} --base BASE` makes one");
+            (format.name(), remedy)
+        }
+        _ => ("another kind of file", "`tagore build` makes one of vectors".to_owned()),
+    };
+    let (path, found) = (path.to_owned(), found.to_owned());
+    tagore::Error::File { path, found, expected: format!("a tagore index: {remedy}") }
 }
 
 /// The error of a file whose extension names no format.
@@ -266,27 +289,14 @@ impl DescentOptions {
     /// Builds the graph and prints its times.
     pub(crate) fn build(&self, base: &Vectors, output: &Output) -> Result<KnnGraph> {
         let graph = self.descent(base.element_type(), output)?.build(base)?;
-        self.say(base, graph.k(), DEFAULT_KNN, graph.stats(), output);
+        self.say(base.len(), graph.stats(), output);
         Ok(graph)
     }
 
-    /// Prints the times of a graph, and warns if the default k was clamped.
-    pub(crate) fn say(
-        &self,
-        base: &Vectors,
-        k: usize,
-        default: usize,
-        stats: &DescentStats,
-        output: &Output,
-    ) {
-        if self.graph.knn.is_none() && k < default {
-            output.warn(format_args!(
-                "--knn {default}, the default, is too large for {} rows: using {k}",
-                grouped(base.len())
-            ));
-        }
+    /// Prints the times of a graph over `rows` rows.
+    pub(crate) fn say(&self, rows: usize, stats: &DescentStats, output: &Output) {
         say_kernels(&stats.kernels, output);
-        let share = stats.distances as f64 / (base.len() as f64).powi(2);
+        let share = stats.distances as f64 / (rows as f64).powi(2);
         output.say(format_args!(
             "descent   {:.3} s on {}, iterations {},{}, {} distances ({share:.4} n^2)",
             stats.seconds,

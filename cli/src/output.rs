@@ -192,6 +192,11 @@ pub(crate) fn is_standard(path: &Path) -> bool {
     path.as_os_str() == STANDARD
 }
 
+/// The name of an output in a note.
+pub(crate) fn name(path: &Path) -> String {
+    if is_standard(path) { "standard output".to_owned() } else { path.display().to_string() }
+}
+
 /// One line of `text`, with control characters escaped.
 fn line(text: impl Display) -> String {
     one_line(&spool::named(&text.to_string()), LINE)

@@ -28,6 +28,26 @@ pub(crate) struct ReportOptions {
     verify: usize,
 }
 
+/// The report of `index` if no other file is named.
+pub(crate) fn beside(index: &Path) -> PathBuf {
+    let mut name = index.as_os_str().to_owned();
+    name.push(".report.json");
+    name.into()
+}
+
+/// Removes the report of an older index that was replaced by `index`.
+pub(crate) fn remove_beside(index: &Path) -> Result<()> {
+    let report = beside(index);
+    if !std::fs::symlink_metadata(&report).is_ok_and(|found| found.is_file()) {
+        return Ok(());
+    }
+    match std::fs::remove_file(&report) {
+        // Another process has removed it.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        removed => Ok(removed.map_err(|source| tagore::Error::Io { path: report, source })?),
+    }
+}
+
 fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
     share.ok_or_else(|| format!("found {text}, expected 0 to 1"))
@@ -65,11 +85,6 @@ impl ReportOptions {
 
     /// File of the JSON.
     fn json(&self, index: Option<&Path>) -> Option<PathBuf> {
-        let beside = |index: &Path| {
-            let mut name = index.as_os_str().to_owned();
-            name.push(".report.json");
-            name.into()
-        };
         self.report.clone().or_else(|| index.map(beside))
     }
 

@@ -114,12 +114,6 @@ impl ResultOptions {
             format => output.write(path, &format.text(results)),
         }
     }
-
-    /// The output in a note.
-    pub(crate) fn name(&self) -> String {
-        let path = self.path();
-        if is_standard(path) { "standard output".to_owned() } else { path.display().to_string() }
-    }
 }
 
 /// The format that the extension of `path` names.

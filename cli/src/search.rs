@@ -10,7 +10,7 @@ use tagore::{GroundTruth, Index, Search, Searcher, Vectors, prepare_search};
 use crate::error::Result;
 use crate::files::Files;
 use crate::options::{BaseAndQueries, Devices, open_index};
-use crate::output::{Output, grouped};
+use crate::output::{Output, grouped, name};
 use crate::results::ResultOptions;
 use crate::walked::Walked;
 
@@ -51,6 +51,9 @@ impl Searched {
     }
 }
 
+/// The default number of neighbours, unless there are fewer.
+pub(crate) const K: usize = 10;
+
 /// The default beam, unless k needs a wider one.
 const BEAM: usize = 100;
 
@@ -58,9 +61,9 @@ const BEAM: usize = 100;
 pub(crate) struct Args {
     #[command(flatten)]
     searched: Searched,
-    /// Neighbours per query
-    #[arg(short, default_value_t = 10)]
-    k: usize,
+    /// Neighbours per query [default: 10, or all rows if fewer]
+    #[arg(short)]
+    k: Option<usize>,
     /// Beam width: wider beams find more and take longer [default: 100, or twice k if more]
     #[arg(long, value_name = "L")]
     beam: Option<usize>,
@@ -73,7 +76,8 @@ impl Args {
         let kind = self.results.kind(output.is_json())?;
         self.searched.files().write(kind, [self.results.path()]).check(output)?;
         let (index, base, queries) = self.searched.open()?;
-        let beam = self.beam.unwrap_or(BEAM.max(2 * self.k));
+        let k = self.k.unwrap_or(K.min(base.len()));
+        let beam = self.beam.unwrap_or(BEAM.max(k.saturating_mul(2)));
         let began = Instant::now();
         // The device is opened, and kernels are compiled, while index and base are checked.
         let (devices, codes) = (&self.searched.device.0, self.searched.walked.compression());
@@ -81,7 +85,7 @@ impl Args {
         let searcher = self.searched.searcher(index, base, output)?;
         let prepare = began.elapsed().as_secs_f64();
         let began = Instant::now();
-        let search = Search::new(self.k).beam(beam);
+        let search = Search::new(k).beam(beam);
         let result = searcher.search(&queries, search, output.progress())?;
         let seconds = began.elapsed().as_secs_f64();
         let count = result.len() as f64;
@@ -103,7 +107,7 @@ impl Args {
             "{} queries on {device} in {seconds:.3} s, {} distances each -> {}",
             grouped(count),
             grouped(distances.round()),
-            self.results.name()
+            name(self.results.path())
         ));
         if let Some(fewest) = fewest {
             output.warn(format_args!(
@@ -111,11 +115,11 @@ impl Args {
                  (inspect says how many nodes are lost); groundtruth compares with every row",
                 grouped(short),
                 grouped(count),
-                self.k
+                k
             ));
         }
         output.event(&json!({
-            "event": "search", "queries": count as u64, "k": self.k, "beam": beam,
+            "event": "search", "queries": count as u64, "k": k, "beam": beam,
             "device": device, "prepare": prepare, "seconds": seconds, "qps": count / seconds,
             "device_seconds": device_seconds, "device_qps": device_seconds.map(|seconds| count / seconds), "distances": distances,
             "short": short,

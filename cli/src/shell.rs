@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_complete::Shell;
 use tagore::Error;
 
-use crate::Cli;
+use crate::command::command;
 use crate::error::Result;
 use crate::output::{Output, STANDARD};
 
@@ -21,7 +21,7 @@ impl Completions {
     /// Prints the completions of the whole command.
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), "tagore", &mut script);
+        clap_complete::generate(self.shell, &mut command(), "tagore", &mut script);
         output.write(Path::new(STANDARD), &String::from_utf8_lossy(&script))
     }
 }
@@ -38,7 +38,7 @@ impl Man {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let failed = |source| Error::Io { path: self.folder.clone(), source };
         std::fs::create_dir_all(&self.folder).map_err(failed)?;
-        let mut command = Cli::command().disable_help_subcommand(true);
+        let mut command = command().disable_help_subcommand(true);
         command.build();
         let pages = self.pages(&command, output)?;
         output.say(format_args!("{pages} pages -> {}", self.folder.display()));

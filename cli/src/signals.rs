@@ -4,9 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tagore::Progress;
 
-/// Exit code after a second signal.
-const ENDED: i32 = 130;
-
 /// Installs the signal handlers. The first SIGINT, SIGTERM or SIGHUP cancels the work. A second one
 /// ends the process at once: its temporary files stay, and the next run of the same command removes
 /// them; copies of pipes are removed. A file beyond `ulimit -f` is an error of the write, not a
@@ -19,7 +16,7 @@ pub(crate) fn handle(progress: &Progress) -> Result<(), ctrlc::Error> {
     let (cancel, cancelled): (Progress, AtomicBool) = (progress.clone(), AtomicBool::new(false));
     let handler = move || {
         if cancelled.swap(true, Ordering::Relaxed) {
-            end(ENDED);
+            end(crate::INTERRUPTED.into());
         }
         cancel.cancel();
     };

@@ -183,10 +183,13 @@ fn create_file(number: usize, copy: &Path) -> Result<File, Error> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     note(number, copy);
-    options.open(copy).map_err(|error| {
-        let found = format!("no room for a copy in {}: {error}", path_text(&std::env::temp_dir()));
-        Error::File { path: copy.to_owned(), found, expected: "another folder by TMPDIR".to_owned() }
-    })
+    options.open(copy).map_err(|error| no_copy(copy, &error))
+}
+
+/// The error of a copy that cannot be written.
+fn no_copy(copy: &Path, error: &io::Error) -> Error {
+    let found = format!("no room for a copy in {}: {error}", path_text(&std::env::temp_dir()));
+    Error::File { path: copy.to_owned(), found, expected: "another folder by TMPDIR".to_owned() }
 }
 
 /// Copies all bytes of `source`. A thread opens and reads it, so that a signal stops the command
@@ -224,7 +227,7 @@ fn copy_all(source: &Path, mut to: File, copy: &Path) -> Result<(), Error> {
         check()?;
         match pieces.recv_timeout(CHECK) {
             Ok(Ok(piece)) if piece.is_empty() => return Ok(()),
-            Ok(Ok(piece)) => to.write_all(&piece).map_err(|error| failed(copy, error))?,
+            Ok(Ok(piece)) => to.write_all(&piece).map_err(|error| no_copy(copy, &error))?,
             Ok(Err(error)) => return Err(failed(source, error)),
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => return Ok(()),

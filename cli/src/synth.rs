@@ -8,8 +8,9 @@ use tagore_text::path_text;
 
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
+use crate::number;
 use crate::options::with_flag;
-use crate::output::{Output, grouped};
+use crate::output::{Output, grouped, name};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -46,7 +47,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FAULT[:VALUE]")]
     fault: Option<Fault>,
     /// Share of rows with the fault, of kind dirty [default: 0.01]
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = number::real::<f64>)]
     share: Option<f64>,
     /// Write Q queries of this data set (the rows after the first N) instead of the data set
     #[arg(long, value_name = "Q")]
@@ -73,7 +74,7 @@ impl Args {
         let rows = first..first.saturating_add(count as u64);
         let write = |path: &Path| Ok(synth.write(rows, path, format, output.progress())?);
         output.save(&self.output, write)?;
-        output.say(format_args!("{} x {} -> {}", grouped(count), self.dim, self.output.display()));
+        output.say(format_args!("{} x {} -> {}", grouped(count), self.dim, name(&self.output)));
         let (clusters, copies, fault) = match kind {
             SynthKind::Clusters { clusters } => (Some(clusters), None, None),
             SynthKind::Repeated { copies } => (None, Some(copies), None),

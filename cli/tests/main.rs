@@ -7,6 +7,7 @@ mod build;
 mod convert;
 mod errors;
 mod formats;
+mod first;
 #[cfg(target_os = "linux")]
 mod limits;
 mod outputs;

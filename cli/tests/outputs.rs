@@ -134,7 +134,11 @@ fn outputs_are_checked_before_inputs_are_read() {
         &["missing/x.html: found no such folder"],
     );
     if cfg!(target_os = "linux") {
-        s.fails(1, &format!("{build} -o /proc/x"), &["/proc/x: found no such folder /proc"]);
+        s.fails(
+            1,
+            &format!("{build} -o /proc/x"),
+            &["/proc/x: found the folder /proc, which takes no new files"],
+        );
         s.fails(1, &format!("{build} -o /dev/null"), &["/dev/null: found a device or a pipe"]);
         s.fails(1, &format!("{build} -o x.tagore --report /dev/full"), &["/dev/full: found a device"]);
     }

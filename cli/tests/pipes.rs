@@ -97,7 +97,7 @@ fn a_named_pipe_is_read_and_a_signal_leaves_no_copy() {
     assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
     drop(writer);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(130));
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "error: interrupted\n");
     assert!(names(&s.path("copies")).is_empty());
 }

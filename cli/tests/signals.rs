@@ -105,7 +105,7 @@ fn a_signal_stops_whatever_reads_a_large_file() {
         (&build("medium.fbin", "512MiB"), "partition", "TERM"),
     ] {
         let (code, last) = s.meanwhile(s.command(arguments), stage, |process| send(process, signal));
-        assert_eq!((code, last.as_str()), (Some(1), "error: interrupted"), "{arguments}, SIG{signal}");
+        assert_eq!((code, last.as_str()), (Some(130), "error: interrupted"), "{arguments}, SIG{signal}");
         // A build out of core that is past its partition keeps its work files for `--resume`.
         let mut after = s.names();
         after.retain(|name| stage != "partition" || name != "x.tagore.work");
@@ -128,7 +128,7 @@ fn ctrl_c_stops_a_build_and_leaves_nothing_behind() {
     // These iterations take far longer than the test.
     let command = s.command("build -i large.fbin -o x.tagore --kind nsg --start random --iterations 900,900");
     let (code, last) = s.meanwhile(command, "join", |process| send(process, "INT"));
-    assert_eq!((code, last.as_str()), (Some(1), "error: interrupted"));
+    assert_eq!((code, last.as_str()), (Some(130), "error: interrupted"));
     assert_eq!(s.names(), before);
 }
 
@@ -177,7 +177,6 @@ fn nohup_is_respected() {
     let mut command = Command::new("sh");
     let shell = format!("trap '' HUP; exec {} inspect large.fbin --all \"$@\"", env!("CARGO_BIN_EXE_tagore"));
     command.args(["-c", &shell, "sh"]).current_dir(s.folder.path());
-    // With a handler of SIGHUP, a second signal would end the command with 130.
     let mut child = command.args(["--log", "debug"]).stderr(Stdio::piped()).spawn().unwrap();
     let guard = Guard::new(&child);
     let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -187,6 +186,6 @@ fn nohup_is_respected() {
     let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
     send(child.id(), "INT");
     stderr.for_each(drop);
-    assert_eq!(guard.wait(child).code(), Some(1));
+    assert_eq!(guard.wait(child).code(), Some(130));
     assert_eq!(ignored & 1, 1, "SIGHUP is not ignored: {ignored:x}");
 }

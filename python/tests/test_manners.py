@@ -255,4 +255,4 @@ def test_the_command_stops_at_ctrl_c(tmp_path):
     time.sleep(2)
     build.send_signal(signal.SIGINT)
     _, text = build.communicate(timeout=60)
-    assert build.returncode == 1 and "interrupted" in text and not (tmp_path / "x.tagore").exists()
+    assert build.returncode == 130 and "interrupted" in text and not (tmp_path / "x.tagore").exists()

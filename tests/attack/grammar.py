@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 OPTION = re.compile(r"^ +(?=-)(-\w)?(?:, )?(--[\w-]+)?(?:[ =]?\[?[<=](.+?)>\]?(?:\.\.\.)?)?(?: {2,}(.*))?$")
-ARGUMENT = re.compile(r"^ +[<\[](\w+)[>\]](?:\.\.\.)? {2,}(.*)$")
+ARGUMENT = re.compile(r"^ +[<\[](\w+)[>\]](?:\.\.\.)?(?: {2,}(.*))?$")
 SUBCOMMAND = re.compile(r"^  (\w[\w-]*) {2,}")
 
 # What is written; every other path is read.

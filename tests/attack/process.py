@@ -65,7 +65,8 @@ class Outcome:
         if self.code < 0:
             kind = "abort" if self.code == -signal.SIGABRT else f"signal {-self.code}"
             return [f"{kind}: {self.last_line()}"]
-        if self.code not in (0, 1, 2):
+        is_interrupted = self.code == 130 and b"interrupted" in self.stderr
+        if self.code not in (0, 1, 2) and not is_interrupted:
             return [f"exit code {self.code}: {self.last_line()}"]
         return self.wrong_lines()
 
@@ -79,7 +80,9 @@ class Outcome:
         longest = max((len(line) for line in self.stderr.split(b"\n")), default=0)
         if longest > LONGEST_LINE:
             faults.append(f"line too long: {longest} bytes on standard error")
-        for stream, text in [("error", self.stderr), ("output", self.stdout)]:
+        # The bytes of a file may be any.
+        holds_file = any(word in (b"-", b"-o-") or word.endswith(b"=-") for word in self.command)
+        for stream, text in [("error", self.stderr), ("output", b"" if holds_file else self.stdout)]:
             if found := CONTROL.search(text):
                 start = max(0, found.start() - 60)
                 faults.append(f"control character on standard {stream}: {text[start : found.end()]!r}")

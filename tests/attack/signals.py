@@ -158,7 +158,7 @@ class Part:
             case.ran(outcome)
             case.log.append(f"# {first.name} after {delay:.2f} s, {took:.2f} s to the end")
             if not case.faults:
-                says = outcome.code == 1 and b"interrupted" in outcome.stderr
+                says = outcome.code == 130 and b"interrupted" in outcome.stderr
                 case.expect(says, f"exit code {outcome.code} after {first.name}: {outcome.last_line()}")
         # Work files are what --resume goes on with.
         left = [name for name in left if name != "x.work"]

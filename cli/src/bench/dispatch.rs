@@ -9,6 +9,7 @@ use tagore::{Device, MAX_ROWS, Synth, Vectors};
 
 use crate::error::Result;
 use crate::files::{Files, Kind};
+use crate::number;
 use crate::options::{DATA_SET, DataSet};
 use crate::output::{Output, grouped};
 
@@ -19,20 +20,21 @@ pub(crate) struct Args {
     data: DataSet,
     /// Simulate the clusters of this many synthetic vectors from a sample
     #[arg(long, value_name = "POINTS", requires = "dim", conflicts_with_all = DATA_SET,
-          value_parser = clap::value_parser!(u64).range(1..=MAX_ROWS as u64))]
-    simulate: Option<u64>,
+          value_parser = number::within::<u32>(1..=MAX_ROWS as u64))]
+    simulate: Option<u32>,
     /// Components per synthetic vector
     #[arg(long, requires = "simulate", conflicts_with_all = DATA_SET)]
     dim: Option<usize>,
     /// Synthetic vectors of the sample per cluster
-    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = number::positive)]
     sample: u32,
-    /// Number of clusters; each vector is in the clusters of its two nearest centres
-    #[arg(long, default_value_t = 400, value_name = "N")]
-    clusters: usize,
+    /// Number of clusters; each vector is in the clusters of its two nearest centres [default: 400,
+    /// or one per row if there are fewer]
+    #[arg(long, value_name = "N")]
+    clusters: Option<usize>,
     /// Clusters with lists in memory, including the current one
     #[arg(long, value_delimiter = ',', default_value = "32", value_name = "C,..",
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = number::positive)]
     cache: Vec<u32>,
     /// Orders: sequential, random, gorder, cluster [default: all]
     #[arg(long, value_delimiter = ',', value_name = "ORDER,..")]
@@ -42,7 +44,7 @@ pub(crate) struct Args {
     window: usize,
     /// Neighbours per list, 8 bytes each
     #[arg(long, default_value_t = 32, value_name = "R")]
-    degree: u32,
+    degree: usize,
     /// Seed of clusters, of the random order and of synthetic data
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -53,6 +55,9 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
+
+/// The default number of clusters, unless there are fewer rows.
+const CLUSTERS: usize = 400;
 
 /// Clusters with the dimension of their vectors.
 struct Clusters {
@@ -108,16 +113,19 @@ impl Args {
 
     /// Clusters the data set, or a sample of the synthetic one.
     fn clusters(&self, output: &Output) -> Result<Clusters> {
+        let count = |rows: usize| self.clusters.unwrap_or(CLUSTERS.min(rows));
         let of = |base: &Vectors| {
+            let clusters = count(base.len());
             let (graph, stats) =
-                ClusterGraph::of_vectors(base, self.clusters, self.seed, self.device, output.progress())?;
+                ClusterGraph::of_vectors(base, clusters, self.seed, self.device, output.progress())?;
             Result::Ok(Clusters { graph, dim: base.dim(), stats })
         };
         match self.simulate.zip(self.dim) {
             Some((points, dim)) => {
-                let sample = (self.clusters as u64).saturating_mul(self.sample.into()).min(points);
+                let sample =
+                    (count(points as usize) as u64).saturating_mul(self.sample.into()).min(points.into());
                 let mut clusters = of(&Synth::new(points as usize, dim, self.seed)?.rows(0..sample)?)?;
-                clusters.graph = clusters.graph.scaled(points)?;
+                clusters.graph = clusters.graph.scaled(points.into())?;
                 Ok(clusters)
             }
             None => of(&self.data.open()?),
@@ -126,7 +134,7 @@ impl Args {
 
     /// Bytes of a list: an id and a distance per neighbour.
     fn list_bytes(&self) -> u64 {
-        u64::from(self.degree) * 8
+        self.degree as u64 * 8
     }
 
     fn say(&self, Run { order, cache, used, seconds }: &Run, output: &Output) {

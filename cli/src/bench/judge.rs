@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::options::open;
 use crate::output::Output;
 use crate::read::open_ids;
+use crate::search::K;
 use crate::spool;
 
 /// Queries to search the indexes with, if given.
@@ -21,9 +22,9 @@ pub(super) struct JudgeOptions {
     /// Exact nearest neighbours of the queries
     #[arg(long, value_name = "GT", requires = "queries")]
     groundtruth: Option<PathBuf>,
-    /// Neighbours per query
-    #[arg(short, default_value_t = 10)]
-    pub k: usize,
+    /// Neighbours per query [default: 10, or those of the ground truth if fewer]
+    #[arg(short)]
+    k: Option<usize>,
     /// Beam widths to measure
     #[arg(long, value_delimiter = ',', default_value = "20,50,100,200", value_name = "L,..")]
     beams: Vec<usize>,
@@ -40,13 +41,17 @@ impl JudgeOptions {
         let Some((queries, truth)) = self.queries.as_ref().zip(self.groundtruth.as_ref()) else {
             return Ok(None);
         };
-        Ok(Some(Judge { options: self, queries: open(queries, None)?, truth: open_ids(truth, progress)? }))
+        let truth = open_ids(truth, progress)?;
+        let k = self.k.unwrap_or(K.min(truth.k()));
+        Ok(Some(Judge { options: self, k, queries: open(queries, None)?, truth }))
     }
 }
 
 /// Queries with their ground truth.
 pub(super) struct Judge<'a> {
     options: &'a JudgeOptions,
+    /// Neighbours per query.
+    pub k: usize,
     queries: Vectors,
     truth: GroundTruth,
 }
@@ -60,9 +65,8 @@ impl Judge<'_> {
         device: Device,
         output: &Output,
     ) -> Result<Vec<Evaluation>> {
-        let JudgeOptions { k, beams, .. } = self.options;
-        let test = TestQueries::new(&self.queries, &self.truth, *k);
+        let test = TestQueries::new(&self.queries, &self.truth, self.k);
         let searcher = Searcher::new(index, Arc::clone(base), output.progress())?.device(device)?;
-        Ok(searcher.evaluate(test, beams, output.progress())?)
+        Ok(searcher.evaluate(test, &self.options.beams, output.progress())?)
     }
 }

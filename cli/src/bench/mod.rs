@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use tagore::{Device, Target};
 
 use crate::error::Result;
+use crate::number;
 use crate::output::Output;
 
 /// Parameters of the runs of a bench.
@@ -29,7 +30,7 @@ struct Runs {
     device: Device,
     /// Builds of each graph or index; the last is reported [default: 1, or 2 on a GPU, where the
     /// first compiles kernels]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number::positive)]
     repeat: Option<u32>,
     /// Copy of the JSON lines; - for standard output
     #[arg(short, long, value_name = "FILE")]

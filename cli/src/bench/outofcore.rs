@@ -70,13 +70,13 @@ impl Args {
         let plan = self.limits.plan(&builder, &base)?.ok_or_else(|| {
             Error::usage("the data set fits in memory: lower --host-memory, --gpu-memory or --cluster-size")
         })?;
-        cluster_lines(&plan, false).into_iter().for_each(|line| output.result(line));
         let missing = |source| tagore::Error::Io { path: self.folder.clone(), source };
         std::fs::read_dir(&self.folder).map_err(missing)?;
         let folder = tempfile::Builder::new()
             .prefix(".tagore-")
             .tempdir_in(&self.folder)
             .map_err(|source| tagore::Error::Io { path: self.folder.clone(), source })?;
+        cluster_lines(&plan, false).into_iter().for_each(|line| output.result(line));
         let bench = Bench {
             args: &self,
             base: &base,

@@ -73,9 +73,9 @@ impl Args {
             output.event(&event);
             events.push(event);
         }
-        if let Some(path) = &self.plot {
+        if let Some((path, judge)) = self.plot.as_ref().zip(judge) {
             let title = format!("{} x {} vectors", grouped(base.len()), base.dim());
-            recall_qps_plot(path, &title, self.judge.k, &lines)?;
+            recall_qps_plot(path, &title, judge.k, &lines)?;
         }
         self.runs.output.as_deref().map_or(Ok(()), |path| output.write_events(path, &events))
     }
@@ -112,7 +112,7 @@ impl Args {
             output.result(format_args!(
                 "{:<10} beam {beam:>4}: recall@{} {recall:.4}, {} distances, {} queries/s",
                 "",
-                self.judge.k,
+                judge.k,
                 grouped(distances.round()),
                 grouped(qps.round())
             ));

@@ -12,6 +12,7 @@ use crate::files::{Files, Kind};
 use crate::options::{BaseAndQueries, Devices, open_index};
 use crate::output::{Output, grouped};
 use crate::read::open_ids;
+use crate::search::K;
 use crate::walked::Walked;
 
 #[derive(clap::Args)]
@@ -24,9 +25,9 @@ pub(crate) struct Args {
     /// Indexes
     #[arg(long, required = true, num_args = 1.., value_name = "INDEX")]
     index: Vec<PathBuf>,
-    /// Neighbours per query
-    #[arg(short, default_value_t = 10)]
-    k: usize,
+    /// Neighbours per query [default: 10, or those of the ground truth if fewer]
+    #[arg(short)]
+    k: Option<usize>,
     /// Beam widths
     #[arg(long, value_delimiter = ',', default_value = "32,64,128,256", value_name = "L,..")]
     beams: Vec<usize>,
@@ -54,13 +55,8 @@ impl Args {
         let base = Arc::new(base);
         let truth = open_ids(&self.groundtruth, output.progress())?;
         let batches = self.batches.clone().unwrap_or_else(|| vec![queries.len()]);
-        let recall = format!("recall@{}", self.k);
+        let k = self.k.unwrap_or(K.min(truth.k()));
         let on_gpu = Target::open(self.device.first(), base.len())?.gpu.is_some();
-        let device = if on_gpu { format!(" {:>11} {:>9}", "device QPS", "bandwidth") } else { String::new() };
-        output.result(format_args!(
-            "{:<10} {:>5} {:>7} {:>5} {recall:>11} {:>10} {:>11}{device}",
-            "index", "width", "batch", "beam", "distances", "QPS"
-        ));
         let mut events = Vec::new();
         for path in &self.index {
             let index = open_index(path)?;
@@ -71,11 +67,14 @@ impl Args {
                     let renamed = |error| Error::from(error).renamed("width", "widths");
                     searcher = searcher.width(width).map_err(renamed)?.batch(batch);
                     let progress = output.progress();
-                    let test = TestQueries::new(&queries, &truth, self.k);
+                    let test = TestQueries::new(&queries, &truth, k);
                     let evaluations = searcher.evaluate(test, &self.beams, progress);
                     for evaluation in
                         evaluations.map_err(|error| Error::from(error).renamed("beam", "beams"))?
                     {
+                        if events.is_empty() {
+                            say_header(k, on_gpu, output);
+                        }
                         let share = bandwidth(&evaluation, searcher.device_name());
                         let vectors = self.walked.name();
                         let run = Run { searcher: &searcher, vectors, width, batch, evaluation, share };
@@ -89,6 +88,16 @@ impl Args {
         }
         self.output.as_deref().map_or(Ok(()), |path| output.write_events(path, &events))
     }
+}
+
+/// Prints the header of the table.
+fn say_header(k: usize, on_gpu: bool, output: &Output) {
+    let recall = format!("recall@{k}");
+    let device = if on_gpu { format!(" {:>11} {:>9}", "device QPS", "bandwidth") } else { String::new() };
+    output.result(format_args!(
+        "{:<10} {:>5} {:>7} {:>5} {recall:>11} {:>10} {:>11}{device}",
+        "index", "width", "batch", "beam", "distances", "QPS"
+    ));
 }
 
 /// The share of the device's peak bandwidth at which the kernel reads the base.

@@ -46,9 +46,7 @@ impl Args {
         let cost = BuildCost::in_memory(&builder, &stats);
         laps.end_parts("prepare", &cost.stages);
         if graph.is_none() {
-            let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
-            let default = builder.default_knn(stats.descent.device != "cpu", &data);
-            self.descent.say(&base, stats.knn, default, &stats.descent, output);
+            self.descent.say(base.len(), &stats.descent, output);
         }
         say_prune(&index, &stats.prune, output);
         say_repeated(stats.repeated, output);

@@ -19,7 +19,7 @@ use crate::limits::LimitOptions;
 use crate::options::{DescentOptions, Input};
 use crate::output::{Output, grouped};
 use crate::read::file_of;
-use crate::report::{ReportFiles, ReportOptions, name_files};
+use crate::report::{ReportFiles, ReportOptions, beside, name_files};
 use crate::spool;
 use crate::walked::BuiltOn;
 
@@ -236,7 +236,9 @@ impl Args {
     /// Files of the reports. Older ones are deleted right before the index takes its place, so that
     /// neither a killed run nor one without a report leaves that of another index.
     fn reports(&self) -> Vec<PathBuf> {
-        self.report.files(Some(&self.index))
+        let mut files = self.report.files(Some(&self.index));
+        files.push(beside(&self.index));
+        files
     }
 
     fn measure(&self, output: &Output) -> Measure {

@@ -9,6 +9,7 @@ use tagore::{Builder, DataShape, Target};
 
 use super::summary::rough;
 use crate::error::{Error, Result};
+use crate::number;
 use crate::output::{Output, grouped, sized};
 
 /// Machines for the tasks of a build.
@@ -18,7 +19,7 @@ pub(super) struct MachineOptions {
     /// Plan the build in tasks, as of `tagore task plan`, for these numbers of workers
     #[arg(
         long, value_name = "W,..", value_delimiter = ',', requires = "strategy",
-        value_parser = clap::value_parser!(u32).range(1..=4096)
+        value_parser = number::within::<u32>(1..=4096)
     )]
     workers: Vec<u32>,
     /// Network of each worker, such as 10Gbit or 1.2GB/s
@@ -32,7 +33,7 @@ pub(super) struct MachineOptions {
     latency: Latency,
     /// Rows of the data set per second that a worker builds in clusters [default: by rates of other
     /// machines]
-    #[arg(long, value_name = "ROWS", requires = "workers")]
+    #[arg(long, value_name = "ROWS", requires = "workers", value_parser = number::real::<f64>)]
     build_rate: Option<f64>,
     /// Rows of a task of assign, write and assemble: a multiple of 1024 [default: 262144, or as
     /// many as make 256 tasks]

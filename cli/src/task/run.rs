@@ -12,6 +12,7 @@ use super::Shared;
 use crate::error::{Error, Result};
 use crate::options::open;
 use crate::output::{Output, grouped};
+use crate::report::remove_beside;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -70,13 +71,17 @@ impl Args {
             }
         };
         let worker = folder.worker(base, self.device, self.any_device)?.progress(output.progress().clone());
-        self.which.run(&worker, Events { began: Instant::now(), output }).map_err(with_flag)?;
+        let mut events = Events { began: Instant::now(), is_finished: false, output };
+        self.which.run(&worker, &mut events).map_err(with_flag)?;
+        if events.is_finished {
+            remove_beside(folder.output())?;
+        }
         say_index(&folder, output)
     }
 }
 
 impl Which {
-    fn run(&self, worker: &TaskWorker, mut events: Events<'_>) -> Result<(), LibraryError> {
+    fn run(&self, worker: &TaskWorker, events: &mut Events<'_>) -> Result<(), LibraryError> {
         if self.all {
             return worker.run_stages(&TaskStage::ALL, |task| events.end(task, Worked::Made));
         }
@@ -101,6 +106,8 @@ impl Which {
 struct Events<'a> {
     /// The end of the last task.
     began: Instant,
+    /// Whether the index was completed.
+    is_finished: bool,
     output: &'a Output,
 }
 
@@ -108,6 +115,7 @@ impl Events<'_> {
     fn end(&mut self, task: TaskId, worked: Worked) {
         let seconds = self.began.elapsed().as_secs_f64();
         let made = worked == Worked::Made;
+        self.is_finished |= made && task.stage == TaskStage::Finish;
         let what = if made { "has run" } else { "had run" };
         self.output.say(format_args!("{task} {what}, {seconds:.3} s"));
         self.output.event(
