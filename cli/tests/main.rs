@@ -6,8 +6,8 @@ mod bits;
 mod build;
 mod convert;
 mod errors;
-mod formats;
 mod first;
+mod formats;
 #[cfg(target_os = "linux")]
 mod limits;
 mod outputs;
