@@ -2,6 +2,7 @@
 # libtagore as a program sees it: installed, linked shared and static from C and C++, under the
 # address sanitizer, with the command's bytes and answers. Needs C and C++ compilers and pkg-config;
 # without one it says so and does nothing. Python, Go, CMake and valgrind are used if they are there.
+# TAGORE names a program and BUILT the folder of libraries to use in place of new ones.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -16,16 +17,17 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 prefix=$work/prefix
-cargo build --release --locked --quiet
-tagore=$PWD/target/release/tagore
-cargo xtask install --prefix "$prefix"
+[ -n "${TAGORE:-}" ] || cargo build --release --locked --quiet
+tagore=${TAGORE:-$PWD/target/release/tagore}
+built=(${BUILT:+--built "$BUILT"})
+cargo xtask install --prefix "$prefix" "${built[@]}"
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib
 # A wrong size must be refused by the library, not by the sanitizer.
 export ASAN_OPTIONS=allocator_may_return_null=1
 
 echo "-- installed files"
 # A packager's root, and folders of a distribution.
-DESTDIR=$work/staged cargo xtask install --prefix /usr --libdir lib/triple --includedir include/tagore >/dev/null
+DESTDIR=$work/staged cargo xtask install --prefix /usr --libdir lib/triple --includedir include/tagore "${built[@]}" >/dev/null
 test -e "$work/staged/usr/lib/triple/libtagore.so"
 grep -qx 'libdir=${prefix}/lib/triple' "$work/staged/usr/lib/triple/pkgconfig/tagore.pc"
 test ! -e "$work/staged$work"

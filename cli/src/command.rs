@@ -43,7 +43,7 @@ const SHORT: [Short; 13] = [
             "tagore build base.npy --kind cagra --metric cosine -o cosine.tagore --html cosine.html",
             "zcat base.fbin.gz | tagore build - --format fbin -o base.tagore",
         ],
-        shown: &["positional", "output", "strategy", "metric", "degree", "device", "host_memory", "html"],
+        shown: &["positional", "output", "strategy", "metric", "device", "html"],
     },
     Short {
         name: "tagore knn",

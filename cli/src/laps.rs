@@ -1,4 +1,4 @@
-//! Wall times of the stages of a build, one after another: their sum is the time of the command. The
+//! Wall times of the stages of a build, one after another; their sum is that of the command. The
 //! line `time`, JSON, report and page all show these.
 
 use std::time::{Duration, Instant};

@@ -18,8 +18,8 @@ pub(crate) struct ResultOptions {
     /// its number, then ID:DISTANCE of each neighbour]
     #[arg(short, long, value_name = "RESULT")]
     output: Option<PathBuf>,
-    /// Format of RESULT: csv, jsonl, bin, ivecs or npy [default: by its extension; jsonl on standard
-    /// output with --json]
+    /// Format of RESULT: csv, jsonl, bin, ivecs or npy [default: by its extension; jsonl on
+    /// standard output with --json]
     #[arg(long, value_name = "FORMAT")]
     to: Option<ResultFormat>,
 }

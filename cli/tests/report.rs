@@ -134,8 +134,8 @@ fn a_build_says_what_it_waited_for() {
     one_accounting(&built, "");
 }
 
-/// Checks that the line `time` and the report hold the stages of the JSON line, and that these add up
-/// to its total.
+/// Checks that the line `time` and the report hold the stages of the JSON line, which add up to its
+/// total.
 fn one_accounting(built: &Value, line: &str) {
     let mut seconds = built["seconds"].as_object().unwrap().clone();
     let total = seconds.remove("total").unwrap().as_f64().unwrap();

@@ -8,5 +8,5 @@ if ! command -v strace >/dev/null && command -v apt-get >/dev/null && [ "$(id -u
   apt-get install -y -qq --no-install-recommends strace >/dev/null 2>&1 ||
     { apt-get update -qq && apt-get install -y -qq --no-install-recommends strace >/dev/null; }
 fi
-cargo build --release --locked --quiet
-python3 -B tests/attack/attack.py target/release/tagore "$@"
+[ -n "${TAGORE:-}" ] || cargo build --release --locked --quiet
+python3 -B tests/attack/attack.py "${TAGORE:-target/release/tagore}" "$@"

@@ -5,8 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-cargo build --release --locked --quiet
-tagore=$PWD/target/release/tagore
+[ -n "${TAGORE:-}" ] || cargo build --release --locked --quiet
+tagore=${TAGORE:-$PWD/target/release/tagore}
 venv=target/readers
 test -x "$venv/bin/python" || python3 -m venv "$venv"
 "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement tests/readers/requirements.txt

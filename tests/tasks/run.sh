@@ -1,15 +1,11 @@
 #!/usr/bin/env bash
 # Builds 60,000 x 32 in 15 clusters as tasks: by 1, 2 and 3 workers at the same time, by plain loops, with 20 kills at
 # seeded moments, and with every task twice at the same time. Each must end in the bytes of the build on one machine.
-# Usage: run.sh [TAGORE]; without a program it builds one.
+# TAGORE names a program to use in place of a new one.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-tagore=${1:-}
-if [ -z "$tagore" ]; then
-  cargo build --release --locked --quiet
-  tagore=target/release/tagore
-fi
-tagore=$(realpath "$tagore")
+[ -n "${TAGORE:-}" ] || cargo build --release --locked --quiet
+tagore=$(realpath "${TAGORE:-target/release/tagore}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"

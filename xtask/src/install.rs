@@ -18,6 +18,8 @@ struct Places {
     include: PathBuf,
     /// Goes before all of them where files are written.
     root: Option<PathBuf>,
+    /// The folder of libraries that are built already.
+    built: Option<PathBuf>,
 }
 
 /// What a build made.
@@ -31,7 +33,7 @@ struct Made {
 /// Runs `cargo xtask install`.
 pub(crate) fn run(arguments: impl Iterator<Item = String>) -> Result<()> {
     let places = Places::parse(arguments)?;
-    let made = build()?;
+    let made = places.built.as_deref().map_or_else(build, built)?;
     places.put_libraries(&made)?;
     let root = root();
     for header in ["tagore.h", "tagore.hpp"] {
@@ -82,10 +84,37 @@ fn build() -> Result<Made> {
     Ok(Made { shared, fixed, native })
 }
 
+/// Libraries of a release build in `folder`.
+fn built(folder: &Path) -> Result<Made> {
+    let file = |names: [&str; 3]| {
+        let mut paths = names.iter().map(|name| folder.join(name));
+        paths.find(|path| path.exists()).ok_or_else(|| format!("{}: no {}", folder.display(), names[0]))
+    };
+    // Nothing in the tree links a library of its own, so any static library needs the same.
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let mut command = Command::new(rustc);
+    command.args(["--crate-name", "empty", "--crate-type", "staticlib", "--print", "native-static-libs"]);
+    // A file of its own: the compiler would replace a device by its output.
+    let library = folder.join("libempty.a");
+    let output = command.arg("-o").arg(&library).arg("-").stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("rustc: {error}"))?;
+    // A failure leaves a file in a folder of builds.
+    let _ = fs::remove_file(&library);
+    let notes = String::from_utf8_lossy(&output.stderr);
+    let native = notes.lines().find_map(|line| line.split_once("native-static-libs: "));
+    let native = native.ok_or_else(|| format!("rustc printed no native-static-libs:\n{notes}"))?.1;
+    Ok(Made {
+        shared: file(["libtagore_c.so", "libtagore_c.dylib", "tagore_c.dll"])?,
+        fixed: file(["libtagore_c.a", "libtagore_c.a", "tagore_c.lib"])?,
+        native: native.trim().to_owned(),
+    })
+}
+
 impl Places {
     fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self> {
         let (mut prefix, mut lib, mut include) =
             (PathBuf::from("/usr/local"), PathBuf::from("lib"), PathBuf::from("include"));
+        let mut built = None;
         let mut root = std::env::var_os("DESTDIR").filter(|root| !root.is_empty()).map(PathBuf::from);
         while let Some(flag) = arguments.next() {
             let (flag, value) = match flag.split_once('=') {
@@ -99,11 +128,12 @@ impl Places {
                 "--libdir" => lib = value,
                 "--includedir" => include = value,
                 "--destdir" => root = Some(value),
+                "--built" => built = Some(value),
                 _ => return Err(format!("{flag}: no such flag of install")),
             }
         }
         let prefix = std::path::absolute(&prefix).map_err(|error| format!("--prefix: {error}"))?;
-        Ok(Self { lib: prefix.join(lib), include: prefix.join(include), prefix, root })
+        Ok(Self { lib: prefix.join(lib), include: prefix.join(include), prefix, root, built })
     }
 
     /// Where a file of these places is written.

@@ -6,9 +6,10 @@ mod install;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-Usage: cargo xtask install [--prefix DIR] [--libdir DIR] [--includedir DIR] [--destdir DIR]
+Usage: cargo xtask install [--prefix DIR] [--libdir DIR] [--includedir DIR] [--destdir DIR] [--built DIR]
 
-Builds libtagore and installs it with tagore.h, tagore.hpp, tagore.pc and a CMake config.
+Builds libtagore, or takes it from the folder of a release build, and installs it with tagore.h, tagore.hpp, tagore.pc and
+a CMake config.
 
   --prefix DIR      where it will be used from [default: /usr/local]
   --libdir DIR      libraries, below the prefix unless absolute [default: lib]

@@ -81,18 +81,21 @@ impl Args {
         Files::read(self.data.path()).write(Kind::Lines, &self.output).check(output)?;
         let clusters = self.clusters(output)?;
         let Clusters { graph, dim, stats } = &clusters;
-        output.result(format_args!(
-            "{} x {dim} in {} clusters, {} pairs with common vectors; {:.3} s on {}",
-            grouped(graph.nodes()),
-            graph.clusters(),
-            grouped(graph.edges()),
-            stats.seconds,
-            stats.device
-        ));
-        output.result(format_args!(
-            "{:<10} {:>6} {:>9} {:>15} {:>15} {:>12} {:>9}",
-            "order", "cache", "hit ratio", "hits", "second visits", "spilled MiB", "order s"
-        ));
+        // Not before the first order, which checks the parameters.
+        let head = || {
+            output.result(format_args!(
+                "{} x {dim} in {} clusters, {} pairs with common vectors; {:.3} s on {}",
+                grouped(graph.nodes()),
+                graph.clusters(),
+                grouped(graph.edges()),
+                stats.seconds,
+                stats.device
+            ));
+            output.result(format_args!(
+                "{:<10} {:>6} {:>9} {:>15} {:>15} {:>12} {:>9}",
+                "order", "cache", "hit ratio", "hits", "second visits", "spilled MiB", "order s"
+            ));
+        };
         let mut events = Vec::new();
         for &cache in &self.cache {
             for &order in self.orders.as_deref().unwrap_or(&Order::ALL) {
@@ -102,6 +105,9 @@ impl Args {
                 let dispatches = dispatcher.dispatch(graph)?;
                 let seconds = began.elapsed().as_secs_f64();
                 let run = Run { order, cache, used: graph.simulate(&dispatches), seconds };
+                if events.is_empty() {
+                    head();
+                }
                 self.say(&run, output);
                 let event = self.event(&clusters, &run);
                 output.event(&event);

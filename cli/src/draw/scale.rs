@@ -160,7 +160,7 @@ fn scaled(number: f64, exponent: i32) -> f64 {
     if exponent < 0 { number / 10f64.powi(-exponent) } else { number * 10f64.powi(exponent) }
 }
 
-/// Multiples of 1, 2 or 5 times a power of ten, about five from `low` to `high` and at least `apart`
+/// Multiples of 1, 2 or 5 times a power of ten, about five from `low` to `high`, at least `apart`
 /// from each other.
 fn steps(low: f64, high: f64, apart: f64) -> Vec<f64> {
     let least = ((high - low) / 6.0).max(apart);

@@ -37,8 +37,8 @@ impl LaneStack {
     }
 }
 
-// SAFETY: the guard page is that of the inner stack. The base is a multiple of `STACK_ALIGNMENT`, as
-// that of the inner stack and `STEP` are, and at least `STACK` bytes above the limit.
+// SAFETY: the guard page is that of the inner stack. The base is a multiple of `STACK_ALIGNMENT`,
+// as that of the inner stack and `STEP` are, and at least `STACK` bytes above the limit.
 unsafe impl Stack for LaneStack {
     fn base(&self) -> StackPointer {
         self.base

@@ -50,7 +50,7 @@ pub(super) fn nearest<'p>(
         by_panels(space, &queries, k, &mut keys, progress)?;
     } else {
         let stage = progress.stage("exact search", count as u64);
-        by_rows(space, among, &queries, &mut keys, &stage)?;
+        by_rows(space, among, &queries, k, &mut keys, &stage)?;
     }
     Ok(keys)
 }
@@ -60,10 +60,10 @@ fn by_rows<'p>(
     space: &Space<'_>,
     among: Option<&[u32]>,
     queries: &QueryRows<impl Fn(usize) -> (Query<'p>, Option<u32>) + Sync>,
+    k: usize,
     keys: &mut [Key],
     stage: &StageProgress<'_>,
 ) -> Result<()> {
-    let k = keys.len() / queries.count.max(1);
     let tile = (TILE_BYTES / space.row_bytes()).clamp(64, 4096);
     let rows = among.map_or(space.len(), <[u32]>::len);
     keys.par_chunks_mut(k * QUERIES).enumerate().try_for_each_init(
@@ -119,13 +119,14 @@ fn by_panels<'p>(
             starts.map(|start| Block::new((count - start).min(QUERIES), k)).collect::<Result<_>>()?;
         for begin in (0..n).step_by(rows_at_once) {
             let row = |index: usize| space.query((begin + index) as u32);
-            let rows = form.panels((n - begin).min(rows_at_once), row, progress)?;
+            let count = (n - begin).min(rows_at_once);
+            let (rows, end) = (form.panels(count, row, progress)?, count.div_ceil(PANEL));
             blocks.par_iter_mut().enumerate().try_for_each_init(
                 || (Vec::new(), Vec::new()),
                 |(ids, distances), (panel, block)| {
                     stage.check()?;
-                    for start in (0..rows.count()).step_by(GROUP) {
-                        let group = start..rows.count().min(start + GROUP);
+                    for start in (0..end).step_by(GROUP) {
+                        let group = start..end.min(start + GROUP);
                         let mut near = [[0; PANEL]; GROUP];
                         for (near, other) in near.iter_mut().zip(group) {
                             *near = panels.near(panel, &block.bounds, &rows, other);
@@ -292,7 +293,7 @@ mod tests {
                         let rows = QueryRows { count, query };
                         let [mut found, mut expected] = [(); 2].map(|()| vec![key::NONE; count * k]);
                         by_panels(&space, &rows, k, &mut found, &silent).unwrap();
-                        by_rows(&space, None, &rows, &mut expected, &silent.stage("", 0)).unwrap();
+                        by_rows(&space, None, &rows, k, &mut expected, &silent.stage("", 0)).unwrap();
                         assert!(found == expected, "{name}, {n} x {dim}, {metric}, {element}");
                     }
                 }

@@ -81,8 +81,8 @@ impl<'a> Panels<'a> {
     }
 }
 
-/// How rows of a space become panels: under L2 and cosine minus the mean of the space, since products
-/// of long rows would round more than the distances between them.
+/// How rows of a space become panels: under L2 and cosine minus its mean, since products of long
+/// rows would round more than the distances between them.
 pub(crate) struct PanelForm {
     metric: Metric,
     mean: Vec<f32>,
@@ -97,9 +97,7 @@ impl PanelForm {
         let metric = space.metric();
         let mean = match metric {
             Metric::InnerProduct => vec![0.0; space.dim()],
-            Metric::L2 | Metric::Cosine => {
-                space.mean(progress)?.into_iter().map(|mean| mean as f32).collect()
-            }
+            _ => space.mean(progress)?.into_iter().map(|mean| mean as f32).collect(),
         };
         Ok(Self { metric, mean })
     }
@@ -151,11 +149,6 @@ pub(crate) struct FloatPanels {
 }
 
 impl FloatPanels {
-    /// Number of panels.
-    pub(crate) fn count(&self) -> usize {
-        self.terms.len()
-    }
-
     /// The `h` of a list distance.
     pub(crate) fn bound(&self, distance: f32) -> f32 {
         self.scale * distance
