@@ -8,7 +8,7 @@ ARGUMENT = re.compile(r"^ +[<\[](\w+)[>\]](?:\.\.\.)?(?: {2,}(.*))?$")
 SUBCOMMAND = re.compile(r"^  (\w[\w-]*) {2,}")
 
 # What is written; every other path is read.
-OUTPUTS = {"-o", "--output", "--report", "--html", "--plot", "--work-dir", "--folder", "OUT"}
+OUTPUTS = {"-o", "--output", "--report", "--html", "--plot", "--timeline", "--work-dir", "--folder", "OUT"}
 
 
 @dataclass

@@ -122,10 +122,11 @@ impl PanelForm {
             for (place, (number, term)) in (panel * PANEL..count).zip(terms).enumerate() {
                 row(number).widen(components);
                 let mut square = 0.0;
-                let places = values[place..].iter_mut().step_by(PANEL);
-                for ((value, &[component]), mean) in places.zip(&*components).zip(&self.mean) {
-                    *value = component - mean;
-                    square += f64::from(*value).powi(2);
+                let columns = values.as_chunks_mut::<PANEL>().0.iter_mut();
+                for ((column, &[component]), mean) in columns.zip(&*components).zip(&self.mean) {
+                    let value = component - mean;
+                    column[place] = value;
+                    square += f64::from(value).powi(2);
                 }
                 let half = 0.5 * square;
                 let exact = if is_product { 0.0 } else { half };
