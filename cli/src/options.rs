@@ -143,24 +143,34 @@ fn no_index(path: &Path) -> tagore::Error {
 /// The error of a file whose extension names no format.
 pub(crate) fn unknown_format(path: &Path, error: tagore::Error) -> Error {
     if spool::is_copy(path) {
-        return with_flag(error);
+        return with_all_formats(error);
     }
     match path.metadata() {
         Err(source) => tagore::Error::Io { path: path.to_owned(), source }.into(),
         Ok(found) if found.is_dir() => Error::file(path, "a folder", "a file"),
         Ok(found) if !found.is_file() => Error::file(path, "a pipe or a device", "a regular file"),
         Ok(_) if is_text(path) => text_file(path),
-        Ok(_) => other_program(path).unwrap_or_else(|| with_flag(error)),
+        Ok(_) => other_program(path).unwrap_or_else(|| with_all_formats(error)),
     }
+}
+
+/// Adds the formats of other programs, and the flags, to an error of the unknown extension of an
+/// input.
+fn with_all_formats(error: tagore::Error) -> Error {
+    with_flag(match error {
+        tagore::Error::File { path, found, expected } => {
+            let others = "npz, hdf5, parquet, arrow, safetensors or txt, one of these as .gz or .zst";
+            tagore::Error::File { path, found, expected: format!("{expected}, {others}") }
+        }
+        other => other,
+    })
 }
 
 /// Adds the flags that name a format to an error of an unknown extension.
 pub(crate) fn with_flag(error: tagore::Error) -> Error {
     match error {
         tagore::Error::File { path, found, expected } => {
-            let others = "npz, hdf5, parquet, arrow, safetensors or txt, one of these as .gz or .zst";
-            let flags = "or the format as a flag (--help names it)";
-            Error::file(&path, found, format_args!("{expected}, {others}, {flags}"))
+            Error::file(&path, found, format_args!("{expected}, or the format as a flag (--help names it)"))
         }
         other => other.into(),
     }

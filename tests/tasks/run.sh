@@ -16,7 +16,7 @@ build=(--kind vamana --knn 32 --device cpu --cluster-size 12000 --host-memory 2G
 
 plan() {
   rm -rf shared many.tagore
-  "$tagore" task plan -i base.fbin -o many.tagore --dir shared "${build[@]}" --range-rows 8192 2>log
+  "$tagore" task plan -i base.fbin -o many.tagore --dir shared "${build[@]}" --range-rows 8192 >log 2>&1
 }
 
 # Compares the index with that of one machine; no hidden file may be left.
