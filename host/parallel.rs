@@ -116,8 +116,12 @@ pub(crate) fn join<T, E>(thread: ScopedJoinHandle<'_, Result<T, E>>) -> Result<T
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The error for a thread that the system refused.
+/// The error for a thread that the system refused: for want of memory, if its stack has no room.
 pub(crate) fn no_thread(error: impl Display) -> Error {
+    // With the pages that guard it. Threads that run already may have reserved room since.
+    if let Err(short) = check_room(2 * THREAD_STACK as u64) {
+        return short;
+    }
     let expected = "another thread: raise the limit of processes (ulimit -u, pids) or memory";
     Error::mismatch("threads", error, expected)
 }
