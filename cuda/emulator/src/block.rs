@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
+use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 use cuda_std::host::{self, Lane, Place};
 
@@ -14,8 +15,10 @@ use crate::order::Draws;
 use crate::panics;
 use crate::race::Clocks;
 use crate::shared::Shared;
-use crate::stack::LaneStack;
 use crate::wait::Waits;
+
+/// Bytes of a lane's stack. An overflow runs into a guard page.
+const STACK: usize = 128 * 1024;
 
 /// The parameters of a launch, common to its blocks.
 #[derive(Clone, Debug)]
@@ -72,16 +75,16 @@ pub(crate) struct Runner<E> {
     entry: E,
     block: Rc<Block>,
     threads: Vec<Rc<Thread>>,
-    stacks: Vec<LaneStack>,
+    stacks: Vec<DefaultStack>,
 }
 
-type Fiber = Coroutine<(), (), (), LaneStack>;
+type Fiber = Coroutine<(), (), (), DefaultStack>;
 
 impl<E: Fn() + Copy + 'static> Runner<E> {
     /// A runner whose lanes each call `entry`. It allocates further stacks if `stacks` are too few.
-    pub fn new(launch: &Launch, entry: E, mut stacks: Vec<LaneStack>) -> Result<Self, Fault> {
+    pub fn new(launch: &Launch, entry: E, mut stacks: Vec<DefaultStack>) -> Result<Self, Fault> {
         while stacks.len() < launch.threads as usize {
-            let stack = LaneStack::new(stacks.len()).map_err(|error| {
+            let stack = DefaultStack::new(STACK).map_err(|error| {
                 let what = format!("no memory for the stacks of {} threads: {error}", launch.threads);
                 Fault { kernel: Some(launch.kernel), ..Fault::outside(FaultKind::Stacks, what) }
             })?;
@@ -109,7 +112,7 @@ impl<E: Fn() + Copy + 'static> Runner<E> {
     }
 
     /// Returns the stacks, for another runner.
-    pub fn into_stacks(self) -> Vec<LaneStack> {
+    pub fn into_stacks(self) -> Vec<DefaultStack> {
         self.stacks
     }
 

@@ -47,13 +47,13 @@ mod order;
 mod panics;
 mod race;
 mod shared;
-mod stack;
 mod wait;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use corosensei::stack::DefaultStack;
 use cuda_std::launch::{Kernel, Limits};
 use cuda_std::memory::Plain;
 
@@ -62,7 +62,6 @@ pub use crate::fault::{Fault, FaultKind, Site};
 pub use crate::memory::Allocation;
 use crate::memory::Memory;
 use crate::order::BlockOrder;
-use crate::stack::LaneStack;
 
 /// Maximum number of lanes that run at once. Each has a stack, and the system maps a bounded number
 /// of stacks.
@@ -74,7 +73,7 @@ pub struct Emulator {
     limits: Limits,
     memory: Arc<Memory>,
     /// Unused stacks.
-    stacks: Mutex<Vec<LaneStack>>,
+    stacks: Mutex<Vec<DefaultStack>>,
 }
 
 impl fmt::Debug for Emulator {
@@ -224,7 +223,7 @@ impl Emulator {
         }
     }
 
-    fn take_stacks(&self, count: usize) -> Vec<LaneStack> {
+    fn take_stacks(&self, count: usize) -> Vec<DefaultStack> {
         let mut stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
         let from = stacks.len().saturating_sub(count);
         stacks.split_off(from)
