@@ -62,12 +62,12 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         Some(_) => None,
         None => return to_u64(text).map_err(|_| expected()),
     };
-    let parsed = parsed.filter(|bytes| (0.0..MOST).contains(bytes)).map(|bytes| bytes as u64);
+    let parsed = parsed.filter(|bytes| (0.0..U64_END).contains(bytes)).map(|bytes| bytes as u64);
     parsed.ok_or_else(expected)
 }
 
 /// The first number that 64 bits do not hold.
-const MOST: f64 = 18_446_744_073_709_551_616.0;
+const U64_END: f64 = 18_446_744_073_709_551_616.0;
 
 fn to_u64(text: &str) -> Result<u64, String> {
     let plain = plain(text);
@@ -76,7 +76,7 @@ fn to_u64(text: &str) -> Result<u64, String> {
         return Ok(number);
     }
     match plain.parse::<f64>() {
-        Ok(number) if number >= MOST => Err(format!("found {text}, expected a smaller number")),
+        Ok(number) if number >= U64_END => Err(format!("found {text}, expected a smaller number")),
         Ok(number) if number >= 0.0 && number.fract() == 0.0 => Ok(number as u64),
         _ => Err(format!("found {text}, expected a whole number from 0")),
     }

@@ -22,7 +22,7 @@ pub(crate) use crate::read::open;
 use crate::read::{other_program, own_format, text_file};
 use crate::spool;
 
-/// Arguments of a [`DataSet`], for those that describe one without a file.
+/// Identifiers of the arguments of a [`DataSet`], which other arguments replace.
 pub(crate) const DATA_SET: [&str; 3] = ["positional", "base", "format"];
 
 /// A data set, by position or by flag, and its format.

@@ -19,8 +19,8 @@ use tagore_text::path_text;
 
 use crate::output::STANDARD;
 
-/// The most pipes of one command: a base, queries and one more.
-const MOST: usize = 4;
+/// Maximum number of pipes of one command: a base, queries and one more.
+const MAX_PIPES: usize = 4;
 
 /// Time between two checks for a signal while a pipe is silent.
 const CHECK: Duration = Duration::from_millis(50);
@@ -50,13 +50,13 @@ impl Spooled {
 
 static SPOOLED: Mutex<Vec<Spooled>> = Mutex::new(Vec::new());
 
-/// The most copies of one command: of each pipe, its bytes, those decompressed, an array of them,
+/// Maximum number of copies of one command: of each pipe, its bytes, those decompressed, an array of them,
 /// and its rows.
-const MOST_COPIES: usize = 4 * MOST;
+const MAX_COPIES: usize = 4 * MAX_PIPES;
 
 /// Paths of existing copies, for code that may not lock or allocate.
 #[cfg(unix)]
-static COPIES: [OnceLock<std::ffi::CString>; MOST_COPIES] = [const { OnceLock::new() }; MOST_COPIES];
+static COPIES: [OnceLock<std::ffi::CString>; MAX_COPIES] = [const { OnceLock::new() }; MAX_COPIES];
 
 /// The progress that a signal cancels.
 static PROGRESS: OnceLock<Progress> = OnceLock::new();
@@ -89,8 +89,8 @@ fn place(path: PathBuf) -> Result<PathBuf, String> {
     if all.iter().any(|other| other.source == path) {
         return Err(format!("found {} twice, expected it once: a pipe is read once", path.display()));
     }
-    if all.len() == MOST {
-        return Err(format!("found more than {MOST} pipes, expected files"));
+    if all.len() == MAX_PIPES {
+        return Err(format!("found more than {MAX_PIPES} pipes, expected files"));
     }
     let copy = new_copy(path.extension().unwrap_or_default());
     all.push(Spooled { source: path, copy: copy.clone(), is_filled: false });
@@ -187,7 +187,7 @@ fn create_file(number: usize, copy: &Path) -> Result<File, Error> {
 }
 
 /// The error of a copy that cannot be written.
-fn no_copy(copy: &Path, error: &io::Error) -> Error {
+pub(crate) fn no_copy(copy: &Path, error: &io::Error) -> Error {
     let found = format!("no room for a copy in {}: {error}", path_text(&std::env::temp_dir()));
     Error::File { path: copy.to_owned(), found, expected: "another folder by TMPDIR".to_owned() }
 }

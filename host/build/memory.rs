@@ -27,7 +27,7 @@ pub(super) struct Built {
     pub stats: BuildStats,
 }
 
-/// The rows of a base that are nodes of a graph, ascending, and those that are not.
+/// Base rows split by their part in the graph: its nodes, ascending, and the absent rows.
 struct NodeRows {
     rows: Vec<u32>,
     absent: Absent,

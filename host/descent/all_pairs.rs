@@ -11,7 +11,7 @@ use tagore_device::key::{self, Key};
 
 use crate::gpu::MemoryPlan;
 use crate::memory::filled;
-use crate::search::exact::Best;
+use crate::search::exact::{Best, near_rows};
 use crate::vectors::panels::{PANEL, Panels, PerRow};
 use crate::vectors::space::Space;
 use crate::{DataShape, Progress, Result};
@@ -168,13 +168,7 @@ impl AllPairs<'_> {
         let last = blocks.len() - 1;
         let node = (blocks[0].first + row) as u32;
         let start = blocks[last].first as u32;
-        ids.clear();
-        for (first, mut near) in (start..).step_by(PANEL).zip(near) {
-            while near != 0 {
-                ids.push(first + near.trailing_zeros());
-                near &= near - 1;
-            }
-        }
+        near_rows(start, near, ids);
         self.space.list_distances(self.space.query(node), ids, distances);
         for (&id, &distance) in ids.iter().zip(&*distances) {
             blocks[0].add(&self.panels, row, key::pack(distance, id));

@@ -155,7 +155,7 @@ impl Copy {
         header.resize(HEADER - 1, b' ');
         header.push(b'\n');
         let written = self.to.rewind().and_then(|()| self.to.write_all(&header));
-        written.and_then(|()| self.to.flush()).map_err(|error| no_room(&self.path, &error))?;
+        written.and_then(|()| self.to.flush()).map_err(|error| spool::no_copy(&self.path, &error))?;
         if kept != from.little_endian() {
             let change = if worst == 0.0 {
                 "no value changed".to_owned()
@@ -169,14 +169,8 @@ impl Copy {
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        self.to.write_all(bytes).map_err(|error| no_room(&self.path, &error))
+        self.to.write_all(bytes).map_err(|error| spool::no_copy(&self.path, &error))
     }
-}
-
-/// The error of a copy that cannot be written.
-fn no_room(copy: &Path, error: &std::io::Error) -> Error {
-    let folder = path_text(&std::env::temp_dir());
-    refused(copy, format_args!("no room for a copy in {folder}: {error}"), "another folder by TMPDIR")
 }
 
 /// Copies all bytes of `from`, a part of `source`, to a temporary file with this extension. Ends
@@ -204,7 +198,7 @@ pub(super) fn copy_bytes(from: &mut dyn Read, source: &Path, extension: &str) ->
             let found = format_args!("more than {most} bytes");
             return Err(refused(source, found, format_args!("{most}, by its header")));
         }
-        to.write_all(&piece).map_err(|error| no_room(&path, &error))?;
+        to.write_all(&piece).map_err(|error| spool::no_copy(&path, &error))?;
     }
 }
 

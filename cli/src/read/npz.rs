@@ -15,7 +15,7 @@ use super::{choose, refused};
 const HEADER: u64 = 1 << 16;
 
 /// Arrays of an archive, at most.
-const MOST: usize = 1 << 16;
+const MAX_FILES: usize = 1 << 16;
 
 /// An array of an archive.
 struct Array {
@@ -38,8 +38,8 @@ pub(super) fn copy(path: &Path, name: Option<&str>) -> Result<PathBuf> {
     let mut entries = archive.entries(&mut buffer);
     while let Some(entry) = entries.next_entry().map_err(broken)? {
         let name = String::from_utf8_lossy(entry.file_path().as_bytes()).into_owned();
-        if arrays.len() == MOST {
-            return Err(refused(path, format_args!("more than {MOST} files"), "an archive of arrays"));
+        if arrays.len() == MAX_FILES {
+            return Err(refused(path, format_args!("more than {MAX_FILES} files"), "an archive of arrays"));
         }
         if let Some(name) = name.strip_suffix(".npy") {
             arrays.push(Array { place: entry.wayfinder(), method: entry.compression_method() });

@@ -134,14 +134,8 @@ fn by_panels<'p>(
                         let Block { lists, bounds } = &mut *block;
                         for (index, (list, bound)) in lists.iter_mut().zip(bounds).enumerate() {
                             let (query, itself) = query(panel * QUERIES + index);
-                            ids.clear();
-                            for (near, first) in near.iter().zip((begin + start * PANEL..).step_by(PANEL)) {
-                                let mut near = near[index];
-                                while near != 0 {
-                                    ids.push(first as u32 + near.trailing_zeros());
-                                    near &= near - 1;
-                                }
-                            }
+                            let first = (begin + start * PANEL) as u32;
+                            near_rows(first, near.map(|near| near[index]), ids);
                             if ids.is_empty() {
                                 continue;
                             }
@@ -164,6 +158,17 @@ fn by_panels<'p>(
         finished.for_each(|(block, slots)| finish(block.lists, k, slots));
     }
     Ok(())
+}
+
+/// Writes the ids that the bits of panels stand for, the first bit of the first panel for `first`.
+pub(crate) fn near_rows<const N: usize>(first: u32, near: [u32; N], ids: &mut Vec<u32>) {
+    ids.clear();
+    for (first, mut near) in (first..).step_by(PANEL).zip(near) {
+        while near != 0 {
+            ids.push(first + near.trailing_zeros());
+            near &= near - 1;
+        }
+    }
 }
 
 /// The lists of a panel of queries.

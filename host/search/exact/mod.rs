@@ -10,8 +10,8 @@ use rayon::prelude::*;
 use serde::Serialize;
 use tagore_device::key::{self, Key};
 
-pub(crate) use cpu::Best;
 use cpu::nearest;
+pub(crate) use cpu::{Best, near_rows};
 use gpu::{QuerySet, SharedSearch};
 
 use super::gpu::OnGpus;

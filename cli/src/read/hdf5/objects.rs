@@ -13,7 +13,7 @@ use super::super::copy::damaged;
 const DEPTH: usize = 8;
 
 /// Objects of a file that are looked at, at most.
-const MOST: usize = 1 << 14;
+const MAX_OBJECTS: usize = 1 << 14;
 
 /// Bytes of a structure, at most: memory holds one.
 const STRUCTURE: u64 = 64 << 20;
@@ -93,8 +93,8 @@ impl<'a> Hdf5<'a> {
             links.sort();
             for (name, at) in links {
                 seen += 1;
-                if seen > MOST {
-                    return Err(self.broken(&format!("more than {MOST} objects")));
+                if seen > MAX_OBJECTS {
+                    return Err(self.broken(&format!("more than {MAX_OBJECTS} objects")));
                 }
                 let (name, object) = (format!("{prefix}{name}"), self.object(at)?);
                 if object.message(LAYOUT).is_some() {
@@ -130,7 +130,7 @@ impl<'a> Hdf5<'a> {
                 } else {
                     messages.push((kind, content.to_vec()));
                 }
-                if messages.len() + blocks.len() > MOST {
+                if messages.len() + blocks.len() > MAX_OBJECTS {
                     return Err(self.broken("an object of too many messages"));
                 }
             }
@@ -151,8 +151,8 @@ impl<'a> Hdf5<'a> {
             let mut seen = 0;
             while let Some(at) = nodes.pop() {
                 seen += 1;
-                if seen > MOST {
-                    return Err(self.broken(&format!("a group of more than {MOST} nodes")));
+                if seen > MAX_OBJECTS {
+                    return Err(self.broken(&format!("a group of more than {MAX_OBJECTS} nodes")));
                 }
                 self.node(at, &heap, &mut nodes, &mut links)?;
             }

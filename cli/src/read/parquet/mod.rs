@@ -82,7 +82,7 @@ struct Rows<'a> {
     path: &'a Path,
     column: &'a Column,
     wanted: Wanted,
-    /// Values of which the levels were seen.
+    /// Number of values whose levels have been read.
     seen: usize,
     dim: Option<usize>,
     /// Values until the dimension is known.
