@@ -50,8 +50,8 @@ impl Spooled {
 
 static SPOOLED: Mutex<Vec<Spooled>> = Mutex::new(Vec::new());
 
-/// Maximum number of copies of one command: of each pipe, its bytes, those decompressed, an array of them,
-/// and its rows.
+/// Maximum number of copies of one command: of each pipe, its bytes, those decompressed, an array
+/// of them, and its rows.
 const MAX_COPIES: usize = 4 * MAX_PIPES;
 
 /// Paths of existing copies, for code that may not lock or allocate.
