@@ -148,14 +148,20 @@ const NOT_INHERITED: [&str; 10] = [
 /// which deadlocks, so it is off.
 const FLAGS: [&str; 1] = ["-Zmir-enable-passes=-JumpThreading"];
 
-/// Cargo settings: one module with everything in it, so that no linker is needed.
-const PROFILE: [&str; 6] = [
+/// Cargo settings: one module with everything in it, so that no linker is needed. All settings of a
+/// profile, since names of symbols depend on each, and the workspace may set any.
+const PROFILE: [&str; 11] = [
     "profile.release.lto=\"fat\"",
     "profile.release.codegen-units=1",
     "profile.release.panic=\"abort\"",
     "profile.release.opt-level=3",
     "profile.release.debug=false",
     "profile.release.overflow-checks=false",
+    "profile.release.debug-assertions=false",
+    "profile.release.incremental=false",
+    "profile.release.rpath=false",
+    "profile.release.split-debuginfo=\"off\"",
+    "profile.release.strip=\"none\"",
 ];
 
 /// Compiles a crate of kernels to PTX.
