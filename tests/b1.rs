@@ -101,9 +101,13 @@ fn rows_come_back_and_the_largest_dimension_is_that_of_32768_bits() {
 
 #[test]
 fn graphs_and_answers_are_those_of_the_same_zeros_and_ones() {
-    for (dim, start) in
-        [(13, Start::AllPairs), (37, Start::AllPairs), (37, Start::Random), (13, Start::Random)]
-    {
+    for (dim, start) in [
+        (13, Start::AllPairs),
+        (37, Start::AllPairs),
+        (37, Start::Random),
+        (13, Start::Random),
+        (37, Start::Cells),
+    ] {
         let ([base, wide], [queries, wide_queries]) = (random(300, dim, 4), random(20, dim, 5));
         let descent = Descent::new().knn(32).start(start).seed(5).device(Device::Cpu);
         for strategy in Strategy::all() {

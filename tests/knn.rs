@@ -1,10 +1,16 @@
 //! The k-NN graph compared with exact search.
 
-use tagore::{Descent, Error, Iterations, KnnGraph, Metric, RecallSample, Start, Synth, Vectors, knn_recall};
+use tagore::{
+    CellSettings, Descent, Error, Iterations, KnnGraph, Metric, RecallSample, Start, Synth, Vectors,
+    knn_recall,
+};
 
 use crate::reference::{distance, hard_cases, nearest_distances, uniform};
 
 const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
+
+/// Starts of a descent.
+const STARTS: [Start; 2] = [Start::Random, Start::Cells];
 
 /// Checks that lists are sorted by (distance, id) without the node itself or repeats, and that
 /// distances are right.
@@ -65,16 +71,16 @@ fn small_data_gets_the_exact_graph() {
 }
 
 #[test]
-fn descent_from_random_lists_finds_nearly_all_neighbours() {
-    for metric in METRICS {
+fn descent_finds_nearly_all_neighbours() {
+    for (metric, start) in METRICS.into_iter().flat_map(|metric| STARTS.map(|start| (metric, start))) {
         for (rows, dim, k) in [(1500, 24, 10), (1501, 97, 33), (2500, 3, 20)] {
             let base = Synth::new(rows, dim, 3).unwrap().base();
-            let graph = Descent::new().metric(metric).knn(k).start(Start::Random).build(&base).unwrap();
+            let graph = Descent::new().metric(metric).knn(k).start(start).build(&base).unwrap();
             check_rows(&graph, &base, "synth");
             let recall = recall(&graph, &base);
             // Inner product is no metric: neighbours of neighbours need not be near.
             let floor = if metric == Metric::InnerProduct { 0.80 } else { 0.97 };
-            assert!(recall > floor, "{rows} x {dim}, k {k}, {metric}: recall {recall}");
+            assert!(recall > floor, "{rows} x {dim}, k {k}, {metric}, {start}: recall {recall}");
         }
     }
 }
@@ -99,7 +105,7 @@ fn each_phase_alone_improves_the_lists() {
 fn hard_data_gives_a_valid_graph() {
     for (name, base) in hard_cases(300, 7, 5) {
         for metric in METRICS {
-            for start in [Start::Auto, Start::Random] {
+            for start in [Start::Auto, Start::Random, Start::Cells] {
                 let graph = Descent::new().metric(metric).knn(15).start(start).build(&base).unwrap();
                 let what = format!("{name}, {metric}, {start:?}");
                 check_rows(&graph, &base, &what);
@@ -113,19 +119,21 @@ fn hard_data_gives_a_valid_graph() {
 #[test]
 fn every_element_type_gives_the_graph_of_its_values() {
     let values: Vec<u8> = (0..500 * 9).map(|i| (i * 7919 % 101) as u8).collect();
-    let reference = Descent::new().knn(12).start(Start::Random);
-    let u8s = reference.build(&Vectors::from_u8(values.clone(), 9).unwrap()).unwrap();
     let i8s = values.iter().map(|&x| x as i8).collect();
     let f16s = values.iter().map(|&x| half::f16::from_f32(f32::from(x))).collect();
     let f32s = values.iter().map(|&x| f32::from(x)).collect();
-    for other in [
+    let others = [
         Vectors::from_i8(i8s, 9).unwrap(),
         Vectors::from_f16(f16s, 9).unwrap(),
         Vectors::from_f32(f32s, 9).unwrap(),
-    ] {
-        let graph = reference.build(&other).unwrap();
+    ];
+    let u8s = Vectors::from_u8(values, 9).unwrap();
+    for (other, start) in others.iter().flat_map(|other| STARTS.map(|start| (other, start))) {
+        let [graph, expected] =
+            [other, &u8s].map(|base| Descent::new().knn(12).start(start).build(base).unwrap());
         for node in 0..500 {
-            assert_eq!(graph.neighbors(node), u8s.neighbors(node), "{}", other.element_type());
+            let what = format!("{}, {start}", other.element_type());
+            assert_eq!(graph.neighbors(node), expected.neighbors(node), "{what}");
         }
     }
 }
@@ -133,15 +141,19 @@ fn every_element_type_gives_the_graph_of_its_values() {
 #[test]
 fn the_same_seed_gives_the_same_graph_on_any_number_of_threads() {
     let base = Synth::new(3000, 20, 8).unwrap().base();
-    let build = |threads: usize, seed: u64| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let descent = Descent::new().knn(24).start(Start::Random).seed(seed);
-        let graph = pool.install(|| descent.build(&base)).unwrap();
-        (0..3000).flat_map(|node| graph.neighbors(node).to_vec()).collect::<Vec<u32>>()
-    };
-    let one = build(1, 5);
-    assert!(one == build(2, 5) && one == build(3, 5));
-    assert!(one != build(2, 6), "another seed must give another graph");
+    for start in STARTS {
+        let build = |threads: usize, seed: u64| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            // Few probes, for lists that depend on the cells.
+            let cells = CellSettings { probes: Some(2), ..CellSettings::default() };
+            let descent = Descent::new().knn(24).start(start).cells(cells).seed(seed);
+            let graph = pool.install(|| descent.build(&base)).unwrap();
+            (0..3000).flat_map(|node| graph.neighbors(node).to_vec()).collect::<Vec<u32>>()
+        };
+        let one = build(1, 5);
+        assert!(one == build(2, 5) && one == build(3, 5), "{start}");
+        assert!(one != build(2, 6), "{start}: another seed must give another graph");
+    }
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn a_build_on_the_cpu_takes_no_more_than_is_planned() {
     let (base, repeated) = (with_hubs(1000), with_repeated(1000));
     let kinds = [Strategy::nsg(), Strategy::nssg(), Strategy::cagra(), Strategy::dpg()];
     for metric in [Metric::L2, Metric::InnerProduct, Metric::Cosine] {
-        for (k, start) in [(16, Start::Auto), (128, Start::Random)] {
+        for (k, start) in [(16, Start::Auto), (128, Start::Random), (16, Start::Cells)] {
             for strategy in &kinds {
                 let strategy = strategy.clone().degree(if strategy.kind() == "cagra" { 16 } else { 64 });
                 let case = format!("{} {metric}, K = {k}, start {start}", strategy.kind());

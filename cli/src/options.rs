@@ -200,9 +200,8 @@ pub(crate) struct GraphOptions {
     /// Metric: l2, ip (inner product) or cosine; of bits hamming, also named l2
     #[arg(long, default_value = "l2")]
     metric: MetricName,
-    /// Neighbours per node of the k-NN graph [default: 96; on a CPU up to 200,000 rows and 40
-    /// million values as many as candidates, from 32 to 100, or 64 to 96 for cagra; at most one
-    /// less than the rows]
+    /// Neighbours per node of the k-NN graph [default: 96; on a CPU up to 80,000 rows as many as
+    /// candidates, from 32 to 100, or 64 to 96 for cagra; at most one less than the rows]
     #[arg(long, value_name = "K")]
     pub knn: Option<usize>,
     /// Nodes per cell of a start from cells
@@ -243,7 +242,7 @@ pub(crate) struct DescentOptions {
     /// Iterations of the two phases of descent: auto, or A,B
     #[arg(long, default_value = "auto", value_name = "A,B")]
     pub iterations: Iterations,
-    /// Start of descent: auto, all-pairs, random or cells (GPU)
+    /// Start of descent: auto, all-pairs, random or cells
     #[arg(long, default_value = "auto")]
     pub start: Start,
     /// Neighbours per node whose lists are gathered in an iteration of phase 2

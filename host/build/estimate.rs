@@ -64,6 +64,10 @@ mod rates {
     pub const CPU_DISTANCES: Rate = Rate { constant: 2000.0, each: 40.0 };
     pub const CPU_DISTANCE: Rate = Rate { constant: 5.0e-8, each: 3.2e-10 };
 
+    /// Cells on a CPU: seconds per node, by components, times cores; and per neighbour of a list.
+    pub const CPU_CELLS: Rate = Rate { constant: 2.0e-5, each: 4.0e-7 };
+    pub const CPU_CELLS_LIST: f64 = 5.0e-7;
+
     /// All pairs on a CPU: seconds per pair, by components, times cores.
     pub const CPU_PAIR: Rate = Rate { constant: 6.0e-10, each: 1.6e-11 };
 
@@ -111,10 +115,10 @@ pub(super) fn seconds(
     } else {
         // Eight bits are compared in the time of one component.
         let dim = data.values() as f64;
-        let descent = if descent.compares_all_pairs_on_cpu(data.rows, data.values(), k) {
-            n * n * rates::CPU_PAIR.seconds(dim)
-        } else {
-            n * rates::CPU_DISTANCES.seconds(list) * rates::CPU_DISTANCE.seconds(dim)
+        let descent = match descent.start_on_cpu(data, k) {
+            Start::AllPairs => n * n * rates::CPU_PAIR.seconds(dim),
+            Start::Cells => n * (rates::CPU_CELLS.seconds(dim) + rates::CPU_CELLS_LIST * list),
+            _ => n * rates::CPU_DISTANCES.seconds(list) * rates::CPU_DISTANCE.seconds(dim),
         };
         stages.push(("descent", descent / cores));
         stages.push(("prune", n * pruning_on_cpu(strategy, list, dim) / cores));

@@ -178,8 +178,7 @@ impl Builder {
             .with::<u8>("program", PROGRAM as usize)
             .with::<u8>("threads", threads * THREAD as usize);
         let (mut device, mut host) = (Vec::new(), Vec::new());
-        let all_pairs = self.descent.compares_all_pairs_on_cpu(data.rows, data.values(), k);
-        let mut start = if all_pairs { Start::AllPairs } else { Start::Random };
+        let mut start = self.descent.start_on_cpu(data, k);
         let element = device_type(data, self.descent.metric);
         if let Some(Overhead { driver, staging, .. }) = gpu {
             process = process

@@ -5,11 +5,11 @@ use std::time::Instant;
 use super::gpu::{self, DeviceGraph};
 use super::settle::{self, Settling};
 use super::{Descent, DescentStats, KnnGraph, Start, all_pairs, cpu};
+use crate::Result;
 use crate::gpu::Gpu;
 use crate::memory::{check_room, peak_host_bytes};
 use crate::vectors::DataShape;
 use crate::vectors::space::Space;
-use crate::{Error, Result};
 
 /// Time of settling lists on the CPU, in times of finding them, for progress.
 const SETTLING: f64 = 0.05;
@@ -77,18 +77,17 @@ impl Descent {
         self.check_parameters()?;
         let began = Instant::now();
         let (nodes, metric) = (space.len(), self.metric);
-        if self.start == Start::Cells {
-            return Err(Error::argument("start", "cells", "all-pairs, auto or random on the CPU"));
-        }
-        let all_pairs = self.compares_all_pairs_on_cpu(nodes, space.values(), k);
+        let data = DataShape::new(nodes, space.dim(), space.vectors().element_type())?;
+        let start = self.start_on_cpu(&data, k);
+        let all_pairs = start == Start::AllPairs;
         let longer = self.unsettled(k, nodes);
         let [finding, settling] =
             self.progress.parts([1.0, if self.has_residuals() { SETTLING } else { 0.0 }]);
         let (mut keys, mut stats) = if all_pairs {
             (all_pairs::all_pairs(space, longer, &finding)?, DescentStats::default())
         } else {
-            let &Self { iterations, expand, seed, .. } = self;
-            let plan = cpu::CpuDescent { k: longer, iterations, expand, seed };
+            let &Self { iterations, expand, seed, settings: cells, .. } = self;
+            let plan = cpu::CpuDescent { k: longer, start, cells, iterations, expand, seed };
             cpu::descend(space, &plan, &finding)?
         };
         if stats.distances == 0 {

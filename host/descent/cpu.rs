@@ -1,4 +1,5 @@
-//! Two-phase GNN-Descent on the CPU (paper section 4.1, Algorithm 1).
+//! Two-phase GNN-Descent on the CPU (paper section 4.1, Algorithm 1), from random neighbours or from
+//! cells.
 //!
 //! Both phases propose every computed distance to the lists of both nodes. A list ends with the
 //! best of all proposals, so the graph depends on the seed alone, not on the threads.
@@ -12,7 +13,7 @@ use tagore_device::random::{Draws, Stage};
 use super::lists::{NeighbourLists, SharedLists};
 use super::reverse::Reverse;
 use super::table::{IdTable, fill};
-use super::{DescentStats, Iterations};
+use super::{CellSettings, DescentStats, Iterations, Start, cells};
 use crate::Result;
 use crate::parallel::for_each_node;
 use crate::progress::Progress;
@@ -29,6 +30,9 @@ pub(super) const GATHER: usize = 64;
 /// Arguments of a descent, checked and complete.
 pub(super) struct CpuDescent {
     pub k: usize,
+    /// From random neighbours or from cells.
+    pub start: Start,
+    pub cells: CellSettings,
     pub iterations: Iterations,
     pub expand: usize,
     pub seed: u64,
@@ -41,13 +45,27 @@ pub(super) fn descend(
     progress: &Progress,
 ) -> Result<(Vec<Key>, DescentStats)> {
     let nodes = space.len();
-    let (most_join, most_refine) = settings.iterations.limits();
-    let (joins, refines) = settings.iterations.expected();
-    // An iteration of phase 1 takes about twice the time of the start or of one of phase 2.
-    let weights = [1.0, 2.0 * f64::from(joins), f64::from(refines)];
-    let [starting, joining, refining] = progress.parts(weights);
-    let descent = Descent { space, settings, distances: AtomicU64::new(0) };
-    let mut lists = descent.start(NeighbourLists::new(nodes, settings.k)?, &starting)?;
+    let (mut most_join, mut most_refine) = settings.iterations.limits();
+    let (mut joins, refines) = settings.iterations.expected();
+    let is_auto_after_cells = settings.start == Start::Cells && settings.iterations == Iterations::Auto;
+    if is_auto_after_cells {
+        (most_join, joins) = (0, 0);
+    }
+    // An iteration of phase 1 takes about twice the time of a random start or of one of phase 2.
+    let start = if settings.start == Start::Cells { 4.0 } else { 1.0 };
+    let [starting, joining, refining] = progress.parts([start, 2.0 * f64::from(joins), f64::from(refines)]);
+    let mut descent = Descent { space, settings, distances: AtomicU64::new(0) };
+    let mut lists = NeighbourLists::new(nodes, settings.k)?;
+    if settings.start == Start::Cells {
+        let joined = cells::join(space, lists, settings.cells, settings.seed, &starting)?;
+        lists = joined.lists;
+        if is_auto_after_cells && joined.added < SKIP_REFINE {
+            most_refine = 0;
+        }
+        *descent.distances.get_mut() += joined.compared;
+    } else {
+        lists = descent.start(lists, &starting)?;
+    }
     let mut stats = DescentStats::default();
     let computed = |descent: &Descent<'_>| descent.distances.load(Ordering::Relaxed);
     let at_start = computed(&descent);
@@ -60,14 +78,11 @@ pub(super) fn descend(
     }
     stats.join_distances = computed(&descent) - at_start;
     lists.mark_unvisited();
-    let mut before = lists.last_keys()?;
     while stats.iterations.1 < most_refine {
+        let before = lists.sample()?;
         lists = descent.refine(lists, &refining.iteration(stats.iterations.1, refines))?;
         stats.iterations.1 += 1;
-        let now = lists.last_keys()?;
-        let changed = now.iter().zip(&before).filter(|(now, then)| now != then).count();
-        before = now;
-        if settings.iterations == Iterations::Auto && (changed as f64) < STOP_REFINE * nodes as f64 {
+        if settings.iterations == Iterations::Auto && lists.added_since(&before) < STOP_REFINE {
             break;
         }
     }
@@ -80,8 +95,10 @@ pub(super) fn descend(
 /// costs a third of the time or more and gains 0.002 of recall (docs/decisions.md).
 const STOP_JOIN: f64 = 0.35;
 
-/// `auto` ends phase 2 once a smaller share than this of the lists still changes.
-const STOP_REFINE: f64 = 0.1;
+/// `auto` ends phase 2 once an iteration adds a smaller share than this of the list entries, and
+/// leaves it out if the last pass over cells does: what finds few neighbours leaves few.
+const STOP_REFINE: f64 = 0.015;
+const SKIP_REFINE: f64 = 0.01;
 
 struct Descent<'a> {
     space: &'a Space<'a>,

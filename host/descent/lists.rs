@@ -7,7 +7,10 @@ use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
 use crate::Result;
-use crate::memory::{collected, collected_in_parallel, filled};
+use crate::memory::{collected, collected_in_parallel, filled, with_capacity};
+
+/// One list in so many tells how much all of them change.
+pub(super) const SAMPLED: usize = 16;
 
 /// One sorted list of at most `k` keys per node; empty slots hold [`key::NONE`].
 pub(super) struct NeighbourLists {
@@ -50,15 +53,33 @@ impl NeighbourLists {
         self.keys.par_iter_mut().filter(|k| **k != key::NONE).for_each(|k| *k |= key::UNVISITED);
     }
 
+    /// Flags every neighbour as visited.
+    pub(super) fn mark_visited(&mut self) {
+        self.keys.par_iter_mut().filter(|k| **k != key::NONE).for_each(|k| *k = key::plain(*k));
+    }
+
     /// The share of all slots that hold an unvisited neighbour.
     pub(super) fn unvisited_share(&self) -> f64 {
         let unvisited = self.keys.par_iter().filter(|&&k| k != key::NONE && key::is_unvisited(k)).count();
         unvisited as f64 / self.keys.len() as f64
     }
 
-    /// The last key of each list, which every insertion changes.
-    pub(super) fn last_keys(&self) -> Result<Vec<Key>> {
-        collected_in_parallel(self.rows().map(|row| key::plain(row[self.k - 1])))
+    /// Every [`SAMPLED`]th list.
+    pub(super) fn sample(&self) -> Result<Vec<Key>> {
+        let rows = self.keys.chunks_exact(self.k).step_by(SAMPLED);
+        let mut sample = with_capacity(rows.len() * self.k)?;
+        rows.for_each(|row| sample.extend(row.iter().map(|&k| key::plain(k))));
+        Ok(sample)
+    }
+
+    /// The share of entries that were added since this [`sample`](Self::sample).
+    pub(super) fn added_since(&self, sample: &[Key]) -> f64 {
+        let rows = self.rows().step_by(SAMPLED).zip(sample.par_chunks_exact(self.k));
+        // Lists are sorted by plain keys.
+        let added = |(row, before): (&[Key], &[Key])| {
+            row.iter().filter(|&&k| before.binary_search(&key::plain(k)).is_err()).count()
+        };
+        rows.map(added).sum::<usize>() as f64 / sample.len() as f64
     }
 
     /// Opens the lists to proposals from many threads.
@@ -90,6 +111,12 @@ pub(super) struct SharedLists {
 }
 
 impl SharedLists {
+    /// The distance that others must not exceed to enter the list of `node`, once it is full.
+    pub(super) fn bound(&self, node: u32) -> Option<f32> {
+        let bits = self.worst[node as usize].load(Ordering::Relaxed);
+        (bits != (key::NONE >> 32) as u32).then(|| key::from_ordered(bits))
+    }
+
     /// Proposes the neighbour `id` at `distance` to the list of `node`.
     #[inline]
     pub(super) fn propose(&self, node: u32, id: u32, distance: f32) {

@@ -2,6 +2,7 @@
 
 mod all_pairs;
 mod build;
+mod cells;
 mod cpu;
 pub(crate) mod gpu;
 mod graph;
@@ -269,9 +270,9 @@ impl Descent {
     /// The stages of a build on the CPU with `threads` threads, with their host buffers beyond the
     /// space.
     pub(crate) fn stages_on_cpu(&self, data: &DataShape, k: usize, threads: usize) -> Vec<PlannedStage> {
-        let all_pairs = self.compares_all_pairs_on_cpu(data.rows, data.values(), k);
+        let start = self.start_on_cpu(data, k);
         let longer = self.unsettled(k, data.rows);
-        let mut stages = plan::stages_on_cpu(data, longer, self.expand, all_pairs, threads);
+        let mut stages = plan::stages_on_cpu(data, longer, self, start, threads);
         if self.has_residuals() {
             stages.push(plan::settling_on_cpu(data.rows, longer, k));
         }
@@ -289,14 +290,17 @@ impl Descent {
         !matches!(self.settling, Settling::None)
     }
 
-    /// Whether the CPU compares all pairs of `nodes` rows of `values` values each.
-    pub(crate) fn compares_all_pairs_on_cpu(&self, nodes: usize, values: usize, k: usize) -> bool {
-        let k = self.unsettled(k, nodes);
-        // Up to this size comparing all pairs costs less than the joins.
+    /// The start on the CPU, for lists of `k`; never `Auto`.
+    pub(crate) fn start_on_cpu(&self, data: &DataShape, k: usize) -> Start {
+        let all_pairs = plan::most_pairs(data.values(), self.metric);
         match self.start {
-            Start::AllPairs => true,
-            Start::Auto => nodes <= plan::most_pairs(values).max(k + 1),
-            Start::Random | Start::Cells => nodes <= k + 1,
+            // Lists of all others need no descent.
+            _ if data.rows <= self.unsettled(k, data.rows) + 1 => Start::AllPairs,
+            Start::Auto if data.rows <= all_pairs => Start::AllPairs,
+            // Cells are L2 balls.
+            Start::Auto if self.metric == Metric::InnerProduct => Start::Random,
+            Start::Auto => Start::Cells,
+            start => start,
         }
     }
 
@@ -349,8 +353,7 @@ impl Descent {
     /// This descent for the clusters of a build out of core. A node has a list in each of two
     /// clusters, and the better neighbours of both stay. So a start from cells takes two
     /// clusterings and no expansion there, if no other numbers are set (docs/outofcore.md).
-    pub(crate) fn of_cluster(mut self) -> Self {
-        self.settings.clusterings.get_or_insert(gpu::MERGED_CLUSTERINGS);
+    pub(crate) fn of_cluster(self) -> Self {
         Self { merged: true, ..self }
     }
 

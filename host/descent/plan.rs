@@ -6,22 +6,26 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 use tagore_device::key::Key;
 
 use super::cpu::{GATHER, SAMPLE};
+use super::lists::SAMPLED;
 use super::reverse::Reverse;
-use super::{Start, all_pairs, gpu};
+use super::{Descent, Iterations, Start, all_pairs, cells, gpu};
 use crate::gpu::{Gpu, MemoryPlan};
 use crate::search::visited::Visited;
-use crate::{DataShape, ElementType, Error, Remedy};
+use crate::{DataShape, ElementType, Error, Metric, Remedy};
 
 /// Numbers of nodes above which `Start::Auto` chooses another start, on the CPU or on a GPU; a node
 /// has `values` values.
-pub(crate) fn steps(values: usize) -> [usize; 3] {
-    [most_pairs(values), gpu::ALL_PAIRS, gpu::ALL_PAIRS_OF_PRODUCTS]
+pub(crate) fn steps(values: usize, metric: Metric) -> [usize; 3] {
+    [most_pairs(values, metric), gpu::ALL_PAIRS, gpu::ALL_PAIRS_OF_PRODUCTS]
 }
 
 /// Maximum number of nodes of `values` values each for which `Start::Auto` compares all pairs on
-/// the CPU: a few less than descent takes as long for (benches/results/cpu.md).
-pub(super) fn most_pairs(values: usize) -> usize {
-    (40_000_000 / values.max(1)).min(200_000)
+/// the CPU: a few less than another start takes as long for (benches/results/cpu.md).
+pub(super) fn most_pairs(values: usize, metric: Metric) -> usize {
+    match metric {
+        Metric::InnerProduct => (40_000_000 / values.max(1)).min(200_000),
+        Metric::L2 | Metric::Cosine => 80_000,
+    }
 }
 
 /// The buffers of one stage of a build.
@@ -144,14 +148,14 @@ pub(crate) fn with_kept(buffers: MemoryPlan) -> MemoryPlan {
 pub(super) fn stages_on_cpu(
     data: &DataShape,
     k: usize,
-    expand: usize,
-    all_pairs: bool,
+    descent: &Descent,
+    start: Start,
     threads: usize,
 ) -> Vec<PlannedStage> {
     let n = data.rows;
     let lists = MemoryPlan::new().with::<Key>("lists", n * k);
     let mut stages = Vec::new();
-    if all_pairs {
+    if start == Start::AllPairs {
         let [pairs, gathered] = all_pairs::plans(data, k);
         stages.push(PlannedStage { name: "all pairs", buffers: pairs });
         stages.push(PlannedStage { name: "lists", buffers: gathered });
@@ -164,14 +168,20 @@ pub(super) fn stages_on_cpu(
             .and(&Reverse::plan(n, n * k.min(2 * SAMPLE)));
         let near = GATHER.min(k);
         let refine = lists
-            .with::<Key>("last keys", n)
-            .with::<u32>("used", n * expand)
+            .clone()
+            .with::<Key>("sampled lists", n.div_ceil(SAMPLED) * k)
+            .with::<u32>("used", n * descent.expand)
             .with::<u32>("near", n * near)
             .and(&Reverse::plan(n, n * near));
         let visited = Visited::plan(n, threads);
-        for (name, buffers) in [("join", join), ("refine", refine)] {
-            stages.push(PlannedStage { name, buffers: buffers.and(&visited) });
+        if start == Start::Cells {
+            let cells = lists.clone().and(&cells::plan(data, descent.settings, threads));
+            stages.push(PlannedStage { name: "cells", buffers: cells });
         }
+        if start == Start::Random || descent.iterations != Iterations::Auto {
+            stages.push(PlannedStage { name: "join", buffers: join.and(&visited) });
+        }
+        stages.push(PlannedStage { name: "refine", buffers: refine.and(&visited) });
     }
     for PlannedStage { buffers, .. } in &mut stages {
         *buffers = with_kept(std::mem::take(buffers));

@@ -13,7 +13,7 @@ pub enum Start {
     Auto,
     /// Random neighbours, as in the paper.
     Random,
-    /// K-means cells, joined within and across cells; GPU only.
+    /// K-means cells, joined within and across cells.
     Cells,
     /// No descent: comparing all pairs gives the exact graph.
     AllPairs,

@@ -25,10 +25,9 @@ pub(crate) struct Args {
     /// Iterations of the two phases: a list of auto and A,B, such as 6,6;8,0;auto
     #[arg(long, value_delimiter = ';', default_value = "auto", value_name = "A,B;..")]
     iterations: Vec<Iterations>,
-    /// Starts of descent: a list of random, cells (GPU) and auto [default: random, and cells on a
-    /// GPU]
-    #[arg(long, value_delimiter = ',', value_name = "START,..")]
-    starts: Option<Vec<Start>>,
+    /// Starts of descent: a list of random, cells and auto
+    #[arg(long, value_delimiter = ',', default_value = "random,cells", value_name = "START,..")]
+    starts: Vec<Start>,
     /// All even splits of 8, 12 and 16 iterations between the phases, from the random start
     #[arg(long, conflicts_with_all = ["iterations", "starts"])]
     split: bool,
@@ -46,7 +45,7 @@ impl Args {
         let mut truth = None;
         let mut events: Vec<Value> = Vec::new();
         let on_gpu = self.runs.is_on_gpu(base.len())?;
-        for (start, iterations) in self.runs(on_gpu) {
+        for (start, iterations) in self.runs() {
             let graph = self.build(&base, start, iterations, output)?;
             // The first build clamps k for all.
             let truth = match &truth {
@@ -68,15 +67,14 @@ impl Args {
         self.runs.output.as_deref().map_or(Ok(()), |path| output.write_events(path, &events))
     }
 
-    /// Starts and iterations of the runs. Only a GPU starts from cells.
-    fn runs(&self, on_gpu: bool) -> Vec<(Start, Iterations)> {
+    /// Starts and iterations of the runs.
+    fn runs(&self) -> Vec<(Start, Iterations)> {
         if self.split {
             let splits = |total: u32| (2..total).step_by(2).map(move |a| Iterations::Fixed(a, total - a));
             return TOTALS.into_iter().flat_map(splits).map(|split| (Start::Random, split)).collect();
         }
         let of = |&start| self.iterations.iter().map(move |&iterations| (start, iterations));
-        let all = if on_gpu { &[Start::Random, Start::Cells][..] } else { &[Start::Random] };
-        self.starts.as_deref().unwrap_or(all).iter().flat_map(of).collect()
+        self.starts.iter().flat_map(of).collect()
     }
 
     fn build(

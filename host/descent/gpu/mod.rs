@@ -27,7 +27,6 @@ pub(crate) use lists::GpuLists;
 use phases::PhaseKernels;
 pub(super) use plan::DescentShape;
 pub use settings::CellSettings;
-pub(super) use settings::MERGED_CLUSTERINGS;
 pub(super) use settle::SettleShape;
 
 use super::{DescentStats, Iterations, KnnGraph, Start};

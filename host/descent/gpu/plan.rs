@@ -80,6 +80,11 @@ impl DescentShape {
         self.start != Start::AllPairs
     }
 
+    /// Clusterings of a start from cells.
+    pub(super) fn clusterings(&self) -> usize {
+        self.settings.clusterings(self.n, self.dim, self.merged)
+    }
+
     /// Maximum number of iterations of each phase.
     pub(super) fn phases(&self) -> (u32, u32) {
         CellSettings::iterations(self.iterations, self.start, self.merged)
@@ -235,7 +240,7 @@ impl DescentShape {
             };
             let (kept, cells) = (sizes.kept_plan(), sizes.plan());
             stage("cells", &[&original, &nodes, &members, &centres, &kept, &cells]);
-            if self.settings.clusterings(self.n, self.dim) > 1 {
+            if self.clusterings() > 1 {
                 let clusters = self.cluster::<T>(start, Some(request.cells));
                 stage("cluster again", &[&original, &nodes, &centres, &kept, &clusters]);
                 let centres = centres.and(&clusters.only(&CENTRES));
@@ -289,7 +294,7 @@ impl DescentShape {
                 T::CrossCellJoin::name(units),
                 cells_merge_proposals::NAME,
             ]);
-            if self.settings.clusterings(n, dim) > 1 {
+            if self.clusterings() > 1 {
                 kernels.push(cells_known_sets::NAME);
                 // Any number of known cells has the same kernels.
                 kernels.extend(cluster::kernels::<T>(n, self.settings.cells(n, dim, start, Some(1))));

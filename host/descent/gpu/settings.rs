@@ -57,7 +57,7 @@ fn tuned(n: usize, dim: usize) -> TunedCells {
 }
 
 /// Clusterings of lists that are merged with those of another cluster.
-pub(in crate::descent) const MERGED_CLUSTERINGS: usize = 2;
+const MERGED_CLUSTERINGS: usize = 2;
 
 /// Maximum number of clusterings.
 const MAX_CLUSTERINGS: usize = 16;
@@ -103,9 +103,10 @@ impl CellSettings {
         }
     }
 
-    /// Clusterings of `n` nodes.
-    pub(super) fn clusterings(&self, n: usize, dim: usize) -> usize {
-        self.clusterings.unwrap_or(tuned(n, dim).clusterings)
+    /// Clusterings of `n` nodes, whose lists may be `merged` with those of another cluster.
+    pub(super) fn clusterings(&self, n: usize, dim: usize, merged: bool) -> usize {
+        let best = if merged { MERGED_CLUSTERINGS } else { tuned(n, dim).clusterings };
+        self.clusterings.unwrap_or(best)
     }
 
     /// The clustering request for `n` nodes. Later clusterings pass the cells of the first as
@@ -166,7 +167,7 @@ mod tests {
         let data = DataShape::new(769, 6, ElementType::F32).unwrap();
         let settings = |descent: &Descent| {
             let shape = descent.shape_on_gpu(&data, 8);
-            (shape.settings.clusterings(data.rows, data.dim), shape.phases())
+            (shape.clusterings(), shape.phases())
         };
         let cells = Descent::new().start(Start::Cells);
         assert_eq!(settings(&cells.clone().of_cluster()), (2, (0, 0)));

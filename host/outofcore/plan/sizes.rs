@@ -90,7 +90,10 @@ impl MemoryModel<'_> {
     /// Maximum of `bytes` over builds of up to `nodes` nodes. Just below a size at which descent
     /// changes its method, a build may take more than a larger one.
     fn most(&self, nodes: usize, bytes: impl Fn(&BuildPlan) -> u64) -> u64 {
-        let sizes = steps(self.data.values()).into_iter().filter(|&step| step < nodes).chain([nodes]);
+        let sizes = steps(self.data.values(), self.builder.descent.metric)
+            .into_iter()
+            .filter(|&step| step < nodes)
+            .chain([nodes]);
         sizes.map(|nodes| bytes(&self.build(nodes))).max().unwrap_or(0)
     }
 

@@ -21,6 +21,9 @@ const PANEL_BYTES: (usize, usize) = (4 << 20, 64 << 20);
 /// Panels of rows whose near pairs get their exact distances together.
 const GROUP: usize = 4;
 
+/// The bounds of rows without lists.
+const NO_BOUNDS: PerRow = [f32::NEG_INFINITY; PANEL];
+
 /// The queries of a search: `query` gives each with the row to exclude, if any.
 struct QueryRows<F> {
     count: usize,
@@ -30,7 +33,7 @@ struct QueryRows<F> {
 /// The `k` smallest keys (list distance, id) for each of `count` queries; `query` gives a query and
 /// the row to exclude, if any. The rows are `among` these ids, or all. Fewer than `k` rows leave
 /// [`key::NONE`] in the last slots.
-pub(super) fn nearest<'p>(
+pub(crate) fn nearest<'p>(
     space: &Space<'_>,
     among: Option<&[u32]>,
     count: usize,
@@ -129,7 +132,7 @@ fn by_panels<'p>(
                         let group = start..end.min(start + GROUP);
                         let mut near = [[0; PANEL]; GROUP];
                         for (near, other) in near.iter_mut().zip(group) {
-                            *near = panels.near(panel, &block.bounds, &rows, other);
+                            *near = panels.near(panel, &block.bounds, &rows, other, &NO_BOUNDS);
                         }
                         let Block { lists, bounds } = &mut *block;
                         for (index, (list, bound)) in lists.iter_mut().zip(bounds).enumerate() {

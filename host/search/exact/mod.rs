@@ -10,8 +10,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 use tagore_device::key::{self, Key};
 
-use cpu::nearest;
-pub(crate) use cpu::{Best, near_rows};
+pub(crate) use cpu::{Best, near_rows, nearest};
 use gpu::{QuerySet, SharedSearch};
 
 use super::gpu::OnGpus;

@@ -8,6 +8,7 @@
 
 use rayon::prelude::*;
 
+use super::lanes::Lanes;
 use crate::gpu::MemoryPlan;
 use crate::memory::{filled, zeros};
 use crate::vectors::bits::BitPanels;
@@ -155,10 +156,17 @@ impl FloatPanels {
         self.scale * distance
     }
 
-    /// The rows of panel `other` of `others` with an `h` of at most the bound of a row of panel
-    /// `panel`, as in [`Panels::near`].
-    pub(crate) fn near(&self, panel: usize, bounds: &PerRow, others: &Self, other: usize) -> [u32; PANEL] {
-        near(self.side(panel, bounds), others.side(other, &[f32::NEG_INFINITY; PANEL]))
+    /// The pairs of rows of panel `panel`, and of panel `other` of `others`, with an `h` of at most
+    /// the bound of either row, as in [`Panels::near`].
+    pub(crate) fn near(
+        &self,
+        panel: usize,
+        bounds: &PerRow,
+        others: &Self,
+        other: usize,
+        other_bounds: &PerRow,
+    ) -> [u32; PANEL] {
+        near(self.side(panel, bounds), others.side(other, other_bounds))
     }
 
     fn panel(&self, panel: usize) -> &[f32] {
@@ -202,45 +210,6 @@ fn near(rows: Side<'_>, others: Side<'_>) -> [u32; PANEL] {
     unsafe { near_by::<[f32; 4], 4, 2>(rows, others) }
 }
 
-/// Floats of one register.
-trait Lanes: Copy {
-    const COUNT: usize;
-
-    /// # Safety
-    /// - The processor has the instructions of this type. So for all functions.
-    unsafe fn splat(value: f32) -> Self;
-
-    /// The first [`COUNT`](Self::COUNT) of `values`.
-    ///
-    /// # Panics
-    /// If there are fewer.
-    ///
-    /// # Safety
-    /// - As [`splat`](Self::splat).
-    unsafe fn load(values: &[f32]) -> Self;
-
-    /// Writes the first [`COUNT`](Self::COUNT) of `values`.
-    ///
-    /// # Panics
-    /// If there are fewer.
-    ///
-    /// # Safety
-    /// - As [`splat`](Self::splat).
-    unsafe fn store(self, values: &mut [f32]);
-
-    /// `self * factor + sum`.
-    ///
-    /// # Safety
-    /// - As [`splat`](Self::splat).
-    unsafe fn mul_add(self, factor: Self, sum: Self) -> Self;
-
-    /// Whether `(term + terms) - product` is at most either bound, a bit per lane.
-    ///
-    /// # Safety
-    /// - As [`splat`](Self::splat).
-    unsafe fn are_near(product: Self, term: f32, terms: Self, bound: f32, bounds: Self) -> u32;
-}
-
 /// The sums of all pairs of rows so far.
 type Sums = [PerRow; PANEL];
 
@@ -249,6 +218,7 @@ type Sums = [PerRow; PANEL];
 ///
 /// # Safety
 /// - The processor has the instructions of `V`.
+#[expect(clippy::needless_range_loop, reason = "iterators of several slices are not always inlined")]
 #[inline(always)]
 unsafe fn near_by<V: Lanes, const Q: usize, const P: usize>(
     rows: Side<'_>,
@@ -260,13 +230,14 @@ unsafe fn near_by<V: Lanes, const Q: usize, const P: usize>(
         unsafe { add_products::<V, Q, P>(rows, others, &mut sums) };
     }
     let mut near = [0; PANEL];
-    for (row, (near, sums)) in near.iter_mut().zip(&sums).enumerate() {
+    for row in 0..PANEL {
         for left in (0..PANEL).step_by(V::COUNT) {
             // SAFETY: the caller's promise.
             unsafe {
-                let load = |values: &PerRow| V::load(&values[left..]);
-                let (terms, bounds) = (load(others.terms), load(others.bounds));
-                *near |= V::are_near(load(sums), rows.terms[row], terms, rows.bounds[row], bounds) << left;
+                let terms = V::load(&others.terms[left..]);
+                let bounds = V::load(&others.bounds[left..]);
+                let products = V::load(&sums[row][left..]);
+                near[row] |= V::are_near(products, rows.terms[row], terms, rows.bounds[row], bounds) << left;
             }
         }
     }
@@ -277,6 +248,7 @@ unsafe fn near_by<V: Lanes, const Q: usize, const P: usize>(
 ///
 /// # Safety
 /// - The processor has the instructions of `V`.
+#[expect(clippy::needless_range_loop, reason = "iterators of several slices are not always inlined")]
 #[inline(always)]
 unsafe fn add_products<V: Lanes, const Q: usize, const P: usize>(
     rows: &[f32],
@@ -289,27 +261,22 @@ unsafe fn add_products<V: Lanes, const Q: usize, const P: usize>(
             // SAFETY: the caller's promise.
             unsafe {
                 let mut sums = [[V::splat(0.0); P]; Q];
-                for (sums, all) in sums.iter_mut().zip(&all[first..]) {
-                    for (sum, all) in sums.iter_mut().zip(all[left..].chunks_exact(V::COUNT)) {
-                        *sum = V::load(all);
-                    }
-                }
                 for (row, other) in rows.iter().zip(others) {
-                    let (row, other) = (&row[first..first + Q], &other[left..left + P * V::COUNT]);
                     let mut lanes = [V::splat(0.0); P];
-                    for (lane, other) in lanes.iter_mut().zip(other.chunks_exact(V::COUNT)) {
-                        *lane = V::load(other);
+                    for p in 0..P {
+                        lanes[p] = V::load(&other[left + p * V::COUNT..]);
                     }
-                    for (sums, &value) in sums.iter_mut().zip(row) {
-                        let value = V::splat(value);
-                        for (sum, &lane) in sums.iter_mut().zip(&lanes) {
-                            *sum = value.mul_add(lane, *sum);
+                    for q in 0..Q {
+                        let value = V::splat(row[first + q]);
+                        for p in 0..P {
+                            sums[q][p] = value.mul_add(lanes[p], sums[q][p]);
                         }
                     }
                 }
-                for (sums, all) in sums.iter().zip(&mut all[first..]) {
-                    for (sum, all) in sums.iter().zip(all[left..].chunks_exact_mut(V::COUNT)) {
-                        sum.store(all);
+                for q in 0..Q {
+                    for p in 0..P {
+                        let all = &mut all[first + q][left + p * V::COUNT..];
+                        V::load(all).add(sums[q][p]).store(all);
                     }
                 }
             }
@@ -317,50 +284,11 @@ unsafe fn add_products<V: Lanes, const Q: usize, const P: usize>(
     }
 }
 
-impl<const W: usize> Lanes for [f32; W] {
-    const COUNT: usize = W;
-
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> Self {
-        [value; W]
-    }
-
-    #[inline(always)]
-    unsafe fn load(values: &[f32]) -> Self {
-        std::array::from_fn(|lane| values[lane])
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, values: &mut [f32]) {
-        values[..W].copy_from_slice(&self);
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(self, factor: Self, sum: Self) -> Self {
-        // Without an instruction for it, `f32::mul_add` is a slow function of the C library.
-        std::array::from_fn(|lane| {
-            if cfg!(target_arch = "aarch64") {
-                self[lane].mul_add(factor[lane], sum[lane])
-            } else {
-                self[lane] * factor[lane] + sum[lane]
-            }
-        })
-    }
-
-    #[inline(always)]
-    unsafe fn are_near(product: Self, term: f32, terms: Self, bound: f32, bounds: Self) -> u32 {
-        (0..W).fold(0, |near, lane| {
-            let h = (term + terms[lane]) - product[lane];
-            near | u32::from((h <= bound) | (h <= bounds[lane])) << lane
-        })
-    }
-}
-
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use std::arch::x86_64::*;
+    use std::arch::x86_64::{__m256, __m512};
 
-    use super::{Lanes, PANEL, Side, near_by};
+    use super::{PANEL, Side, near_by};
 
     #[target_feature(enable = "avx512f")]
     pub(in crate::vectors) fn avx512(rows: Side<'_>, others: Side<'_>) -> [u32; PANEL] {
@@ -372,86 +300,6 @@ mod x86 {
     pub(in crate::vectors) fn avx2(rows: Side<'_>, others: Side<'_>) -> [u32; PANEL] {
         // SAFETY: the processor runs AVX2 and FMA where this function may be called.
         unsafe { near_by::<__m256, 4, 2>(rows, others) }
-    }
-
-    impl Lanes for __m512 {
-        const COUNT: usize = 16;
-
-        #[inline(always)]
-        unsafe fn splat(value: f32) -> Self {
-            // SAFETY: the caller's promise.
-            unsafe { _mm512_set1_ps(value) }
-        }
-
-        #[inline(always)]
-        unsafe fn load(values: &[f32]) -> Self {
-            let values = &values[..Self::COUNT];
-            // SAFETY: the caller's promise, and as many values as the register holds.
-            unsafe { _mm512_loadu_ps(values.as_ptr()) }
-        }
-
-        #[inline(always)]
-        unsafe fn store(self, values: &mut [f32]) {
-            let values = &mut values[..Self::COUNT];
-            // SAFETY: as for `load`.
-            unsafe { _mm512_storeu_ps(values.as_mut_ptr(), self) }
-        }
-
-        #[inline(always)]
-        unsafe fn mul_add(self, factor: Self, sum: Self) -> Self {
-            // SAFETY: the caller's promise.
-            unsafe { _mm512_fmadd_ps(self, factor, sum) }
-        }
-
-        #[inline(always)]
-        unsafe fn are_near(product: Self, term: f32, terms: Self, bound: f32, bounds: Self) -> u32 {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let h = _mm512_sub_ps(_mm512_add_ps(Self::splat(term), terms), product);
-                let row = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(h, Self::splat(bound));
-                u32::from(row | _mm512_cmp_ps_mask::<_CMP_LE_OQ>(h, bounds))
-            }
-        }
-    }
-
-    impl Lanes for __m256 {
-        const COUNT: usize = 8;
-
-        #[inline(always)]
-        unsafe fn splat(value: f32) -> Self {
-            // SAFETY: the caller's promise.
-            unsafe { _mm256_set1_ps(value) }
-        }
-
-        #[inline(always)]
-        unsafe fn load(values: &[f32]) -> Self {
-            let values = &values[..Self::COUNT];
-            // SAFETY: the caller's promise, and as many values as the register holds.
-            unsafe { _mm256_loadu_ps(values.as_ptr()) }
-        }
-
-        #[inline(always)]
-        unsafe fn store(self, values: &mut [f32]) {
-            let values = &mut values[..Self::COUNT];
-            // SAFETY: as for `load`.
-            unsafe { _mm256_storeu_ps(values.as_mut_ptr(), self) }
-        }
-
-        #[inline(always)]
-        unsafe fn mul_add(self, factor: Self, sum: Self) -> Self {
-            // SAFETY: the caller's promise.
-            unsafe { _mm256_fmadd_ps(self, factor, sum) }
-        }
-
-        #[inline(always)]
-        unsafe fn are_near(product: Self, term: f32, terms: Self, bound: f32, bounds: Self) -> u32 {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let h = _mm256_sub_ps(_mm256_add_ps(Self::splat(term), terms), product);
-                let row = _mm256_cmp_ps::<_CMP_LE_OQ>(h, Self::splat(bound));
-                _mm256_movemask_ps(_mm256_or_ps(row, _mm256_cmp_ps::<_CMP_LE_OQ>(h, bounds))) as u32
-            }
-        }
     }
 }
 

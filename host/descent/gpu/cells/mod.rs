@@ -99,7 +99,7 @@ impl Build<'_> {
         stats: &mut DescentStats,
     ) -> Result<f64> {
         let (n, dim) = (self.space.len(), self.space.dim());
-        let clusterings = self.shape.settings.clusterings(n, dim);
+        let clusterings = self.shape.clusterings();
         let memory = self.join_sizes(&cells).kept_plan().reserve(self.gpu)?;
         let mut kept =
             KeptBuffers { bounds: memory.buffer("list bounds")?, changes: memory.buffer("changes")? };
