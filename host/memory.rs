@@ -38,6 +38,7 @@ pub fn check_room(bytes: u64) -> Result<()> {
     {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(ROOM);
+        share_heap_if_limited();
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address that the system chooses.
         let room = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
@@ -46,6 +47,18 @@ pub fn check_room(bytes: u64) -> Result<()> {
         let _ = unsafe { munmap(room, bytes) };
     }
     Ok(())
+}
+
+/// Makes all threads share one heap where the address space is limited. Else glibc tries to map 64
+/// MiB for a new thread, at each of its allocations if they do not fit, and takes the memory of small
+/// allocations by other threads meanwhile.
+#[cfg(unix)]
+fn share_heap_if_limited() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    if rustix::process::getrlimit(rustix::process::Resource::As).current.is_some() {
+        // SAFETY: a setting of the allocator, which may be made at any time, from any thread.
+        let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+    }
 }
 
 /// `made`, an allocation of `bytes`, if it succeeded and leaves room for small ones.

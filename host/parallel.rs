@@ -39,15 +39,7 @@ pub fn max_threads() -> usize {
 /// # Errors
 /// If the system refuses the threads.
 pub fn thread_pool(threads: Option<usize>) -> Result<ThreadPool> {
-    let pool = pool_builder(allowed(threads)?).build().map_err(no_thread)?;
-    pool.broadcast(|_| allocate_once());
-    Ok(pool)
-}
-
-/// Makes the allocator reserve what it reserves for a thread (glibc: 64 MiB of addresses), so that
-/// this does not come between a check of memory and the allocations that it is for.
-fn allocate_once() {
-    drop(std::hint::black_box(Box::new(0u8)));
+    pool_builder(allowed(threads)?).build().map_err(no_thread)
 }
 
 /// Starts rayon's global pool, which runs all work outside other pools, as [`thread_pool`] makes
@@ -78,9 +70,6 @@ pub fn start_threads(threads: Option<usize>) -> Result<()> {
     })?;
     let built = pool_builder(count).build_global();
     *started = true;
-    if built.is_ok() {
-        rayon::broadcast(|_| allocate_once());
-    }
     match built {
         Err(error) if error.source().is_some() || threads.is_some() => Err(no_thread(error)),
         // Or the program has started it.
@@ -162,9 +151,7 @@ impl Team {
         let name = |number| format!("devices {number}");
         let pool =
             ThreadPoolBuilder::new().num_threads(threads).stack_size(THREAD_STACK).thread_name(name).build();
-        let pool = pool.map_err(no_thread)?;
-        pool.broadcast(|_| allocate_once());
-        Ok(Self { pool, turn: Mutex::default() })
+        Ok(Self { pool: pool.map_err(no_thread)?, turn: Mutex::default() })
     }
 
     /// Calls `work` for all `parts` at the same time, not more of them than devices. Returns the

@@ -81,7 +81,7 @@ impl Members {
     }
 
     /// The rows that probe `cell` at `rank`.
-    fn of(&self, cell: usize, rank: usize) -> &[u32] {
+    fn probing(&self, cell: usize, rank: usize) -> &[u32] {
         let group = cell * self.probes + rank;
         &self.rows[self.starts[group]..self.starts[group + 1]]
     }
@@ -253,7 +253,7 @@ impl Pass<'_> {
     }
 
     fn compare_cell(&self, cell: usize, scratch: &mut Scratch, stage: &StageProgress<'_>) -> Result<()> {
-        let owners = self.members.of(cell, 0);
+        let owners = self.members.probing(cell, 0);
         let parts = owners.len().div_ceil(self.most);
         for (part, owners) in owners.chunks(self.most).enumerate() {
             let owners = self.side(owners)?;
@@ -263,7 +263,7 @@ impl Pass<'_> {
                     self.compare(&owners, &owners, 0, scratch);
                     continue;
                 }
-                let probers = self.members.of(cell, rank);
+                let probers = self.members.probing(cell, rank);
                 let probers = &probers[probers.len() * part / parts..probers.len() * (part + 1) / parts];
                 self.compare(&self.side(probers)?, &owners, rank, scratch);
             }
@@ -360,7 +360,7 @@ mod tests {
             let (cells, probes) = sizes(settings, n);
             let members = assign(&space, cells, probes, 7, &silent).unwrap();
             let most = MOST_OF_AVERAGE * n.div_ceil(cells);
-            let is_whole = (0..cells).all(|cell| members.of(cell, 0).len() <= most);
+            let is_whole = (0..cells).all(|cell| members.probing(cell, 0).len() <= most);
             for node in 0..n as u32 {
                 let found: Vec<u32> =
                     keys[node as usize * k..][..k].iter().map(|&key| key::id(key)).collect();

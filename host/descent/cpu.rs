@@ -1,5 +1,5 @@
-//! Two-phase GNN-Descent on the CPU (paper section 4.1, Algorithm 1), from random neighbours or from
-//! cells.
+//! Two-phase GNN-Descent on the CPU (paper section 4.1, Algorithm 1), from random neighbours or
+//! from cells.
 //!
 //! Both phases propose every computed distance to the lists of both nodes. A list ends with the
 //! best of all proposals, so the graph depends on the seed alone, not on the threads.
