@@ -49,9 +49,9 @@ pub fn check_room(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes all threads share one heap where the address space is limited. Else glibc tries to map 64
-/// MiB for a new thread, at each of its allocations if they do not fit, and takes the memory of small
-/// allocations by other threads meanwhile.
+/// Makes all threads share one heap where the address space is limited. Else glibc tries to map
+/// 64 MiB for a new thread, at each of its allocations if they do not fit, and takes the memory of
+/// small allocations by other threads meanwhile.
 #[cfg(unix)]
 fn share_heap_if_limited() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
