@@ -73,7 +73,7 @@ fn small_data_gets_the_exact_graph() {
 #[test]
 fn descent_finds_nearly_all_neighbours() {
     for (metric, start) in METRICS.into_iter().flat_map(|metric| STARTS.map(|start| (metric, start))) {
-        for (rows, dim, k) in [(1500, 24, 10), (1501, 97, 33), (2500, 3, 20)] {
+        for (rows, dim, k) in [(100, 5, 10), (1500, 24, 10), (1501, 97, 33), (2500, 3, 20)] {
             let base = Synth::new(rows, dim, 3).unwrap().base();
             let graph = Descent::new().metric(metric).knn(k).start(start).build(&base).unwrap();
             check_rows(&graph, &base, "synth");

@@ -77,7 +77,7 @@ impl Members {
     }
 
     fn cells(&self) -> usize {
-        self.starts.len() / self.probes
+        (self.starts.len() - 1) / self.probes
     }
 
     /// The rows that probe `cell` at `rank`.
@@ -152,9 +152,10 @@ pub(super) fn join(
         let seed = seed.wrapping_add(number.into());
         let (cells, probes) = sizes(settings, n);
         let members = assign(space, cells, probes, seed, &progress)?;
-        let passes: Vec<Range<usize>> = PASSES.iter().map(|&(first, end)| first..end.min(probes)).collect();
+        let passes = PASSES.map(|(first, end)| first..end.min(probes));
+        let passes: Vec<Range<usize>> = passes.into_iter().filter(|ranks| !ranks.is_empty()).collect();
         let stage = progress.stage("cells", (cells * passes.len()) as u64);
-        for ranks in passes.into_iter().filter(|ranks| !ranks.is_empty()) {
+        for ranks in passes {
             lists.mark_visited();
             let pass = Pass {
                 space,
