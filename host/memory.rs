@@ -29,7 +29,8 @@ pub(crate) fn refused(bytes: u64) -> Error {
 }
 
 /// Checks that `bytes` more, and 16 MiB for small allocations, could be allocated now. The library
-/// calls it where work begins, with the peak of its plan.
+/// calls it where work begins, with the peak of its plan. Where the address space is limited
+/// (`ulimit -v`), the threads of the process share one heap of glibc from then on.
 ///
 /// # Errors
 /// If the system refuses so much.
@@ -56,8 +57,10 @@ pub fn check_room(bytes: u64) -> Result<()> {
 fn share_heap_if_limited() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     if rustix::process::getrlimit(rustix::process::Resource::As).current.is_some() {
-        // SAFETY: a setting of the allocator, which may be made at any time, from any thread.
-        let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+        static SHARED: std::sync::Once = std::sync::Once::new();
+        // SAFETY: glibc changes one integer under the lock of its main heap. Threads that read it
+        // meanwhile, to decide whether to map a heap, find the old or the new number.
+        SHARED.call_once(|| _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) });
     }
 }
 

@@ -36,7 +36,7 @@ impl Descent {
                 let data = DataShape::new(nodes, space.dim(), space.vectors().element_type())?;
                 let stages = self.stages_on_cpu(&data, k, rayon::current_num_threads());
                 check_room(stages.iter().map(|stage| stage.buffers.bytes()).max().unwrap_or(0))?;
-                self.build_on_cpu(space, k)
+                self.build_on_cpu(space, &data, k)
             }
         }
     }
@@ -73,12 +73,11 @@ impl Descent {
         gpu::Build { gpu, space, shape, expand: self.expand, seed: self.seed, progress: &self.progress }
     }
 
-    fn build_on_cpu(&self, space: &Space<'_>, k: usize) -> Result<KnnGraph> {
+    fn build_on_cpu(&self, space: &Space<'_>, data: &DataShape, k: usize) -> Result<KnnGraph> {
         self.check_parameters()?;
         let began = Instant::now();
         let (nodes, metric) = (space.len(), self.metric);
-        let data = DataShape::new(nodes, space.dim(), space.vectors().element_type())?;
-        let start = self.start_on_cpu(&data, k);
+        let start = self.start_on_cpu(data, k);
         let all_pairs = start == Start::AllPairs;
         let longer = self.unsettled(k, nodes);
         let [finding, settling] =

@@ -40,7 +40,7 @@ const GROUP: usize = 4;
 
 /// Parts of a cell have at most this many times the average number of rows. Rows of different parts
 /// of one cell do not meet, so a cell of rows that no centre divides costs bounded time.
-const MOST_OF_AVERAGE: usize = 8;
+const MAX_PART: usize = 8;
 
 /// Ranks of the passes. Nearer cells come first: they leave fewer pairs to later ones.
 const PASSES: [(usize, usize); 5] = [(0, 1), (1, 2), (2, 5), (5, 12), (12, MAX_PROBES as usize)];
@@ -112,7 +112,8 @@ pub(super) fn plan(data: &DataShape, settings: CellSettings, threads: usize) -> 
     let &DataShape { rows: n, dim, .. } = data;
     let (cells, probes) = sizes(settings, n);
     let assigned = n.min(ASSIGNED);
-    // Panels of rows, of centres and of a cell and those that probe it, of cells of average size.
+    // Of the rows to assign and the centres; later, for each thread, of a cell of average size and of
+    // as many rows that probe it.
     let panels = (assigned + cells).max(2 * threads * n.div_ceil(cells).next_multiple_of(PANEL));
     MemoryPlan::new()
         .with::<u32>("cells of nodes", n * probes)
@@ -163,7 +164,7 @@ pub(super) fn join(
                 members: &members,
                 ranks,
                 lists: lists.share()?,
-                most: MOST_OF_AVERAGE * n.div_ceil(cells),
+                max_part: MAX_PART * n.div_ceil(cells),
                 compared: AtomicU64::new(0),
             };
             pass.run(&stage)?;
@@ -213,7 +214,7 @@ fn assign(space: &Space<'_>, cells: usize, probes: usize, seed: u64, progress: &
     Members::new(cells_of, cells, probes)
 }
 
-/// A comparison of the rows of each cell with those that probe it at some ranks.
+/// One pass: the rows of each cell meet the rows that probe the cell at some ranks.
 struct Pass<'a> {
     space: &'a Space<'a>,
     /// None of rows of bits, whose distances take less time than a filter.
@@ -221,8 +222,8 @@ struct Pass<'a> {
     members: &'a Members,
     ranks: Range<usize>,
     lists: SharedLists,
-    /// Rows of a part of a cell.
-    most: usize,
+    /// Maximum number of rows of a part of a cell.
+    max_part: usize,
     compared: AtomicU64,
 }
 
@@ -255,8 +256,8 @@ impl Pass<'_> {
 
     fn compare_cell(&self, cell: usize, scratch: &mut Scratch, stage: &StageProgress<'_>) -> Result<()> {
         let owners = self.members.probing(cell, 0);
-        let parts = owners.len().div_ceil(self.most);
-        for (part, owners) in owners.chunks(self.most).enumerate() {
+        let parts = owners.len().div_ceil(self.max_part);
+        for (part, owners) in owners.chunks(self.max_part).enumerate() {
             let owners = self.side(owners)?;
             for rank in self.ranks.clone() {
                 stage.check()?;
@@ -317,8 +318,8 @@ impl Pass<'_> {
         self.compared.fetch_add(pairs as u64, Ordering::Relaxed);
     }
 
-    /// The largest `h` ([`FloatPanels`]) of a pair that may enter the list of each row; -∞ past the
-    /// last.
+    /// The largest `h` ([`FloatPanels`]) of a pair that may enter the list of each row. Past the
+    /// last row no pair may.
     fn bounds(&self, panels: &FloatPanels, rows: &[u32]) -> PerRow {
         let mut bounds = [f32::NEG_INFINITY; PANEL];
         for (bound, &row) in bounds.iter_mut().zip(rows) {
@@ -334,8 +335,8 @@ mod tests {
     use super::*;
     use crate::Synth;
 
-    /// A list holds the best of the rows whose cells its node probes, and of those that probe its
-    /// own.
+    /// A list holds the nearest of the rows that its node meets: the rows of the cells that it
+    /// probes, and the rows that probe its own cell.
     #[test]
     fn rows_meet_the_rows_of_the_cells_that_they_probe() {
         let (n, dim, k) = (700, 9, 12);
@@ -360,8 +361,8 @@ mod tests {
             let keys = lists.into_keys();
             let (cells, probes) = sizes(settings, n);
             let members = assign(&space, cells, probes, 7, &silent).unwrap();
-            let most = MOST_OF_AVERAGE * n.div_ceil(cells);
-            let is_whole = (0..cells).all(|cell| members.probing(cell, 0).len() <= most);
+            let max_part = MAX_PART * n.div_ceil(cells);
+            let is_whole = (0..cells).all(|cell| members.probing(cell, 0).len() <= max_part);
             for node in 0..n as u32 {
                 let found: Vec<u32> =
                     keys[node as usize * k..][..k].iter().map(|&key| key::id(key)).collect();

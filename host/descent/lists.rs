@@ -9,7 +9,7 @@ use tagore_device::key::{self, Key};
 use crate::Result;
 use crate::memory::{collected, collected_in_parallel, filled, with_capacity};
 
-/// One list in so many tells how much all of them change.
+/// One list in this many is compared to estimate how much all lists change.
 pub(super) const SAMPLED: usize = 16;
 
 /// One sorted list of at most `k` keys per node; empty slots hold [`key::NONE`].

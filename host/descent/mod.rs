@@ -352,7 +352,7 @@ impl Descent {
 
     /// This descent for the clusters of a build out of core. A node has a list in each of two
     /// clusters, and the better neighbours of both stay. So a start from cells takes two
-    /// clusterings and no expansion there, if no other numbers are set (docs/outofcore.md).
+    /// clusterings and no expansion on a GPU, if no other numbers are set (docs/outofcore.md).
     pub(crate) fn of_cluster(self) -> Self {
         Self { merged: true, ..self }
     }

@@ -175,7 +175,7 @@ pub(super) fn stages_on_cpu(
             .and(&Reverse::plan(n, n * near));
         let visited = Visited::plan(n, threads);
         if start == Start::Cells {
-            let cells = lists.clone().and(&cells::plan(data, descent.settings, threads));
+            let cells = lists.and(&cells::plan(data, descent.settings, threads));
             stages.push(PlannedStage { name: "cells", buffers: cells });
         }
         if start == Start::Random || descent.iterations != Iterations::Auto {

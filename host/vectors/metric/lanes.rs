@@ -114,7 +114,7 @@ mod x86 {
         #[inline(always)]
         unsafe fn store(self, values: &mut [f32]) {
             let values = &mut values[..Self::COUNT];
-            // SAFETY: as for `load`.
+            // SAFETY: the caller's promise, and as many values as the register holds.
             unsafe { _mm512_storeu_ps(values.as_mut_ptr(), self) }
         }
 
@@ -160,7 +160,7 @@ mod x86 {
         #[inline(always)]
         unsafe fn store(self, values: &mut [f32]) {
             let values = &mut values[..Self::COUNT];
-            // SAFETY: as for `load`.
+            // SAFETY: the caller's promise, and as many values as the register holds.
             unsafe { _mm256_storeu_ps(values.as_mut_ptr(), self) }
         }
 
