@@ -112,8 +112,8 @@ pub(super) fn plan(data: &DataShape, settings: CellSettings, threads: usize) -> 
     let &DataShape { rows: n, dim, .. } = data;
     let (cells, probes) = sizes(settings, n);
     let assigned = n.min(ASSIGNED);
-    // Of the rows to assign and the centres; later, for each thread, of a cell of average size and of
-    // as many rows that probe it.
+    // Of the rows to assign and the centres; later, for each thread, of a cell of average size and
+    // of as many rows that probe it.
     let panels = (assigned + cells).max(2 * threads * n.div_ceil(cells).next_multiple_of(PANEL));
     MemoryPlan::new()
         .with::<u32>("cells of nodes", n * probes)
