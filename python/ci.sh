@@ -19,6 +19,7 @@ part() {
   part=$1 began=$SECONDS
   [ -z "$1" ] || echo "-- $1"
 }
+trap 'part ""; printf "%s\n" "${parts[@]}"' EXIT
 
 # An environment NAME with packages, made once for their list.
 environment() {
@@ -104,6 +105,3 @@ tests "${on_clusters[@]}"
 
 part "examples of docstrings and documents"
 (cd .. && "$python" python/tests/doctests.py docs/how-to-python.md docs/how-to-cluster.md docs/start.md)
-
-part ""
-printf '%s\n' "${parts[@]}"

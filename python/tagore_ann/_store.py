@@ -70,8 +70,12 @@ class Store:
             options = {"range": (0, length)}
             try:
                 found = _obstore().get(self._store(), name, options=options)
-            except _obstore().exceptions.BaseError:
-                head = _obstore().head(self._store(), name)
+            except _obstore().exceptions.BaseError as error:
+                try:
+                    head = _obstore().head(self._store(), name)
+                except _obstore().exceptions.BaseError:
+                    # Answers to HEAD have no body, and so no code of the fault.
+                    raise error from None
                 # An empty object has no ranges.
                 if head["size"] == 0:
                     return Begin(b"", 0, head["e_tag"])

@@ -122,7 +122,8 @@ class Denier:
                         self.send_header(name, value)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
-                self.wfile.write(content)
+                if self.command != "HEAD":
+                    self.wfile.write(content)
 
             do_GET = do_PUT = do_HEAD = do_DELETE = answer
 

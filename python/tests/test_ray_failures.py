@@ -196,6 +196,19 @@ def test_refused_credentials_are_an_error_without_them(s3, code):
     assert not any(key in shown for key in KEYS.values())
 
 
+@pytest.mark.parametrize("call", [
+    lambda store: store.begin("x", 10), lambda store: store.get("x"), lambda store: store.read("x", 0, 10),
+    lambda store: store.put("x", b"y"), lambda store: store.list(),
+], ids=["begin", "get", "read", "put", "list"])  # fmt: skip
+def test_every_request_names_why_it_was_denied(s3, call):
+    denier = Denier("ExpiredToken")
+    try:
+        with pytest.raises(FileError, match=r"found access denied \(ExpiredToken\)"):
+            call(Store("s3://data", s3.options | {"endpoint": denier.endpoint}))
+    finally:
+        denier.stop()
+
+
 def test_credentials_that_expire_on_a_worker_are_an_error(build, s3):
     denier = Denier("ExpiredToken", after=12, server=s3.endpoint)
     try:
