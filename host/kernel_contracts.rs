@@ -31,6 +31,7 @@ use tagore_device::prune::path::Paths;
 use tagore_device::prune::reverse::{prune_edge_sources, prune_edge_targets, prune_edges, prune_edges_count};
 use tagore_device::prune::rule::{AlphaConvergent, Angle, Distance, Spread, TauMonotonic};
 use tagore_device::prune::store::{MERGED, MergeReverse, Store, prune_merge, prune_store};
+use tagore_device::search::beam::among::BeamAmong;
 use tagore_device::search::beam::search::BeamSearch;
 use tagore_device::search::beam::walk::{BeamWalk, Graph};
 use tagore_device::search::exact::{
@@ -213,17 +214,26 @@ fn of_search<T: BeamKernels>(launched: &mut Launched, capability: Capability) {
         for degree in breakpoints(MAX_DEGREE) {
             for beam in breakpoints(MAX_BEAM) {
                 for width in 1..=MAX_WIDTH {
-                    let shape = BeamShape { dim, degree, breadth: Breadth::fixed(beam), width };
-                    let slots = shape.slots(capability.shared_memory()).expect("it fits");
-                    let walk = BeamWalk {
-                        base: Rows { dim: dim as u32, ..zeroed() },
-                        graph: Graph { degree: degree as u32, ..zeroed() },
-                        beam: beam as u32,
-                        width: width as u32,
-                        slots,
-                        ..zeroed()
+                    let breadth = Breadth::fixed(beam);
+                    let shape = BeamShape { dim, degree, breadth, width, is_among: false };
+                    let search = |slots| {
+                        let base = Rows { dim: dim as u32, ..zeroed() };
+                        let graph = Graph { degree: degree as u32, ..zeroed() };
+                        let (beam, width) = (beam as u32, width as u32);
+                        let walk = BeamWalk { base, graph, beam, width, slots, ..zeroed() };
+                        BeamSearch { walk, ..zeroed() }
                     };
-                    let arguments = (BeamSearch { walk, ..zeroed() },);
+                    let arguments = (search(shape.slots(capability.shared_memory()).expect("it fits")),);
+                    // With a filter the widest steps do not fit every device.
+                    let among = BeamShape { is_among: true, ..shape };
+                    if let Ok(slots) = among.slots(capability.shared_memory()) {
+                        let arguments = (BeamAmong { search: search(slots), ..zeroed() },);
+                        launched.kernel::<T::Among128>(arguments);
+                        launched.kernel::<T::Among512>(arguments);
+                        if beam <= MAX_LAYER_BEAM && width == 1 {
+                            launched.kernel::<T::AmongLayer>(arguments);
+                        }
+                    }
                     launched.kernel::<T::Beam64>(arguments);
                     if beam <= MAX_LAYER_BEAM && width == 1 {
                         launched.kernel::<T::BeamLayer>(arguments);

@@ -180,7 +180,12 @@ impl<'a, G: Graph> Test<'a, G> {
             |search, &node| {
                 self.progress.check()?;
                 let before = search.computed();
-                search.run(space, graph, BeamTask { query: space.query(node), start, limits }, |_| ());
+                search.run(
+                    space,
+                    graph,
+                    BeamTask { query: space.query(node), start, limits, among: None },
+                    |_| (),
+                );
                 let mut beam: Vec<Key> = search.found().collect();
                 beam.resize(BEAM, key::NONE);
                 Ok((beam, search.computed() - before))

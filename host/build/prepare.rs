@@ -64,7 +64,7 @@ impl Builder {
             let shape = PruneShape::new(&self.strategy, data.rows, data.dim, k, metric);
             kernels.extend(shape.kernels::<T>(self.baseline_kernels));
             if self.is_layered() && data.rows >= layers::MIN_NODES {
-                kernels.push(beam_kernel::<T>(layers::BEAM));
+                kernels.push(beam_kernel::<T>(layers::BEAM, false));
             }
         });
         self.with_report_kernels(kernels, data)
@@ -77,7 +77,7 @@ impl Builder {
             kernels.push(vectors_copy_words::NAME);
             let (exact, on_device) = (exact_type(data, metric), device_type(data, metric));
             with_device_type!(exact, T => kernels.extend(exact_kernels::<T>(data.dim)));
-            with_device_type!(on_device, T => kernels.extend(BEAMS.map(|beam| beam_kernel::<T>(Breadth::kept(beam)))));
+            with_device_type!(on_device, T => kernels.extend(BEAMS.map(|beam| beam_kernel::<T>(Breadth::kept(beam), false))));
         }
         kernels.sort_unstable();
         kernels.dedup();

@@ -83,7 +83,7 @@ impl<'a> Collector<'a> {
             }
             Collect::Path => {
                 let start = Start::at(self.entries);
-                let task = BeamTask { query: space.query(node), start, limits: PATH };
+                let task = BeamTask { query: space.query(node), start, limits: PATH, among: None };
                 self.search.run(space, *graph, task, |key| {
                     let id = key as u32;
                     if visited.insert(id) {

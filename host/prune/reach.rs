@@ -151,7 +151,7 @@ impl Near<'_> {
         let search = |&node: &u32| {
             let taken = free().pop();
             let mut search = taken.unwrap_or_else(|| BeamSearch::new(rows.len()));
-            let task = BeamTask { query: self.space.query(node), start, limits: NEAREST };
+            let task = BeamTask { query: self.space.query(node), start, limits: NEAREST, among: None };
             search.run(self.space, rows, task, |_| ());
             let found = search.found().map(|key| key as u32).collect();
             free().push(search);

@@ -1,22 +1,21 @@
 //! The answer of a query, from the nearest nodes that a search found.
 //!
-//! A filter changes the answer and not the walk: the beam is wider, and the answer is the nearest
-//! passing nodes in it. A beam holds the nearest of all nodes that the search visited, so a second
-//! list of passing nodes would hold nothing nearer. Kernels need no filter, and a GPU gives the
-//! CPU's bytes. Where too few nodes of the beam pass, exact search over the passing rows answers:
-//! the fewer pass, the less it costs.
+//! Under a filter these [pass](super::passing). Where a walk found fewer than k, exact search over
+//! the passing rows answers.
 
 use tagore_device::key::{self, Key};
 
 use super::options::{Filter, Search};
-use crate::Index;
 use crate::index::Spots;
 use crate::vectors::Repeated;
+use crate::{IdSet, Index};
 
 /// The parts of a search that decide which of the nodes found are its answer.
 #[derive(Clone, Copy)]
 pub(super) struct Answer<'a> {
     k: usize,
+    /// Rows that a search finds unless its walk ends early, as where the graph falls apart.
+    wanted: usize,
     radius: f32,
     filter: Option<Filter<'a>>,
     repeated: &'a Repeated,
@@ -26,21 +25,21 @@ pub(super) struct Answer<'a> {
 impl<'a> Answer<'a> {
     pub(super) fn new(search: &Search<'a>, index: &'a Index) -> Self {
         let Search { k, radius, filter, .. } = *search;
-        Self { k, radius, filter, repeated: index.repeated(), spots: index.spots() }
+        let rows = match filter {
+            None => index.len() - index.left_out().map_or(0, IdSet::len),
+            Some(Filter::Among(ids)) => ids.len(),
+            // Not known.
+            Some(Filter::Accept(_)) => k,
+        };
+        Self { k, wanted: k.min(rows), radius, filter, repeated: index.repeated(), spots: index.spots() }
     }
 
-    /// Writes the answer to `rows`: the nearest `k` rows of the `nodes` of a beam that pass, by
-    /// (distance, id), each with the rows that repeat it. Returns false if too few of the beam's
-    /// `width` nodes pass to tell.
-    pub(super) fn take(
-        &self,
-        nodes: impl ExactSizeIterator<Item = Key>,
-        width: usize,
-        rows: &mut Vec<Key>,
-    ) -> bool {
+    /// Writes the answer to `rows`: the nearest `k` rows of `nodes` that pass, by (distance, id),
+    /// each with the rows that repeat it. Returns whether the search found as many as there are,
+    /// near or beyond the radius.
+    pub(super) fn take(&self, nodes: impl Iterator<Item = Key>, rows: &mut Vec<Key>) -> bool {
         let passes = |id: u32| self.filter.is_none_or(|filter| filter.passes(id));
         rows.clear();
-        let is_full = nodes.len() == width;
         let mut last = None;
         for key in nodes.take_while(|&key| key != key::NONE) {
             // Rows at the same distance as the last one may have smaller ids.
@@ -59,11 +58,15 @@ impl<'a> Answer<'a> {
         if !self.repeated.is_empty() {
             rows.sort_unstable();
         }
-        let reaches_radius = || is_full && last.is_some_and(|bits| !self.is_within(bits << 32));
-        let is_complete = self.filter.is_none() || rows.len() >= self.k || reaches_radius();
+        let is_complete = rows.len() >= self.wanted;
         rows.truncate(self.k);
         rows.truncate(rows.partition_point(|&key| self.is_within(key)));
         is_complete
+    }
+
+    /// Whether a search whose nodes are its answer found as many as there are.
+    pub(super) fn is_complete(&self, nodes: &[Key]) -> bool {
+        self.wanted == 0 || nodes.get(self.wanted - 1).is_some_and(|&key| key != key::NONE)
     }
 
     /// Calls `with` with every id below `n` that passes, ascending.
@@ -81,10 +84,9 @@ impl<'a> Answer<'a> {
         self.k
     }
 
-    /// Whether the answer takes the whole beam: to find the rows that pass a filter, or dense
-    /// spots.
+    /// Whether the answer takes the whole beam, to find dense spots.
     pub(super) fn takes_beam(&self) -> bool {
-        self.filter.is_some() || self.spots.is_some()
+        self.spots.is_some()
     }
 
     /// Whether the search goes on in a dense spot that a node of the beam represents.

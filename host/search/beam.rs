@@ -5,6 +5,7 @@ use tagore_device::search::beam::stop::Stop;
 
 use super::breadth::Breadth;
 use super::bridge::Bridges;
+use super::passing::{Passing, Steps};
 use super::visited::Visited;
 use crate::index::{Graph, Layer, Spots, Start};
 use crate::vectors::space::{Query, Space};
@@ -25,6 +26,8 @@ pub(crate) struct BeamSearch {
     /// Whether bridges replace the edges to it.
     is_bridged: bool,
     bridges: Bridges,
+    /// Where the last expansion led, of a search with a filter.
+    steps: Steps,
     /// The growth of the distances of the graph being searched, if it is known.
     growth: Option<f32>,
 }
@@ -58,6 +61,8 @@ pub(crate) struct BeamTask<'a> {
     pub query: Query<'a>,
     pub start: Start<'a>,
     pub limits: BeamLimits,
+    /// The nodes that a search with a filter walks on; none for all.
+    pub among: Option<&'a Passing<'a>>,
 }
 
 impl BeamSearch {
@@ -74,27 +79,50 @@ impl BeamSearch {
         task: BeamTask<'_>,
         mut on_visit: impl FnMut(Key),
     ) {
-        let BeamTask { query, start, limits } = task;
+        let BeamTask { query, start, limits, among } = task;
         self.growth = start.growth;
         self.forget();
         self.beam.clear();
         let mut layers = start.layers.iter().rev();
         if let Some(top) = layers.next() {
-            self.visit(space, query, start.entries, top.beam(), &mut |_| ());
-            self.walk_layer(space, top, query);
+            self.enter(space, start.entries, task, top.beam(), &mut |_| ());
+            self.walk_layer(space, top, task);
             for layer in layers {
                 self.keep(layer.beam());
-                self.walk_layer(space, layer, query);
+                self.walk_layer(space, layer, task);
             }
             self.keep(limits.beam);
             self.beam.iter().for_each(|slot| on_visit(slot.key));
         } else {
-            self.visit(space, query, start.entries, limits.beam, &mut on_visit);
+            self.enter(space, start.entries, task, limits.beam, &mut on_visit);
         }
-        self.walk(space, graph, query, limits, &mut on_visit);
+        if let Some(passing) = among {
+            self.visit(space, query, passing.entries(), limits.beam, &mut on_visit);
+        }
+        self.walk(space, graph, task, &mut on_visit);
         if let Some(spots) = start.spots {
             self.walk_spots(space, graph, spots, task, &mut on_visit);
         }
+    }
+
+    /// Visits entry points: those that pass, if there is a filter.
+    fn enter(
+        &mut self,
+        space: &Space<'_>,
+        entries: &[u32],
+        BeamTask { query, among, .. }: BeamTask<'_>,
+        width: usize,
+        on_visit: &mut impl FnMut(Key),
+    ) {
+        let Some(passing) = among else {
+            self.visit(space, query, entries, width, on_visit);
+            return;
+        };
+        let mut steps = std::mem::take(&mut self.steps);
+        steps.found.clear();
+        steps.found.extend(entries.iter().copied().filter(|&id| passing.contains(id)));
+        self.visit(space, query, &steps.found, width, on_visit);
+        self.steps = steps;
     }
 
     /// Goes on inside the dense spots whose representatives were expanded.
@@ -103,20 +131,23 @@ impl BeamSearch {
         space: &Space<'_>,
         graph: &impl Graph,
         spots: &Spots,
-        BeamTask { query, limits, .. }: BeamTask<'_>,
+        task: BeamTask<'_>,
         on_visit: &mut impl FnMut(Key),
     ) {
         // A spot may have spots of its own.
         loop {
             let expanded = self.beam.iter().filter(|slot| slot.expanded);
-            let entries: Vec<u32> =
+            let mut entries: Vec<u32> =
                 expanded.flat_map(|slot| spots.entries_of(slot.key as u32)).copied().collect();
+            if let Some(passing) = task.among.filter(|all| entries.iter().any(|&id| all.contains(id))) {
+                entries.retain(|&id| passing.contains(id));
+            }
             let before = self.computed;
-            self.visit(space, query, &entries, limits.beam, on_visit);
+            self.visit(space, task.query, &entries, task.limits.beam, on_visit);
             if self.computed == before {
                 return;
             }
-            self.walk(space, graph, query, limits, on_visit);
+            self.walk(space, graph, task, on_visit);
         }
     }
 
@@ -140,9 +171,10 @@ impl BeamSearch {
         }
     }
 
-    fn walk_layer(&mut self, space: &Space<'_>, layer: &Layer, query: Query<'_>) {
+    fn walk_layer(&mut self, space: &Space<'_>, layer: &Layer, task: BeamTask<'_>) {
         let Breadth { kept: beam, stop, .. } = Breadth::of_layer(layer.beam(), space.metric());
-        self.walk(space, layer, query, BeamLimits { stop, ..BeamLimits::all_of(beam) }, &mut |_| ());
+        let limits = BeamLimits { stop, ..BeamLimits::all_of(beam) };
+        self.walk(space, layer, BeamTask { limits, ..task }, &mut |_| ());
     }
 
     /// Starts the next layer's beam with the results of this one, up to `width` nodes.
@@ -161,8 +193,7 @@ impl BeamSearch {
         &mut self,
         space: &Space<'_>,
         graph: &impl Graph,
-        query: Query<'_>,
-        limits: BeamLimits,
+        BeamTask { query, limits, among, .. }: BeamTask<'_>,
         on_visit: &mut impl FnMut(Key),
     ) {
         let norm = if limits.stop.takes_norm() { space.norm(query) } else { 0.0 };
@@ -183,7 +214,16 @@ impl BeamSearch {
             self.beam[current].expanded = true;
             let node = self.beam[current].key as u32;
             let neighbors = graph.neighbors(node);
-            let mut lowest = self.visit(space, query, neighbors, limits.beam, on_visit);
+            let mut lowest = match among {
+                None => self.visit(space, query, neighbors, limits.beam, on_visit),
+                Some(passing) => {
+                    let mut steps = std::mem::take(&mut self.steps);
+                    passing.follow(graph, neighbors, |id| self.visited.insert(id), &mut steps);
+                    let lowest = self.visit(space, query, &steps.found, limits.beam, on_visit);
+                    self.steps = steps;
+                    lowest
+                }
+            };
             if let Some(gone) = self.without.filter(|gone| self.is_bridged && neighbors.contains(gone)) {
                 let mut bridges = std::mem::take(&mut self.bridges);
                 let ids = bridges.replacements(space, graph, self.growth, node, gone);
@@ -289,7 +329,12 @@ mod tests {
         let mut buffer = QueryBuffer::default();
         let query = space.query_of(&query, &mut buffer).unwrap();
         let start = Start { layers: &layers, ..Start::at(&[1]) };
-        search.run(&space, &graph, BeamTask { query, start, limits: BeamLimits::all_of(8) }, |_| ());
+        search.run(
+            &space,
+            &graph,
+            BeamTask { query, start, limits: BeamLimits::all_of(8), among: None },
+            |_| (),
+        );
         assert_eq!(search.found().next().map(|key| key as u32), Some(0));
         search.computed()
     }

@@ -66,18 +66,11 @@ impl Breadth {
         Self { beam, kept: beam, stop }
     }
 
-    /// A search that stops by distance: one for `k` nodes with a beam of `narrow` nodes, which a
-    /// filter widened to `beam`. Without `growth` ([`Start`](crate::index::Start)) it is fixed.
-    pub(super) fn adaptive(
-        k: usize,
-        narrow: usize,
-        beam: usize,
-        metric: Metric,
-        growth: Option<f32>,
-    ) -> Self {
+    /// A search for `k` nodes that stops by distance. Without `growth`
+    /// ([`Start`](crate::index::Start)) it is fixed.
+    pub(super) fn adaptive(k: usize, beam: usize, metric: Metric, growth: Option<f32>) -> Self {
         let Some(growth) = growth.map(f64::from) else { return Self::fixed(beam) };
-        // The rank at which the k-th passing node is expected.
-        let rank = (k * beam).div_ceil(narrow).clamp(1, beam);
+        let rank = k.clamp(1, beam);
         let ranks = beam as f64 / rank as f64;
         let (factor, slack) = match metric {
             Metric::InnerProduct => (1.0, growth * libm::log(ranks)),
@@ -110,23 +103,21 @@ impl Breadth {
 mod tests {
     use super::*;
 
-    fn adaptive(k: usize, narrow: usize, beam: usize, metric: Metric) -> Breadth {
-        Breadth::adaptive(k, narrow, beam, metric, Some(0.125))
+    fn adaptive(k: usize, beam: usize, metric: Metric) -> Breadth {
+        Breadth::adaptive(k, beam, metric, Some(0.125))
     }
 
     #[test]
     fn the_bound_is_the_average_distance_at_the_rank_of_the_beam() {
-        let Breadth { beam, kept, stop } = adaptive(10, 100, 100, Metric::L2);
+        let Breadth { beam, kept, stop } = adaptive(10, 100, Metric::L2);
         assert_eq!((beam, kept, stop.rank, stop.slack), (100, 128, 9, 0.0));
         assert!((stop.factor - 10f32.powf(0.125)).abs() < 1e-6, "{}", stop.factor);
-        // A filter that passes a tenth moves the k-th passing node to rank 100.
-        let filtered = adaptive(10, 100, 1000, Metric::Cosine).stop;
-        assert_eq!((filtered.rank, filtered.factor), (99, stop.factor));
-        let product = adaptive(10, 100, 100, Metric::InnerProduct).stop;
+        assert_eq!(adaptive(10, 100, Metric::Cosine).stop, stop);
+        let product = adaptive(10, 100, Metric::InnerProduct).stop;
         assert_eq!((product.rank, product.factor), (9, 1.0));
         assert!((product.slack - 0.125 * 10f32.ln()).abs() < 1e-6, "{}", product.slack);
         // A beam of k stops at the first farther node, as a search that keeps k nodes does.
-        assert_eq!(adaptive(7, 7, 7, Metric::L2).stop, Stop { rank: 6, factor: 1.0, slack: 0.0 });
+        assert_eq!(adaptive(7, 7, Metric::L2).stop, Stop { rank: 6, factor: 1.0, slack: 0.0 });
     }
 
     #[test]
@@ -142,13 +133,13 @@ mod tests {
     fn a_search_keeps_what_the_kernel_of_its_beam_holds() {
         let of_beams = [(1, 2), (32, 64), (50, 64), (64, 64), (70, 76), (100, 128), (257, 258), (600, 600)];
         for (beam, kept) in of_beams {
-            assert_eq!(adaptive(1, beam, beam, Metric::L2).kept, kept);
+            assert_eq!(adaptive(1, beam, Metric::L2).kept, kept);
         }
         // No beam more makes a search much wider.
         for beam in 1..512 {
-            let more = adaptive(1, beam + 1, beam + 1, Metric::L2).kept - Breadth::kept(beam);
+            let more = adaptive(1, beam + 1, Metric::L2).kept - Breadth::kept(beam);
             assert!(more <= ROOM, "{beam}: {more}");
         }
-        assert_eq!(Breadth::adaptive(1, 64, 64, Metric::L2, None), Breadth::fixed(64));
+        assert_eq!(Breadth::adaptive(1, 64, Metric::L2, None), Breadth::fixed(64));
     }
 }

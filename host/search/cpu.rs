@@ -11,6 +11,7 @@ use super::beam::{BeamLimits, BeamTask};
 use super::breadth::Breadth;
 use super::coded::Coded;
 use super::engine::{Found, Prepared, fill};
+use super::passing::Passing;
 use super::pool::Scratch;
 use crate::index::{Graph, Index, Start};
 use crate::memory::filled;
@@ -35,12 +36,21 @@ impl Graph for Index {
 #[derive(Clone, Copy)]
 pub(super) struct Walk<'a> {
     pub breadth: Breadth,
+    /// The nodes that searches with a filter walk on.
+    pub among: Option<&'a Passing<'a>>,
     /// The node that the search of each query leaves out, or `u32::MAX`; empty if none does.
     pub without: &'a [u32],
     /// Whether bridges replace the edges to it.
     pub is_bridged: bool,
     /// The codes that take the place of the vectors, if any; not for queries that they do not hold.
     pub on_codes: Option<OnCodes<'a>>,
+}
+
+impl<'a> Walk<'a> {
+    /// A walk on the vectors.
+    pub(super) const fn plain(breadth: Breadth, among: Option<&'a Passing<'a>>) -> Self {
+        Self { breadth, among, without: &[], is_bridged: false, on_codes: None }
+    }
 }
 
 /// Codes of the base.
@@ -120,13 +130,13 @@ impl Prepared<'_> {
         Ok(())
     }
 
-    /// Searches for `query`; the answer is in `scratch.rows`. Returns false if too few nodes of the
-    /// beam pass.
+    /// Searches for `query`; the answer is in `scratch.rows`. Returns whether it found as many rows
+    /// as there are.
     pub(super) fn walk(
         &self,
         query: Query<'_>,
         answer: &Answer<'_>,
-        Walk { breadth: Breadth { kept, stop, .. }, on_codes, .. }: Walk<'_>,
+        Walk { breadth: Breadth { kept, stop, .. }, among, on_codes, .. }: Walk<'_>,
         scratch: &mut Scratch,
     ) -> bool {
         let Scratch { search, code, reranked, rows, .. } = scratch;
@@ -135,14 +145,15 @@ impl Prepared<'_> {
         let code = on_codes.and_then(|on_codes| Some((on_codes, on_codes.coded.query(query, code)?)));
         if let Some((OnCodes { codes, reranked: count, .. }, code)) = code {
             let outside = Start { spots: None, ..start };
-            search.run(codes, index, BeamTask { query: code, start: outside, limits }, |_: Key| ());
+            let task = BeamTask { query: code, start: outside, limits, among };
+            search.run(codes, index, task, |_: Key| ());
             // Codes do not tell the rows of a dense spot apart: it is walked on the vectors.
             if !start.spots.is_some_and(|spots| search.meets(spots)) {
                 let exact = reranked.rerank(&self.space, query, search.found().take(count));
-                return answer.take(exact.iter().copied(), count, rows);
+                return answer.take(exact.iter().copied(), rows);
             }
         }
-        search.run(&self.space, index, BeamTask { query, start, limits }, |_: Key| ());
-        answer.take(search.found(), kept, rows)
+        search.run(&self.space, index, BeamTask { query, start, limits, among }, |_: Key| ());
+        answer.take(search.found(), rows)
     }
 }

@@ -9,8 +9,9 @@ use super::breadth::Breadth;
 use super::coded::Coded;
 use super::cpu::{OnCodes, Walk};
 use super::exact::{nearest_among, nearest_among_on};
-use super::gpu::{BatchLimits, KeysTo, MAX_BEAM, OnGpus};
-use super::options::{Search, Way};
+use super::gpu::{Among, BatchLimits, KeysTo, OnGpus};
+use super::options::Search;
+use super::passing::Passing;
 use super::pool::{Pool, Scratch};
 use super::resident::ResidentIndex;
 use super::result::{Neighbor, SearchResult};
@@ -22,7 +23,7 @@ use crate::quantize::{Compression, ScalarQuantizer};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
 use crate::vectors::{Access, DeviceResults};
-use crate::{Device, Error, IdSet, Progress, Result, Vectors};
+use crate::{Device, Error, Progress, Result, Vectors};
 
 /// The kind whose edges lead both ways: an edge to a node is the node's own, and goes with it.
 const UNDIRECTED: &str = "dpg";
@@ -57,12 +58,26 @@ pub(crate) struct Engine<'a> {
     pub(super) batch: usize,
 }
 
+/// The way of a search.
+enum Way<'a> {
+    /// Beam search, of nodes that pass a filter if there is one.
+    Walk(Option<Passing<'a>>),
+    /// Exact search over the passing rows.
+    Exact,
+}
+
+impl Way<'_> {
+    fn is_exact(&self) -> bool {
+        matches!(self, Self::Exact)
+    }
+}
+
 /// Results of a batch.
 #[derive(Default)]
 pub(super) struct Found {
     /// k keys per query.
     pub keys: Vec<Key>,
-    /// Queries whose beams hold too few passing rows, ascending.
+    /// Queries whose walks found fewer rows than there are, ascending.
     pub short: Vec<u32>,
     /// Queries that a GPU leaves to the CPU, ascending: their searches go on in dense spots, or
     /// codes do not hold them.
@@ -164,62 +179,69 @@ impl<'a> Engine<'a> {
         &self.prepared.space
     }
 
-    /// The GPUs for a search that takes this way; none for the CPU.
-    fn gpus_for(&self, search: &Search<'_>, way: Way) -> Result<Option<(&OnGpus, BatchLimits)>> {
-        let (Prepared { space, .. }, n) = (&*self.prepared, self.base().len());
-        let Some(on_gpus) = &self.on_gpus else { return Ok(None) };
-        let breadth = match way {
-            Way::Walk(beam) => self.breadth(search, beam),
-            Way::Exact => Breadth::fixed(search.k),
-        };
-        let Breadth { beam, kept, .. } = breadth;
-        // The host picks the answer from the whole beam.
-        let takes_beam = Answer::new(search, &self.prepared.index).takes_beam();
-        let k = if takes_beam { kept } else { search.k };
-        let walked = if self.coded.is_some() { search.reranked(kept, self.rerank) } else { k };
-        let limits = BatchLimits { k, walked, breadth, width: self.width, batch: self.batch };
-        if way != Way::Exact {
-            if self.is_auto && !on_gpus.first().supports(space, limits) {
-                return Ok(None);
-            }
-            if search.filter.is_some() && beam > MAX_BEAM {
-                let most = search.widest(n, MAX_BEAM);
-                let remedy = if most < search.k { "" } else { "lower it, or " };
-                let expected = format!("at most {most} on a GPU with this filter: {remedy}search on the CPU");
-                return Err(Error::argument("beam", search.narrow_beam(), expected));
-            }
+    /// The way of a search.
+    fn way<'b>(&'b self, search: &Search<'b>) -> Way<'b> {
+        let Some(filter) = search.filter else { return Way::Walk(None) };
+        let n = self.base().len();
+        let share = filter.share(n);
+        if search.passes_few(share, n) {
+            return Way::Exact;
         }
-        Ok(Some((on_gpus, limits)))
+        Passing::new(filter, share, self.index()).map_or(Way::Exact, |passing| Way::Walk(Some(passing)))
     }
 
-    /// The breadth of a search with a beam of this width, after a filter widened it.
-    fn breadth(&self, search: &Search<'_>, beam: usize) -> Breadth {
+    /// The GPUs for a search; none for the CPU.
+    fn gpus_for<'b>(
+        &self,
+        search: &Search<'_>,
+        way: &'b Way<'_>,
+    ) -> Result<Option<(&OnGpus, BatchLimits<'b>)>> {
+        let Some(on_gpus) = &self.on_gpus else { return Ok(None) };
+        let (Prepared { index, space, .. }, mut among) = (&*self.prepared, None);
+        if let Way::Walk(Some(passing)) = way {
+            among = Some(Among { words: passing.words(index.len())?, entries: passing.entries() });
+        }
+        let breadth = match way {
+            Way::Walk(among) => self.breadth(search, among.as_ref()),
+            Way::Exact => Breadth::fixed(search.k),
+        };
+        // The host picks the answer from the whole beam.
+        let takes_beam = Answer::new(search, index).takes_beam();
+        let k = if takes_beam { breadth.kept } else { search.k };
+        let walked = if self.coded.is_some() { search.reranked(breadth.kept, self.rerank) } else { k };
+        let limits = BatchLimits { among, k, walked, breadth, width: self.width, batch: self.batch };
+        let is_for_cpu = !way.is_exact() && self.is_auto && !on_gpus.first().supports(space, limits);
+        Ok((!is_for_cpu).then_some((on_gpus, limits)))
+    }
+
+    /// The breadth of a search.
+    fn breadth(&self, search: &Search<'_>, among: Option<&Passing<'_>>) -> Breadth {
         let growth = Breadth::growth(self.index(), self.coded.is_some());
-        let narrow = search.narrow_beam().min(beam);
+        let beam = search.beam_width();
+        let beam = among.map_or(beam, |passing| passing.beam(beam, self.index().max_degree()));
+        let beam = beam.min(self.base().len());
         // A beam of all nodes is asked for to expand them.
         if beam >= self.base().len() {
             return Breadth::fixed(beam);
         }
-        Breadth::adaptive(search.k, narrow, beam, self.index().metric(), growth)
+        Breadth::adaptive(search.k, beam, self.index().metric(), growth)
     }
 
-    /// The walk of a search on the CPU, with a beam of this width. Without codes nothing is
-    /// allocated.
-    fn walk(&self, search: &Search<'_>, beam: usize, progress: Option<&Progress>) -> Result<Walk<'_>> {
-        let breadth = self.breadth(search, beam);
-        let Some(coded) = &self.coded else {
-            return Ok(Walk { breadth, without: &[], is_bridged: false, on_codes: None });
-        };
+    /// The walk of a search on the CPU. Without codes nothing is allocated.
+    fn walk<'b>(
+        &'b self,
+        search: &Search<'_>,
+        among: Option<&'b Passing<'b>>,
+        progress: Option<&Progress>,
+    ) -> Result<Walk<'b>> {
+        let plain = Walk::plain(self.breadth(search, among), among);
+        let Some(coded) = &self.coded else { return Ok(plain) };
         let codes = match progress {
             Some(progress) => coded.get_or_make(&self.prepared.space, progress),
             None => coded.get_or_make(&self.prepared.space, &Progress::silent()),
         }?;
-        Ok(Walk {
-            breadth,
-            without: &[],
-            is_bridged: false,
-            on_codes: Some(OnCodes { coded, codes, reranked: search.reranked(breadth.kept, self.rerank) }),
-        })
+        let reranked = search.reranked(plain.breadth.kept, self.rerank);
+        Ok(Walk { on_codes: Some(OnCodes { coded, codes, reranked }), ..plain })
     }
 
     /// Searches for each of `queries`.
@@ -249,13 +271,12 @@ impl<'a> Engine<'a> {
         let repeated = index.repeated();
         let is_alone = |row: u32| !repeated.contains(row) && repeated.copies_of(row).len() == 0;
         let without: Vec<u32> = rows.iter().map(|&row| if is_alone(row) { row } else { NO_ID }).collect();
-        let breadth = self.breadth(&search, search.narrow_beam().min(base.len()));
         let k = (search.k + 1).min(base.len());
         let mut one_more = search;
         one_more.k = k;
         let answer = Answer::new(&one_more, index);
-        let walk =
-            Walk { breadth, without: &without, is_bridged: index.kind() != UNDIRECTED, on_codes: None };
+        let plain = Walk::plain(self.breadth(&search, None), None);
+        let walk = Walk { without: &without, is_bridged: index.kind() != UNDIRECTED, ..plain };
         let found = self.prepared.walk_all(queries, &answer, walk, progress)?;
         SearchResult::new(k, &found.keys, found.computed, found.times)
     }
@@ -276,9 +297,9 @@ impl<'a> Engine<'a> {
             return Err(Error::argument("device", found, "one device"));
         }
         results.check(queries.len().saturating_mul(search.k))?;
-        let way = search.way(base.len());
+        let way = self.way(&search);
         let is_plain = Answer::new(&search, index).is_plain();
-        if let (Way::Walk(_), Some((on_gpus, limits)), true) = (way, self.gpus_for(&search, way)?, is_plain)
+        if let (Way::Walk(_), Some((on_gpus, limits)), true) = (&way, self.gpus_for(&search, &way)?, is_plain)
             && results.is_on(on_gpus.gpus().first())
         {
             let on_gpu = on_gpus.first();
@@ -312,26 +333,24 @@ impl<'a> Engine<'a> {
     fn find(&self, queries: &Queries<'_>, search: Search<'_>, progress: &Progress) -> Result<Found> {
         let Prepared { index, base, space, .. } = &*self.prepared;
         search.check(base)?;
-        let (way, k) = (search.way(base.len()), search.k);
+        let (way, k) = (self.way(&search), search.k);
         let answer = Answer::new(&search, index);
-        let on_gpus = self.gpus_for(&search, way)?;
-        let mut found = match (way, on_gpus) {
-            (Way::Walk(beam), None) => {
+        let on_gpus = self.gpus_for(&search, &way)?;
+        let mut found = match (&way, on_gpus) {
+            (Way::Walk(among), None) => {
                 space.vectors().on_host()?;
                 queries.vectors().on_host()?;
-                let walk = self.walk(&search, beam, Some(progress))?;
+                let walk = self.walk(&search, among.as_ref(), Some(progress))?;
                 self.prepared.walk_all(queries, &answer, walk, progress)?
             }
-            (Way::Walk(beam), Some((on_gpus, limits))) => {
+            (Way::Walk(among), Some((on_gpus, limits))) => {
                 let mut found = on_gpus.search(space, queries, &answer, limits, progress)?;
                 if !found.left.is_empty() {
                     space.vectors().on_host()?;
                     queries.vectors().on_host()?;
                     let walk = match index.spots() {
-                        Some(_) => self.walk(&search, beam, Some(progress))?,
-                        None => {
-                            Walk { breadth: limits.breadth, without: &[], is_bridged: false, on_codes: None }
-                        }
+                        Some(_) => self.walk(&search, among.as_ref(), Some(progress))?,
+                        None => Walk::plain(limits.breadth, among.as_ref()),
                     };
                     self.prepared.walk_left(queries, &answer, walk, &mut found, progress)?;
                 }
@@ -343,25 +362,12 @@ impl<'a> Engine<'a> {
                 ..Found::default()
             },
         };
-        if self.wants_all(&search) {
-            let rows = (0..).zip(found.keys.chunks_exact(k));
-            let is_short = |row: &[Key]| row.last() == Some(&key::NONE);
-            found.short.extend(rows.filter(|(_, row)| is_short(row)).map(|(query, _)| query));
-        }
         if !found.short.is_empty() {
             // Too few queries remain of a walk to upload the passing rows for.
-            let gpus = self.gpus().filter(|_| way == Way::Exact);
+            let gpus = self.gpus().filter(|_| way.is_exact());
             self.search_passing(queries, &answer, gpus, &mut found, progress)?;
         }
         Ok(found)
-    }
-
-    /// Whether every answer of a search has k rows. The graph may lead to fewer, as under inner
-    /// product, where short rows are not attached.
-    fn wants_all(&self, search: &Search<'_>) -> bool {
-        let left_out = self.index().left_out().map_or(0, IdSet::len);
-        let is_whole = search.filter.is_none() && search.radius == f32::INFINITY;
-        is_whole && search.k <= self.base().len() - left_out
     }
 
     /// Answers the queries that are `short` by exact search over the rows that pass.
@@ -402,19 +408,18 @@ impl<'a> Engine<'a> {
     pub(crate) fn run_one(&self, row: &[f32], search: Search<'_>) -> Result<Vec<Neighbor>> {
         let Prepared { index, base, space, pool, advised } = &*self.prepared;
         search.check(base)?;
-        let way = search.way(base.len());
+        let way = self.way(&search);
         let answer = Answer::new(&search, index);
-        if let Some((on_gpus, limits)) = self.gpus_for(&search, way)? {
+        if let Some((on_gpus, limits)) = self.gpus_for(&search, &way)? {
             let silent = Progress::silent();
             let queries = Vectors::from_f32(row.to_vec(), row.len())?;
             let queries = space.queries(&queries, &silent)?;
-            if way == Way::Exact || !answer.is_plain() {
+            if way.is_exact() || !answer.is_plain() {
                 return Ok(self.run(&queries, search, &silent)?.neighbors(0).collect());
             }
             let (mut keys, stage) = (vec![key::NONE; search.k], silent.stage("search", 1));
             let work = on_gpus.first().search(space, &queries, limits, KeysTo::One(&mut keys), &stage)?;
-            let is_short = self.wants_all(&search) && keys.last() == Some(&key::NONE);
-            if is_short || !work.not_held.is_empty() {
+            if !answer.is_complete(&keys) || !work.not_held.is_empty() {
                 return Ok(self.run(&queries, search, &silent)?.neighbors(0).collect());
             }
             return Ok(keys.into_iter().take_while(|&key| key != key::NONE).map(Neighbor::new).collect());
@@ -428,14 +433,14 @@ impl<'a> Engine<'a> {
         let mut scratch = pool.take();
         let mut buffer = std::mem::take(&mut scratch.query);
         let query = space.query_of(row, &mut buffer)?;
-        let is_complete = match way {
-            Way::Walk(beam) => {
-                let walk = self.walk(&search, beam, None)?;
+        let is_complete = match &way {
+            Way::Walk(among) => {
+                let walk = self.walk(&search, among.as_ref(), None)?;
                 self.prepared.walk(query, &answer, walk, &mut scratch)
             }
             Way::Exact => false,
         };
-        if !is_complete || self.wants_all(&search) && scratch.rows.len() < search.k {
+        if !is_complete {
             let Scratch { search, rows, .. } = &mut *scratch;
             search.scan(space, query, answer.k(), |with| {
                 answer.each_passing(base.len(), |id| {

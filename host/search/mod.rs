@@ -10,6 +10,7 @@ mod engine;
 pub(crate) mod exact;
 pub(crate) mod gpu;
 mod options;
+mod passing;
 mod pool;
 mod prepare;
 mod resident;

@@ -15,9 +15,12 @@ const RERANK: usize = 128;
 /// Ids that tell the share of the ids that a predicate accepts.
 const SAMPLE: u64 = 1024;
 
-/// Distances of an exact search that take as long as one node of a beam: its neighbours lie far
-/// apart in memory, and it has to be kept in order (docs/measurements.md).
-const ROWS_PER_NODE: f64 = 20.0;
+/// Distances of an exact search that take as long as one node of a beam under a filter: its
+/// neighbours, and theirs, lie far apart in memory (benches/results/filters.md).
+const ROWS_PER_NODE: f64 = 64.0;
+
+/// The share of passing rows below which walks among them find too few ways.
+const MIN_SHARE: f64 = 0.01;
 
 /// Options of a search, of one query or of many, on any device.
 ///
@@ -33,15 +36,16 @@ const ROWS_PER_NODE: f64 = 20.0;
 ///
 /// # Filters
 ///
-/// A search among some ids walks the whole graph, and only rows that pass enter the answer. Its
-/// beam is widened by the share of rows that pass, so that as many of its nodes pass as an
-/// unfiltered beam has. Exact search over the passing rows takes its place
+/// A search among some ids keeps rows that pass alone. It walks from one to the next in the graph,
+/// and through neighbours that do not pass to theirs that do, so it takes about as long and finds
+/// as much as one of all rows with the same beam, wherever the rows lie that pass. Exact search
+/// over the passing rows takes its place
 ///
-/// - if there are at most 20 passing rows per node of that beam, where it takes about as long (of
-///   1,000,000 rows at beam 100: 5 % or less);
-/// - for a query whose beam holds fewer than `k` passing rows.
+/// - if there are at most 64 of them per node of the beam, or fewer than one row in 100 passes;
+/// - for a query whose walk found fewer than `k` rows.
 ///
-/// So a search returns `k` rows if as many pass.
+/// So a search returns `k` rows if as many pass. Where fewer rows pass than one in the graph's
+/// degree, the beam is wider than it is set.
 #[derive(Clone, Copy)]
 pub struct Search<'a> {
     pub(super) k: usize,
@@ -55,15 +59,6 @@ pub struct Search<'a> {
 pub(super) enum Filter<'a> {
     Among(&'a IdSet),
     Accept(&'a (dyn Fn(u32) -> bool + Sync)),
-}
-
-/// The way of a search.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Way {
-    /// Beam search with a beam of this width.
-    Walk(usize),
-    /// Exact search over the passing rows.
-    Exact,
 }
 
 impl<'a> Search<'a> {
@@ -98,18 +93,18 @@ impl<'a> Search<'a> {
         self
     }
 
-    /// Returns only rows whose id `accepts`. The search asks about 1,024 random ids for the share
-    /// that passes, then about the nodes of each query's beam, and in exact search about all ids:
-    /// the answer for an id must not change meanwhile. A set ([`among`](Self::among)) needs no
-    /// sample.
+    /// Returns only rows whose id `accepts`. The search asks about some 1,024 random ids for the
+    /// share that passes, then on a CPU about the nodes that each query meets, on a GPU and in exact
+    /// search about all ids: the answer for an id must not change meanwhile. A set
+    /// ([`among`](Self::among)) needs no sample.
     #[must_use]
     pub fn accept(mut self, accepts: &'a (dyn Fn(u32) -> bool + Sync)) -> Self {
         self.filter = Some(Filter::Accept(accepts));
         self
     }
 
-    /// The beam before a filter widens it.
-    pub(super) fn narrow_beam(&self) -> usize {
+    /// The beam, of the caller or the usual one.
+    pub(super) fn beam_width(&self) -> usize {
         self.beam.unwrap_or(BEAM.max(self.k))
     }
 
@@ -123,7 +118,7 @@ impl<'a> Search<'a> {
 
     /// Checks the options against the base.
     pub(super) fn check(&self, base: &Vectors) -> Result<()> {
-        let (n, k, beam) = (base.len(), self.k, self.narrow_beam());
+        let (n, k, beam) = (base.len(), self.k, self.beam_width());
         if k == 0 || k > n {
             return Err(Error::argument("k", k, format_args!("1 to the {n} rows of the base")));
         }
@@ -139,27 +134,10 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The way of this search among `n` rows.
-    pub(super) fn way(&self, n: usize) -> Way {
-        let Some(filter) = self.filter else { return Way::Walk(self.narrow_beam().min(n)) };
-        let share = filter.share(n);
-        // The beam never holds more than all nodes.
-        let beam = widened(self.narrow_beam(), share).min(n as f64);
-        if share * n as f64 <= ROWS_PER_NODE * beam { Way::Exact } else { Way::Walk(beam as usize) }
+    /// Whether so few of `n` rows pass, this share, that they are compared one by one.
+    pub(super) fn passes_few(&self, share: f64, n: usize) -> bool {
+        share < MIN_SHARE || share * n as f64 <= ROWS_PER_NODE * self.beam_width() as f64
     }
-
-    /// The widest beam of this search that is at most `most` after widening.
-    pub(super) fn widest(&self, n: usize, most: usize) -> usize {
-        let share = self.filter.map_or(1.0, |filter| filter.share(n));
-        (0..=most).rev().find(|&beam| widened(beam, share) <= most as f64).unwrap_or(0)
-    }
-}
-
-/// The width at which `beam` nodes pass in nearly all searches, three standard deviations above
-/// the mean, if nodes pass by chance; infinite if none do.
-fn widened(beam: usize, share: f64) -> f64 {
-    let beam = beam as f64;
-    ((beam + 3.0 * (beam * (1.0 - share)).sqrt()) / share).ceil()
 }
 
 impl Filter<'_> {
@@ -171,7 +149,7 @@ impl Filter<'_> {
     }
 
     /// The share of `n` ids that pass: of all ids, or of a sample.
-    fn share(&self, n: usize) -> f64 {
+    pub(super) fn share(&self, n: usize) -> f64 {
         match self {
             Self::Among(ids) => ids.len() as f64 / n as f64,
             Self::Accept(accepts) => {
@@ -199,7 +177,7 @@ impl fmt::Debug for Search<'_> {
             Some(Filter::Among(ids)) => format!("{} of {} ids", ids.len(), ids.rows()),
             Some(Filter::Accept(_)) => "a predicate".to_owned(),
         };
-        let beam = self.narrow_beam();
+        let beam = self.beam_width();
         write!(f, "Search {{ k: {k}, beam: {beam}, radius: {radius}, filter: {filter} }}")
     }
 }
@@ -209,24 +187,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_widens_the_beam_until_exact_search_is_faster() {
-        let way = |passing: usize| {
-            let ids = IdSet::from_ids(1_000_000, 0..passing as u32).unwrap();
-            Search::new(10).beam(100).among(&ids).way(1_000_000)
-        };
-        assert_eq!(way(1_000_000), Way::Walk(100));
-        assert_eq!(way(500_000), Way::Walk(243));
-        assert_eq!(way(100_000), Way::Walk(1285));
-        assert_eq!([50_000, 1, 0].map(way), [Way::Exact; 3]);
-        assert_eq!(Search::new(10).beam(2000).way(1000), Way::Walk(1000));
-        let half = IdSet::from_ids(1_000_000, 0..500_000).unwrap();
-        let search = Search::new(10).among(&half);
-        let widest = search.widest(1_000_000, 512);
-        let walks = |beam| match search.beam(beam).way(1_000_000) {
-            Way::Walk(wide) => wide,
-            Way::Exact => panic!("exact"),
-        };
-        assert!(walks(widest) <= 512 && walks(widest + 1) > 512);
+    fn few_passing_rows_are_compared_one_by_one() {
+        let is_exact = |passing: f64, n: usize| Search::new(10).passes_few(passing / n as f64, n);
+        assert!([0.0, 1.0, 6400.0].map(|passing| is_exact(passing, 100_000)).iter().all(|&is| is));
+        assert!(!is_exact(6401.0, 100_000) && !is_exact(100_000.0, 100_000));
+        // A hundredth of many rows.
+        assert!(is_exact(9_999_000.0, 1_000_000_000) && !is_exact(10_001_000.0, 1_000_000_000));
     }
 
     #[test]
@@ -235,6 +201,6 @@ mod tests {
             let share = Filter::Accept(&|id| id % 4 == 0).share(n);
             assert!((0.2..0.3).contains(&share), "{share} of {n}");
         }
-        assert_eq!(Search::new(1).accept(&|_| false).way(1 << 20), Way::Exact);
+        assert_eq!(Filter::Accept(&|_| false).share(1 << 20), 0.0);
     }
 }

@@ -6,6 +6,11 @@ use std::sync::PoisonError;
 use cuda_std::launch::Kernel;
 use tagore_device::block::rows::Rows;
 use tagore_device::key::{self, Key};
+use tagore_device::search::beam::among::{
+    BeamAmong, beam_among_128_f16, beam_among_128_f32, beam_among_128_i8, beam_among_128_u8,
+    beam_among_512_f16, beam_among_512_f32, beam_among_512_i8, beam_among_512_u8, beam_among_layer_f16,
+    beam_among_layer_f32, beam_among_layer_i8, beam_among_layer_u8,
+};
 use tagore_device::search::beam::search::{
     BeamSearch, SEARCH_COUNTERS, beam_search_64_f16, beam_search_64_f32, beam_search_64_i8,
     beam_search_64_u8, beam_search_128_f16, beam_search_128_f32, beam_search_128_i8, beam_search_128_u8,
@@ -16,17 +21,19 @@ use tagore_device::search::beam::search::{
 use tagore_device::search::beam::walk::{BeamWalk, Graph};
 
 use super::rerank::{FoundBatch, Reranking};
-use super::{BatchLimits, BeamShape, KeysTo, LayerOnGpu, OnGpu, Resident};
+use super::{Among, BatchLimits, BeamShape, KeysTo, LayerOnGpu, OnGpu, Resident};
 use crate::gpu::{Buffer, Gpu, KernelTime, Measurement, MemoryPlan};
 use crate::progress::StageProgress;
 use crate::search::breadth::{BeamCapacity, Breadth};
+use crate::search::passing::ENTRIES;
 use crate::vectors::gpu::{
     Base, DeviceResults, OnDevice, Origin, Pick, metric_number, stage_kernels, stride,
 };
 use crate::{Metric, Result};
 
 stage_kernels! {
-    /// Kernels of beam search: of beams of up to 64 to 512 nodes, and of layers.
+    /// Kernels of beam search, without and with a filter: of beams of up to 64 to 512 nodes, and of
+    /// layers.
     pub(crate) trait BeamKernels {
         Beam64 (BeamSearch<Self>,):
             beam_search_64_f32 beam_search_64_f16 beam_search_64_u8 beam_search_64_i8;
@@ -38,23 +45,32 @@ stage_kernels! {
             beam_search_512_f32 beam_search_512_f16 beam_search_512_u8 beam_search_512_i8;
         BeamLayer (BeamSearch<Self>,):
             beam_search_layer_f32 beam_search_layer_f16 beam_search_layer_u8 beam_search_layer_i8;
+        Among128 (BeamAmong<Self>,):
+            beam_among_128_f32 beam_among_128_f16 beam_among_128_u8 beam_among_128_i8;
+        Among512 (BeamAmong<Self>,):
+            beam_among_512_f32 beam_among_512_f16 beam_among_512_u8 beam_among_512_i8;
+        AmongLayer (BeamAmong<Self>,):
+            beam_among_layer_f32 beam_among_layer_f16 beam_among_layer_u8 beam_among_layer_i8;
     }
 }
 
-/// The kernel of searches that keep `kept` nodes.
-pub(crate) fn kernel<T: BeamKernels>(kept: usize) -> &'static str {
-    match BeamCapacity::for_nodes(kept) {
-        BeamCapacity::Nodes64 => T::Beam64::NAME,
-        BeamCapacity::Nodes128 => T::Beam128::NAME,
-        BeamCapacity::Nodes256 => T::Beam256::NAME,
-        BeamCapacity::Nodes512 => T::Beam512::NAME,
+/// The kernel of searches that keep `kept` nodes, without or with a filter.
+pub(crate) fn kernel<T: BeamKernels>(kept: usize, is_among: bool) -> &'static str {
+    match (BeamCapacity::for_nodes(kept), is_among) {
+        (BeamCapacity::Nodes64, false) => T::Beam64::NAME,
+        (BeamCapacity::Nodes128, false) => T::Beam128::NAME,
+        (BeamCapacity::Nodes256, false) => T::Beam256::NAME,
+        (BeamCapacity::Nodes512, false) => T::Beam512::NAME,
+        (BeamCapacity::Nodes64 | BeamCapacity::Nodes128, true) => T::Among128::NAME,
+        (BeamCapacity::Nodes256 | BeamCapacity::Nodes512, true) => T::Among512::NAME,
     }
 }
 
-/// The kernels of searches that keep these numbers of nodes, of an index with layers or without.
+/// The kernels of searches without a filter that keep these numbers of nodes, of an index with
+/// layers or without.
 pub(crate) fn kernels<T: BeamKernels>(kept: &[usize], has_layers: bool) -> Vec<&'static str> {
     let layer = has_layers.then_some(T::BeamLayer::NAME);
-    kept.iter().map(|&kept| kernel::<T>(kept)).chain(layer).collect()
+    kept.iter().map(|&kept| kernel::<T>(kept, false)).chain(layer).collect()
 }
 
 /// One launch: its graph, entry points and limits.
@@ -64,7 +80,9 @@ struct Stage<'a> {
     places: Option<&'a Buffer<u32>>,
     degree: usize,
     entries: Entries<'a>,
-    limits: BatchLimits,
+    /// The nodes that pass a filter, and the number of entries among them that follow `entries`.
+    among: Option<(&'a PassingOnGpu, usize)>,
+    limits: BatchLimits<'a>,
 }
 
 /// Entry points of one launch.
@@ -101,6 +119,25 @@ pub(super) struct Batch<T> {
     /// Keys found in the present and the next layer, which swap.
     in_layers: [Buffer<Key>; 2],
     computed: Buffer<u64>,
+    /// The nodes that pass a filter, once a search has had one.
+    passing: Option<PassingOnGpu>,
+}
+
+/// The nodes that searches with a filter walk on.
+struct PassingOnGpu {
+    /// A bit per node.
+    words: Buffer<u32>,
+    entries: Buffer<u32>,
+}
+
+impl PassingOnGpu {
+    fn new(gpu: &Gpu, words: usize) -> Result<Self> {
+        let memory = MemoryPlan::new()
+            .with::<u32>("passing nodes", words)
+            .with::<u32>("passing entries", ENTRIES)
+            .reserve(gpu)?;
+        Ok(Self { words: memory.buffer("passing nodes")?, entries: memory.buffer("passing entries")? })
+    }
 }
 
 impl<T: OnDevice> Batch<T> {
@@ -123,6 +160,7 @@ impl<T: OnDevice> Batch<T> {
             found: memory.buffer("found")?,
             in_layers: [memory.buffer("found in a layer")?, memory.buffer("found in the next layer")?],
             computed: memory.buffer("computed")?,
+            passing: None,
         };
         batch.computed.fill(0)?;
         Ok(batch)
@@ -136,6 +174,20 @@ impl<T: OnDevice> Batch<T> {
             let lift = |place| if zero[pick.row(place)] { -1.0 } else { 0.0 };
             self.lifts.upload(&(0..count).map(lift).collect::<Vec<f32>>())?;
         }
+        Ok(())
+    }
+
+    /// Copies the nodes that pass a filter here, if there is one.
+    fn load_passing(&mut self, gpu: &Gpu, among: Option<Among<'_>>) -> Result<()> {
+        let Some(Among { words, entries }) = among else { return Ok(()) };
+        let words: &[u32] = bytemuck::cast_slice(words);
+        let mut there = match self.passing.take() {
+            Some(there) => there,
+            None => PassingOnGpu::new(gpu, words.len())?,
+        };
+        there.words.upload(words)?;
+        there.entries.upload(entries)?;
+        self.passing = Some(there);
         Ok(())
     }
 
@@ -190,7 +242,7 @@ pub(super) struct Task<'a> {
     pub dim: usize,
     pub metric: Metric,
     pub asked: Asked<'a>,
-    pub limits: BatchLimits,
+    pub limits: BatchLimits<'a>,
     pub stage: &'a StageProgress<'a>,
     /// For searches on codes.
     pub reranking: Option<&'a Reranking<'a>>,
@@ -208,6 +260,7 @@ impl Task<'_> {
         // Held to the end: searches of one base run one after another.
         let mut kept = resident.batch.lock().unwrap_or_else(PoisonError::into_inner);
         let batch = self.batch(&mut kept)?;
+        batch.load_passing(&self.on_gpu.gpu, self.limits.among)?;
         self.in_batches(to, |range, to| {
             if is_measured {
                 batch.computed.fill(0)?;
@@ -291,7 +344,8 @@ impl Task<'_> {
     /// Searches the layers, then the index.
     fn walk<T: BeamKernels>(&self, base: &Base<T>, batch: &mut Batch<T>, count: usize) -> Result<()> {
         let OnGpu { degree, edges, entries, layers, .. } = self.on_gpu;
-        let Batch { queries, lifts, found, in_layers: [here, next], computed, .. } = batch;
+        let Batch { queries, lifts, found, in_layers: [here, next], computed, passing, .. } = batch;
+        let passing = passing.as_ref().filter(|_| self.limits.among.is_some());
         let queries = QueryBuffers { values: queries, lifts, count };
         let (mut here, mut next) = (here, next);
         let mut entries = Entries::Same(entries);
@@ -299,46 +353,28 @@ impl Task<'_> {
             let LayerOnGpu { degree, beam, ref edges, ref places } = *layer;
             let breadth = Breadth::of_layer(beam, self.metric);
             let limits = BatchLimits { k: beam, breadth, width: 1, ..self.limits };
-            let stage = Stage { edges, places: Some(places), degree, entries, limits };
-            let output = Output { found: here, computed };
-            self.launch_stage::<T, T::BeamLayer>(base, &stage, &queries, output)?;
+            let among = passing.map(|passing| (passing, 0));
+            let stage = Stage { edges, places: Some(places), degree, entries, among, limits };
+            self.launch(base, &stage, &queries, Output { found: here, computed })?;
             (here, next) = (next, here);
             entries = Entries::Found(next, beam);
         }
         let limits = BatchLimits { k: self.limits.walked, ..self.limits };
-        let stage = Stage { edges, places: None, degree: *degree, entries, limits };
-        self.launch_beam(base, &stage, &queries, Output { found, computed })
-    }
-
-    /// Launches the kernel of the beam.
-    fn launch_beam<T: BeamKernels>(
-        &self,
-        base: &Base<T>,
-        stage: &Stage<'_>,
-        queries: &QueryBuffers<'_, T>,
-        output: Output<'_>,
-    ) -> Result<()> {
-        match BeamCapacity::for_nodes(self.limits.breadth.kept) {
-            BeamCapacity::Nodes64 => self.launch_stage::<T, T::Beam64>(base, stage, queries, output),
-            BeamCapacity::Nodes128 => self.launch_stage::<T, T::Beam128>(base, stage, queries, output),
-            BeamCapacity::Nodes256 => self.launch_stage::<T, T::Beam256>(base, stage, queries, output),
-            BeamCapacity::Nodes512 => self.launch_stage::<T, T::Beam512>(base, stage, queries, output),
-        }
+        let among = passing.zip(limits.among).map(|(there, among)| (there, among.entries.len()));
+        let stage = Stage { edges, places: None, degree: *degree, entries, among, limits };
+        self.launch(base, &stage, &queries, Output { found, computed })
     }
 
     /// Counts the rows that the kernel of the beam has read. Rows alone: the number of edges read
     /// is not known.
     fn count_rows<T: BeamKernels>(&self, rows: u64) {
-        let (gpu, bytes) = (&self.on_gpu.gpu, rows * (stride::<T>(self.dim) * size_of::<T>()) as u64);
-        match BeamCapacity::for_nodes(self.limits.breadth.kept) {
-            BeamCapacity::Nodes64 => gpu.count_work(T::Beam64::NAME, bytes, 0),
-            BeamCapacity::Nodes128 => gpu.count_work(T::Beam128::NAME, bytes, 0),
-            BeamCapacity::Nodes256 => gpu.count_work(T::Beam256::NAME, bytes, 0),
-            BeamCapacity::Nodes512 => gpu.count_work(T::Beam512::NAME, bytes, 0),
-        }
+        let bytes = rows * (stride::<T>(self.dim) * size_of::<T>()) as u64;
+        let kernel = kernel::<T>(self.limits.breadth.kept, self.limits.among.is_some());
+        self.on_gpu.gpu.count_work(kernel, bytes, 0);
     }
 
-    fn launch_stage<T: BeamKernels, K: Kernel<Arguments = (BeamSearch<T>,)>>(
+    /// Launches a search of a layer or of the index.
+    fn launch<T: BeamKernels>(
         &self,
         base: &Base<T>,
         stage: &Stage<'_>,
@@ -347,7 +383,8 @@ impl Task<'_> {
     ) -> Result<()> {
         let (gpu, dim, degree) = (&self.on_gpu.gpu, self.dim, stage.degree);
         let BatchLimits { k, breadth, width, .. } = stage.limits;
-        let slots = BeamShape { dim, degree, breadth, width }.slots(gpu.shared_memory());
+        let shape = BeamShape { dim, degree, breadth, width, is_among: stage.among.is_some() };
+        let slots = shape.slots(gpu.shared_memory());
         let slots =
             slots.map_err(|bytes| gpu.error(format_args!("search: {bytes} bytes of shared memory")))?;
         let (entries, entry_count, entry_stride, entry_shift) = match stage.entries {
@@ -389,9 +426,41 @@ impl Task<'_> {
             k: k as u32,
             padding: 0,
         };
-        // SAFETY: ids and entries were checked to be rows of the base or nodes of a layer. The
-        // batch has room for `count` queries. The download of the results waits for the work, so
-        // all buffers outlive it.
-        unsafe { gpu.launch::<K>([queries.count as u32, 1, 1], 32 * width as u32, (search,)) }
+        let (grid, block) = ([queries.count as u32, 1, 1], 32 * width as u32);
+        let (capacity, is_layer) = (BeamCapacity::for_nodes(breadth.kept), stage.places.is_some());
+        let Some((passing, count)) = stage.among else {
+            // SAFETY: ids and entries were checked to be rows of the base or nodes of a layer. The
+            // batch has room for `count` queries. The download of the results waits for the work,
+            // so all buffers outlive it.
+            return unsafe {
+                match (is_layer, capacity) {
+                    (true, _) => gpu.launch::<T::BeamLayer>(grid, block, (search,)),
+                    (_, BeamCapacity::Nodes64) => gpu.launch::<T::Beam64>(grid, block, (search,)),
+                    (_, BeamCapacity::Nodes128) => gpu.launch::<T::Beam128>(grid, block, (search,)),
+                    (_, BeamCapacity::Nodes256) => gpu.launch::<T::Beam256>(grid, block, (search,)),
+                    (_, BeamCapacity::Nodes512) => gpu.launch::<T::Beam512>(grid, block, (search,)),
+                }
+            };
+        };
+        let among = BeamAmong {
+            search,
+            passing: passing.words.view(),
+            entries: passing.entries.view(),
+            entry_count: count as u32,
+            padding: 0,
+        };
+        // SAFETY: as above, and there is a bit per node. The entries are nodes, at most as many as
+        // their buffer holds.
+        unsafe {
+            match (is_layer, capacity) {
+                (true, _) => gpu.launch::<T::AmongLayer>(grid, block, (among,)),
+                (_, BeamCapacity::Nodes64 | BeamCapacity::Nodes128) => {
+                    gpu.launch::<T::Among128>(grid, block, (among,))
+                }
+                (_, BeamCapacity::Nodes256 | BeamCapacity::Nodes512) => {
+                    gpu.launch::<T::Among512>(grid, block, (among,))
+                }
+            }
+        }
     }
 }

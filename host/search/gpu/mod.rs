@@ -9,6 +9,7 @@ mod shared;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tagore_device::key::{self, Key, NO_ID};
+use tagore_device::search::beam::among::{among_shared_bytes, among_step_ids};
 use tagore_device::search::beam::search::{search_shared_bytes, table_slots};
 use tagore_device::search::beam::walk::{least_slots, step_ids};
 
@@ -36,9 +37,19 @@ use crate::{ElementType, Error, Progress, Result};
 /// The widest beam: it lies in the registers of a warp.
 pub(crate) const MAX_BEAM: usize = BeamCapacity::Nodes512 as usize;
 
+/// The nodes that a batch of searches with a filter walks on.
+#[derive(Clone, Copy)]
+pub(super) struct Among<'a> {
+    /// A bit per node.
+    pub words: &'a [u64],
+    /// Passing nodes where the searches start, besides the entry points of the index.
+    pub entries: &'a [u32],
+}
+
 /// Parameters of a batch of searches.
 #[derive(Clone, Copy)]
-pub(super) struct BatchLimits {
+pub(super) struct BatchLimits<'a> {
+    pub among: Option<Among<'a>>,
     /// Keys per query.
     pub k: usize,
     /// Nodes of the beam that are reranked, at least `k`; `k` without codes.
@@ -82,6 +93,8 @@ pub(crate) struct BeamShape {
     pub breadth: Breadth,
     /// Nodes expanded per step.
     pub width: usize,
+    /// Whether it has a filter.
+    pub is_among: bool,
 }
 
 impl BeamShape {
@@ -90,14 +103,16 @@ impl BeamShape {
     /// # Errors
     /// If no table fits: the bytes of the smallest.
     pub(crate) fn slots(self, shared: u32) -> std::result::Result<u32, u64> {
-        let Self { dim, degree, breadth: Breadth { beam, kept, .. }, width } = self;
+        let Self { dim, degree, breadth: Breadth { beam, kept, .. }, width, is_among } = self;
         if degree.saturating_mul(width) > MAX_STEP_IDS {
             // The bytes of the ids and their keys alone.
             return Err((degree as u64).saturating_mul(width as u64).saturating_mul(12));
         }
         let (dim, degree, width) = (dim as u32, degree as u32, width as u32);
+        let shared_bytes = if is_among { among_shared_bytes } else { search_shared_bytes };
+        let bytes = |slots: &u32| shared_bytes(dim, degree, width, *slots);
         let ids = step_ids(degree, width);
-        let bytes = |slots: &u32| search_shared_bytes(dim, degree, width, *slots);
+        let ids = if is_among { among_step_ids(ids) } else { ids };
         let least = least_slots(kept as u32, ids);
         let fits = |slots: &u32| bytes(slots) <= shared;
         [table_slots(beam as u32, ids).max(least), least]
@@ -287,7 +302,7 @@ impl OnGpu {
         &self,
         space: &Space<'_>,
         queries: &Queries<'_>,
-        limits: BatchLimits,
+        limits: BatchLimits<'_>,
         to: KeysTo<'_>,
         stage: &StageProgress<'_>,
     ) -> Result<Work> {
@@ -316,7 +331,7 @@ impl OnGpu {
     }
 
     /// Checks the limits of a search.
-    fn check(&self, space: &Space<'_>, limits: BatchLimits) -> Result<()> {
+    fn check(&self, space: &Space<'_>, limits: BatchLimits<'_>) -> Result<()> {
         let Breadth { beam, kept, .. } = limits.breadth;
         if kept > MAX_BEAM {
             return Err(Error::argument("beam", beam, format_args!("at most {MAX_BEAM} on a GPU")));
@@ -335,21 +350,25 @@ impl OnGpu {
     ///
     /// # Errors
     /// If they do not fit: the degree of the rows, and the bytes needed.
-    fn check_slots(&self, space: &Space<'_>, limits: BatchLimits) -> std::result::Result<(), (usize, u64)> {
-        let dim = space.dim();
+    fn check_slots(
+        &self,
+        space: &Space<'_>,
+        limits: BatchLimits<'_>,
+    ) -> std::result::Result<(), (usize, u64)> {
+        let (dim, is_among) = (space.dim(), limits.among.is_some());
         let of_layer = |layer: &LayerOnGpu| {
             let breadth = Breadth::of_layer(layer.beam, space.metric());
-            BeamShape { dim, degree: layer.degree, breadth, width: 1 }
+            BeamShape { dim, degree: layer.degree, breadth, width: 1, is_among }
         };
         let BatchLimits { breadth, width, .. } = limits;
-        let of_index = BeamShape { dim, degree: self.degree, breadth, width };
+        let of_index = BeamShape { dim, degree: self.degree, breadth, width, is_among };
         self.layers.iter().map(of_layer).chain([of_index]).try_for_each(|shape| {
             shape.slots(self.gpu.shared_memory()).map(drop).map_err(|bytes| (shape.degree, bytes))
         })
     }
 
     /// Whether the device can search with these parameters.
-    pub(super) fn supports(&self, space: &Space<'_>, limits: BatchLimits) -> bool {
+    pub(super) fn supports(&self, space: &Space<'_>, limits: BatchLimits<'_>) -> bool {
         limits.breadth.kept <= MAX_BEAM && self.check_slots(space, limits).is_ok()
     }
 
@@ -385,8 +404,10 @@ mod tests {
 
     #[test]
     fn the_table_depends_on_the_device() {
-        let shape =
-            |dim, degree, beam, width| BeamShape { dim, degree, breadth: Breadth::fixed(beam), width };
+        let shape = |dim, degree, beam, width| {
+            let breadth = Breadth::fixed(beam);
+            BeamShape { dim, degree, breadth, width, is_among: false }
+        };
         let largest = |shared| shape(4096, 512, MAX_BEAM, 8).slots(shared);
         assert_eq!((largest(101_376), largest(232_448)), (Ok(8192), Ok(16_384)));
         // Usual shapes do not depend on the device.

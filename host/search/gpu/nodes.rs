@@ -88,8 +88,8 @@ impl NodeSearch {
         progress: &Progress,
     ) -> Result<(Vec<Key>, u64)> {
         let on_gpu = &self.0;
-        let limits =
-            BatchLimits { k: beam, walked: beam, breadth: Breadth::fixed(beam), width: 1, batch: BATCH };
+        let breadth = Breadth::fixed(beam);
+        let limits = BatchLimits { among: None, k: beam, walked: beam, breadth, width: 1, batch: BATCH };
         on_gpu.check(space, limits)?;
         let asked = Asked { count: nodes.len(), nodes: Some(nodes), zero: space.zero() };
         let (dim, metric) = (space.dim(), space.metric());

@@ -41,7 +41,7 @@ pub(super) struct FoundBatch<'a> {
     pub keys: &'a Buffer<Key>,
     /// The numbers of the queries.
     pub range: Range<usize>,
-    pub limits: BatchLimits,
+    pub limits: BatchLimits<'a>,
 }
 
 /// An element type with a kernel.

@@ -22,7 +22,7 @@ use crate::{Progress, Result};
 /// Queries whose beams do not tell their answers, ascending.
 #[derive(Default)]
 struct Unanswered {
-    /// Too few rows of the beam pass the filter.
+    /// The walk found fewer rows than there are.
     short: Vec<u32>,
     /// The search goes on in a dense spot.
     at_spots: Vec<u32>,
@@ -91,7 +91,7 @@ impl OnGpus {
         space: &Space<'_>,
         queries: &Queries<'_>,
         answer: &Answer<'_>,
-        limits: BatchLimits,
+        limits: BatchLimits<'_>,
         progress: &Progress,
     ) -> Result<Found> {
         let k = answer.k();
@@ -135,13 +135,17 @@ fn search_part(
     let k = answer.k();
     if !answer.takes_beam() {
         let work = search(KeysTo::Host(keys))?;
-        if !answer.is_plain() {
-            keys.par_chunks_exact_mut(k).for_each_init(Vec::new, |rows, slots| {
-                answer.take(slots.iter().copied(), k, rows);
-                fill(slots, rows);
-            });
-        }
-        return Ok((Unanswered::default(), work));
+        let take = |rows: &mut Vec<Key>, slots: &mut [Key]| {
+            if answer.is_plain() {
+                return answer.is_complete(slots);
+            }
+            let is_complete = answer.take(slots.iter().copied(), rows);
+            fill(slots, rows);
+            is_complete
+        };
+        let is_complete: Vec<bool> = keys.par_chunks_exact_mut(k).map_init(Vec::new, take).collect();
+        let short = (0..).zip(is_complete).filter(|&(_, is)| !is).map(|(query, _)| query).collect();
+        return Ok((Unanswered { short, ..Unanswered::default() }, work));
     }
     let mut unanswered = Unanswered::default();
     let mut take = |first: usize, beams: &[Key]| {
@@ -150,7 +154,7 @@ fn search_part(
             if answer.meets_spot(beam) {
                 return (false, true);
             }
-            let is_complete = answer.take(beam.iter().copied(), width, rows);
+            let is_complete = answer.take(beam.iter().copied(), rows);
             fill(slots, rows);
             (!is_complete, false)
         };

@@ -141,6 +141,11 @@ impl IdSet {
         })
     }
 
+    /// Row i is bit i % 64 of word i / 64; bits after the last row are 0.
+    pub(crate) fn words(&self) -> &[u64] {
+        &self.words
+    }
+
     /// Checks that this set, `name` in an error, is one of rows of `base`.
     pub(crate) fn check(&self, name: &str, base: &Vectors) -> Result<()> {
         if self.rows == base.len() {

@@ -3,7 +3,9 @@
 //! [`walk`] is the search, which pruning uses too. [`search`] has the kernels for queries. The beam
 //! lies in the registers of a block's first warp (`list`). [`stop`] tells when a search ends early.
 
+pub mod among;
 mod list;
+pub mod passing;
 mod purpose;
 pub mod search;
 pub mod stop;

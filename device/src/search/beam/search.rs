@@ -36,11 +36,12 @@ use cuda_std::float::sqrt;
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 
+use super::list::Beam;
 use super::walk::{BeamWalk, Room, step_ids, walk_shared_bytes};
 use crate::block::copied;
 use crate::block::element::Element;
 use crate::block::exact::Metric;
-use crate::block::rows::Rows;
+use crate::block::rows::{ListPoint, Rows};
 use crate::key::Key;
 
 /// Maximum number of threads per block.
@@ -86,8 +87,12 @@ pub const fn table_slots(beam: u32, step_ids: u32) -> u32 {
     (if met < step { step } else { met }).next_power_of_two()
 }
 
+/// Writes the keys that `search` finds for the block's query.
 #[inline(always)]
-fn search<T: Element, const C: usize, const PARTIAL: bool, const LOADS: usize>(p: &BeamSearch<T>) {
+pub(super) fn find<T: Element, const C: usize, const LOADS: usize>(
+    p: &BeamSearch<T>,
+    search: impl FnOnce(&ListPoint<T>, &Room<T>) -> (Beam<C>, u32),
+) {
     let (thread, query) = (thread_idx_x(), block_idx_x());
     let walk = &p.walk;
     let keys = step_ids(walk.graph.degree, walk.width);
@@ -102,7 +107,7 @@ fn search<T: Element, const C: usize, const PARTIAL: bool, const LOADS: usize>(p
     if thread == 0 {
         room.slack.set(0, stop.slack);
     }
-    let (beam, computed) = walk.search::<C, PARTIAL, LOADS>(&point, &room);
+    let (beam, computed) = search(&point, &room);
     if thread == 0 {
         p.computed.fetch_add((query % SEARCH_COUNTERS) as usize, computed as u64, Scope::Device);
     }
@@ -134,7 +139,7 @@ macro_rules! search_kernels {
             blocks_per_multiprocessor = $blocks
         )]
         pub unsafe fn $name(p: BeamSearch<$type>) {
-            search::<$type, $keys, $partial, $loads>(&p);
+            find::<_, _, $loads>(&p, |point, room| p.walk.search::<$keys, $partial, $loads>(point, room));
         }
     )*};
 }

@@ -101,7 +101,7 @@ pub struct Graph {
 impl Graph {
     /// Id `i` of the row at `place`.
     #[inline(always)]
-    fn neighbor(&self, place: u32, i: u32) -> u32 {
+    pub(super) fn neighbor(&self, place: u32, i: u32) -> u32 {
         self.ids.get((place as usize * self.degree as usize + i as usize) << self.shift)
     }
 }
@@ -171,9 +171,9 @@ pub struct Room<T: Element> {
     /// New ids of a step, up to [`step_ids`].
     pub ids: Shared<u32>,
     /// Rows of the nodes that the next step expands.
-    parents: Shared<u32>,
+    pub(super) parents: Shared<u32>,
     /// Number of parents.
-    parent_count: Shared<u32>,
+    pub(super) parent_count: Shared<u32>,
     /// Number of new ids; 0 between steps.
     pub new_count: Shared<u32>,
     /// The stop's slack for the query. In a register it would spill.
@@ -219,17 +219,17 @@ pub fn append(is_one: bool, count: Shared<u32>, put: impl Fn(u32)) {
 
 /// Counts of a walk.
 #[derive(Clone, Copy, Default)]
-struct Counts {
+pub(super) struct Counts {
     /// Entries that have come.
-    entered: u32,
+    pub entered: u32,
     /// Nodes that this step expands; none while entries come.
-    parents: u32,
+    pub parents: u32,
     /// Nodes expanded, those of this step among them.
-    expanded: u32,
+    pub expanded: u32,
     /// Ids in the table.
-    in_table: u32,
+    pub in_table: u32,
     /// Distances computed.
-    computed: u32,
+    pub computed: u32,
 }
 
 impl<T: Element> BeamWalk<T> {
@@ -334,7 +334,8 @@ impl<T: Element> BeamWalk<T> {
 
             if thread < 32 {
                 beam.offer(keys, new);
-                self.take_parents::<P, C, PARTIAL>(&mut beam, room, counts);
+                let has_entered = counts.entered == self.entry_count;
+                self.take_parents::<P, C, PARTIAL>(&mut beam, room, counts, has_entered);
             }
             sync_threads();
             counts.parents = room.parent_count.get(0);
@@ -347,7 +348,7 @@ impl<T: Element> BeamWalk<T> {
 
     /// Empties the table except for the nodes of the beam. The whole block calls this.
     #[inline(always)]
-    fn forget<const C: usize>(&self, beam: Beam<C>, table: Shared<u32>) {
+    pub(super) fn forget<const C: usize>(&self, beam: Beam<C>, table: Shared<u32>) {
         self.clear(table);
         sync_threads();
         if thread_idx_x() < 32 {
@@ -363,7 +364,7 @@ impl<T: Element> BeamWalk<T> {
     /// Computes the keys of `count` ids, with `LOADS` loads of each row under way at once. The
     /// whole block calls this; a barrier follows.
     #[inline(always)]
-    fn distances<const LOADS: usize>(
+    pub(super) fn distances<const LOADS: usize>(
         &self,
         point: &ListPoint<T>,
         ids: Shared<u32>,
@@ -392,20 +393,20 @@ impl<T: Element> BeamWalk<T> {
         }
     }
 
-    /// Takes the parents of the next step from the beam, once all entries have come, and resets
+    /// Takes the parents of the next step from the beam, if all entries have entered, and resets
     /// `room.new_count`. The first warp calls this; a barrier follows.
     #[inline(always)]
-    fn take_parents<P: Purpose, const C: usize, const PARTIAL: bool>(
+    pub(super) fn take_parents<P: Purpose, const C: usize, const PARTIAL: bool>(
         &self,
         beam: &mut Beam<C>,
         room: &Room<T>,
         counts: Counts,
+        has_entered: bool,
     ) {
         let (thread, width) = (thread_idx_x(), P::width(self));
         let last = P::last(self, room, beam);
         let mut taken = 0;
-        while counts.entered == self.entry_count && taken < width && P::expands(self, counts.expanded + taken)
-        {
+        while has_entered && taken < width && P::expands(self, counts.expanded + taken) {
             keep_rolled();
             let Some(parent) = beam.take(last) else { break };
             if thread == 0 {
