@@ -110,9 +110,6 @@ impl<'a> Search<'a> {
 
     /// The nodes reranked of a beam of this width: those of the caller, or the usual number.
     pub(super) fn reranked(&self, beam: usize, rerank: Option<usize>) -> usize {
-        if self.filter.is_some() {
-            return beam;
-        }
         rerank.unwrap_or_else(|| RERANK.max(self.k.saturating_mul(2))).max(self.k).min(beam)
     }
 

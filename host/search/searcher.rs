@@ -117,7 +117,7 @@ impl Searcher {
 
     /// Sets how many nodes of its beam a search on [codes](Self::compressed) compares by the
     /// vectors themselves: at least k and at most the beam, whatever is set; 128 unless set, or 2 k
-    /// if that is more. A search with a filter compares all of its beam.
+    /// if that is more.
     #[must_use]
     pub fn rerank(mut self, nodes: usize) -> Self {
         self.engine.rerank = Some(nodes);
@@ -179,9 +179,9 @@ impl Searcher {
     }
 
     /// As [`search`](Self::search), and leaves the results in the memory of a device: k ids and
-    /// distances per query. Where the search runs on that device and has neither filter nor radius,
-    /// and no rows are [repeated](Index::repeated), they never come to the host. Returns once they
-    /// are written.
+    /// distances per query. Where the search runs on that device and has no radius, and no rows are
+    /// [repeated](Index::repeated), they never come to the host, and slots stay empty if the graph
+    /// leads to fewer than k rows. Returns once they are written.
     ///
     /// # Errors
     /// As [`search`](Self::search), or if the searches run on several devices, or the device of the
