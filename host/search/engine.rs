@@ -8,9 +8,10 @@ use super::answer::Answer;
 use super::breadth::Breadth;
 use super::coded::Coded;
 use super::cpu::{OnCodes, Walk};
-use super::exact::{nearest_among, nearest_among_on};
+use super::exact::gpu::MAX_K;
+use super::exact::{nearest_among, nearest_among_on, nearest_among_there};
 use super::gpu::{Among, BatchLimits, KeysTo, OnGpus};
-use super::options::Search;
+use super::options::{GPU_ROWS_PER_NODE, ROWS_PER_NODE, Search};
 use super::passing::Passing;
 use super::pool::{Pool, Scratch};
 use super::resident::ResidentIndex;
@@ -56,6 +57,9 @@ pub(crate) struct Engine<'a> {
     pub(super) width: usize,
     /// Queries per batch on a GPU.
     pub(super) batch: usize,
+    /// [`ROWS_PER_NODE`] and [`GPU_ROWS_PER_NODE`], but in tests of walks.
+    pub(super) cpu_rows_per_node: f64,
+    pub(super) gpu_rows_per_node: f64,
 }
 
 /// The way of a search.
@@ -110,6 +114,8 @@ impl<'a> Engine<'a> {
             is_auto: false,
             width: 1,
             batch: BATCH,
+            cpu_rows_per_node: ROWS_PER_NODE,
+            gpu_rows_per_node: GPU_ROWS_PER_NODE,
         })
     }
 
@@ -184,7 +190,10 @@ impl<'a> Engine<'a> {
         let Some(filter) = search.filter else { return Way::Walk(None) };
         let n = self.base().len();
         let share = filter.share(n);
-        if search.passes_few(share, n) {
+        let holds_vectors = |there: &Arc<OnGpus>| there.first().holds_vectors() && search.k <= MAX_K;
+        let is_fast = self.on_gpus.as_ref().is_some_and(holds_vectors);
+        let per_node = if is_fast { self.gpu_rows_per_node } else { self.cpu_rows_per_node };
+        if search.passes_few(share, n, per_node) {
             return Way::Exact;
         }
         Passing::new(filter, share, self.index()).map_or(Way::Exact, |passing| Way::Walk(Some(passing)))
@@ -364,8 +373,8 @@ impl<'a> Engine<'a> {
         };
         if !found.short.is_empty() {
             // Too few queries remain of a walk to upload the passing rows for.
-            let gpus = self.gpus().filter(|_| way.is_exact());
-            self.search_passing(queries, &answer, gpus, &mut found, progress)?;
+            let there = self.on_gpus.as_deref().filter(|_| way.is_exact());
+            self.search_passing(queries, &answer, there, &mut found, progress)?;
         }
         Ok(found)
     }
@@ -375,18 +384,22 @@ impl<'a> Engine<'a> {
         &self,
         queries: &Queries<'_>,
         answer: &Answer<'_>,
-        gpus: Option<&Gpus>,
+        there: Option<&OnGpus>,
         found: &mut Found,
         progress: &Progress,
     ) -> Result<()> {
         let Prepared { index, base, space, .. } = &*self.prepared;
         let (mut ids, k) = (Vec::new(), answer.k());
         answer.each_passing(base.len(), |id| ids.extend((!index.is_left_out(id)).then_some(id)));
-        let keys = match gpus {
-            Some(gpus) if (1..=super::exact::gpu::MAX_K).contains(&k.min(ids.len())) => {
-                let measurements = gpus.measure()?;
-                let rows = Space::owned(base.select(&ids)?, space.metric(), progress)?;
-                let keys = nearest_among_on(gpus, &rows, &ids, queries, k, progress)?;
+        let keys = match there {
+            Some(there) if (1..=MAX_K).contains(&k.min(ids.len())) => {
+                let measurements = there.gpus().measure()?;
+                let keys = if there.first().holds_vectors() {
+                    nearest_among_there(there, space, &ids, queries, k, progress)?
+                } else {
+                    let rows = Space::owned(base.select(&ids)?, space.metric(), progress)?;
+                    nearest_among_on(there.gpus(), &rows, &ids, queries, k, progress)?
+                };
                 found.times = SharedTimes::end(measurements)?;
                 keys
             }

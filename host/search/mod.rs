@@ -11,6 +11,8 @@ pub(crate) mod exact;
 pub(crate) mod gpu;
 mod options;
 mod passing;
+#[cfg(test)]
+mod passing_tests;
 mod pool;
 mod prepare;
 mod resident;

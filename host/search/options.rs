@@ -15,9 +15,15 @@ const RERANK: usize = 128;
 /// Ids that tell the share of the ids that a predicate accepts.
 const SAMPLE: u64 = 1024;
 
-/// Distances of an exact search that take as long as one node of a beam under a filter: its
-/// neighbours, and theirs, lie far apart in memory (benches/results/filters.md).
-const ROWS_PER_NODE: f64 = 64.0;
+/// Distances of an exact search that take as long as one node of a beam whose neighbours all pass a
+/// filter: these lie far apart in memory (benches/results/filters.md).
+pub(super) const ROWS_PER_NODE: f64 = 64.0;
+
+/// The same on a GPU that holds the base, where a tensor core compares rows with many queries.
+pub(super) const GPU_ROWS_PER_NODE: f64 = 1536.0;
+
+/// The rows of other neighbours that take as long to go through as one node does.
+const OTHERS_PER_NODE: f64 = 8.0;
 
 /// The share of passing rows below which walks among them find too few ways.
 const MIN_SHARE: f64 = 0.01;
@@ -41,10 +47,12 @@ const MIN_SHARE: f64 = 0.01;
 /// as much as one of all rows with the same beam, wherever the rows lie that pass. Exact search
 /// over the passing rows takes its place
 ///
-/// - if there are at most 64 of them per node of the beam, or fewer than one row in 100 passes;
+/// - if there are so few of them that it takes no longer: 64 per node of the beam on a CPU, 1,536 on
+///   a GPU that holds the vectors, and the more, the fewer pass; or fewer than one row in 100 passes;
 /// - for a query whose walk found fewer than `k` rows.
 ///
-/// So a search returns `k` rows if as many pass. Where fewer rows pass than one in the graph's
+/// So a search returns `k` rows if as many pass. Where a GPU compares rows one by one and a CPU
+/// walks, the GPU finds more; walks find the same everywhere. Where fewer rows pass than one in the graph's
 /// degree, the beam is wider than it is set.
 #[derive(Clone, Copy)]
 pub struct Search<'a> {
@@ -131,9 +139,13 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether so few of `n` rows pass, this share, that they are compared one by one.
-    pub(super) fn passes_few(&self, share: f64, n: usize) -> bool {
-        share < MIN_SHARE || share * n as f64 <= ROWS_PER_NODE * self.beam_width() as f64
+    /// Whether so few of `n` rows pass, this share, that they are compared one by one, which takes
+    /// as long for `per_node` rows as a walk takes for a node.
+    pub(super) fn passes_few(&self, share: f64, n: usize, per_node: f64) -> bool {
+        // A walk goes through so many others for each neighbour that passes.
+        let others = (1.0 - share) / share;
+        let nodes = self.beam_width() as f64 * (1.0 + others / OTHERS_PER_NODE);
+        share < MIN_SHARE || share * n as f64 <= per_node * nodes
     }
 }
 
@@ -185,9 +197,12 @@ mod tests {
 
     #[test]
     fn few_passing_rows_are_compared_one_by_one() {
-        let is_exact = |passing: f64, n: usize| Search::new(10).passes_few(passing / n as f64, n);
+        let is_exact =
+            |passing: f64, n: usize| Search::new(10).passes_few(passing / n as f64, n, ROWS_PER_NODE);
         assert!([0.0, 1.0, 6400.0].map(|passing| is_exact(passing, 100_000)).iter().all(|&is| is));
-        assert!(!is_exact(6401.0, 100_000) && !is_exact(100_000.0, 100_000));
+        assert!([15_000.0, 100_000.0].map(|passing| !is_exact(passing, 100_000)).iter().all(|&is| is));
+        // More where a walk goes through many others.
+        assert!(is_exact(20_000.0, 1_000_000) && !is_exact(40_000.0, 1_000_000));
         // A hundredth of many rows.
         assert!(is_exact(9_999_000.0, 1_000_000_000) && !is_exact(10_001_000.0, 1_000_000_000));
     }

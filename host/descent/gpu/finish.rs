@@ -165,7 +165,7 @@ impl Build<'_> {
         }
         let mut keys = lists.download()?;
         let all_rows: Vec<u32> = (0..space.len() as u32).collect();
-        add_zero_vectors(space, &QuerySet::of_nodes(space, &all_rows), k, &mut keys);
+        add_zero_vectors(space, None, &QuerySet::of_nodes(space, &all_rows), k, &mut keys);
         for (&row, list) in exact() {
             keys[row as usize * k..][..k].copy_from_slice(list);
         }

@@ -163,7 +163,7 @@ impl Build<'_> {
     /// Finds the exact neighbours of some nodes, in at most `budget` bytes of the device.
     fn search(&self, queries: &QuerySet<'_>, budget: Option<u64>) -> Result<Vec<Key>> {
         let Self { gpu, space, progress, shape: DescentShape { k, .. }, .. } = *self;
-        GpuSearch { gpu, space, queries, k, budget, progress }.run()
+        GpuSearch { gpu, space, subset: None, queries, k, budget, progress }.run()
     }
 
     fn descend<T: DescentKernels>(&self, rows: &Origin<'_, T>, start: Start) -> Result<DeviceGraph> {

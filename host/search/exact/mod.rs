@@ -11,7 +11,7 @@ use serde::Serialize;
 use tagore_device::key::{self, Key};
 
 pub(crate) use cpu::{Best, near_rows, nearest};
-use gpu::{QuerySet, SharedSearch};
+use gpu::{QuerySet, SharedSearch, nearest_of_subset};
 
 use super::gpu::OnGpus;
 use crate::gpu::{Gpus, KernelTime, SharedTimes};
@@ -245,6 +245,19 @@ pub(super) fn nearest_among(
     nearest(space, Some(ids), some.len(), query, k, progress)
 }
 
+/// [`nearest_among`] on GPUs that hold the base, for all queries.
+pub(super) fn nearest_among_there(
+    there: &OnGpus,
+    space: &Space<'_>,
+    ids: &[u32],
+    queries: &Queries<'_>,
+    k: usize,
+    progress: &Progress,
+) -> Result<Vec<Key>> {
+    let queries = QuerySet::of_queries(queries);
+    named(&nearest_of_subset(there, space, ids, &queries, k.min(ids.len()), progress)?, ids, k)
+}
+
 /// [`nearest_among`] on GPUs, for all queries; `rows` are the rows `ids` of the base.
 pub(super) fn nearest_among_on(
     gpus: &Gpus,
@@ -256,7 +269,12 @@ pub(super) fn nearest_among_on(
 ) -> Result<Vec<Key>> {
     let (found, queries) = (k.min(ids.len()), QuerySet::of_queries(queries));
     let search = SharedSearch { gpus, space: rows, queries: &queries, k: found, budget: None, progress };
-    let keys = search.run()?;
+    named(&search.run()?, ids, k)
+}
+
+/// `k` keys per query of those that hold places in `ids`, all if there are fewer ids.
+fn named(keys: &[Key], ids: &[u32], k: usize) -> Result<Vec<Key>> {
+    let found = k.min(ids.len());
     let mut all = filled(key::NONE, keys.len() / found * k)?;
     all.par_chunks_exact_mut(k).zip(keys.par_chunks_exact(found)).for_each(|(slots, keys)| {
         // Ids ascend, so ties stay in order.

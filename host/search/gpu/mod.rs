@@ -267,6 +267,34 @@ impl OnGpu {
         with_typed!(&self.base, rows => OnDevice::wrap(rows.base.origin()))
     }
 
+    pub(in crate::search) fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// Whether the vectors themselves are what searches walk on, not codes of them.
+    pub(in crate::search) fn holds_vectors(&self) -> bool {
+        self.full.is_none()
+    }
+
+    /// The rows of a base of f32 values that are bytes, as bytes.
+    pub(in crate::search) fn bytes_of_floats(&self) -> Option<Origin<'_, u8>> {
+        match (&self.base, &self.floats) {
+            (Typed::U8(bytes), Some(_)) => Some(bytes.base.origin()),
+            _ => None,
+        }
+    }
+
+    /// The rows of the base, of its type.
+    ///
+    /// # Errors
+    /// If the device lacks memory for them or fails.
+    pub(in crate::search) fn rows_as_given(&self, space: &Space<'_>) -> Result<AnyOrigin<'_>> {
+        match &self.floats {
+            Some(floats) => Ok(OnDevice::wrap(self.floats(space, floats)?.base.origin())),
+            None => Ok(self.rows()),
+        }
+    }
+
     /// Whether searches may begin with [early queries](Space::early_queries): not if codes are made
     /// of them here, nor after queries that were expected to be bytes and were not. The next are
     /// probably like them, and would be searched for twice.

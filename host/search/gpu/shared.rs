@@ -75,6 +75,11 @@ impl OnGpus {
         &self.copies[0]
     }
 
+    /// Index and base on each GPU.
+    pub(in crate::search) fn copies(&self) -> &[OnGpu] {
+        &self.copies
+    }
+
     /// Index and base on the first GPU, alone.
     pub(in crate::search) fn into_first(mut self) -> OnGpu {
         self.copies.swap_remove(0)

@@ -19,7 +19,7 @@ use tagore_device::key::{self, Key};
 use batch::Batch;
 use pass::Pass;
 pub(crate) use pass::{ExactKernels, kernels};
-pub(crate) use shared::SharedSearch;
+pub(crate) use shared::{SharedSearch, nearest_of_subset};
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::progress::StageProgress;
@@ -125,11 +125,21 @@ fn device_plan<T: OnDevice>(rows: usize, queries: usize, dim: usize, k: usize) -
         .with::<u32>("overflow", 1)
 }
 
+/// Some rows of a base that lies on the device of a search.
+#[derive(Clone, Copy)]
+pub(crate) struct Subset<'a> {
+    pub there: &'a OnGpu,
+    /// The rows, ascending.
+    pub ids: &'a [u32],
+}
+
 /// An exact search on a GPU.
 pub(crate) struct GpuSearch<'a> {
     pub gpu: &'a Gpu,
     /// The base, with at least `k` rows to find.
     pub space: &'a Space<'a>,
+    /// The rows to search, if they are not all; keys then hold places in their list.
+    pub subset: Option<Subset<'a>>,
     pub queries: &'a QuerySet<'a>,
     /// Neighbours per query.
     pub k: usize,
@@ -147,9 +157,14 @@ impl GpuSearch<'_> {
         let Self { space, queries, k, .. } = *self;
         self.check_k()?;
         let stage = self.progress.stage("exact search", self.pairs());
-        let mut keys = self.run_among(0..space.len(), &stage)?;
-        add_zero_vectors(space, queries, k, &mut keys);
+        let mut keys = self.run_among(0..self.rows(), &stage)?;
+        add_zero_vectors(space, self.subset.map(|subset| subset.ids), queries, k, &mut keys);
         Ok(keys)
+    }
+
+    /// Rows to search.
+    fn rows(&self) -> usize {
+        self.subset.map_or(self.space.len(), |subset| subset.ids.len())
     }
 
     fn check_k(&self) -> Result<()> {
@@ -161,7 +176,7 @@ impl GpuSearch<'_> {
 
     /// Pairs of a row and a query: the units of progress.
     fn pairs(&self) -> u64 {
-        self.space.len() as u64 * self.queries.count as u64
+        self.rows() as u64 * self.queries.count as u64
     }
 
     /// Finds the `k` smallest keys of each query among some rows, without zero vectors under
@@ -169,6 +184,17 @@ impl GpuSearch<'_> {
     fn run_among(&self, among: Range<usize>, stage: &StageProgress<'_>) -> Result<Vec<Key>> {
         if self.queries.count == 0 {
             return Ok(Vec::new());
+        }
+        if let Some(Subset { there, .. }) = self.subset {
+            let queries = self.queries.vectors;
+            if let Some(rows) = there.bytes_of_floats()
+                && let Some(queries) = narrowed(self.gpu, queries, false)?
+            {
+                return self.run_as(&queries, &rows, among, stage);
+            }
+            return with_typed!(there.rows_as_given(self.space)?, rows => {
+                self.run_as(&Origin::new(self.gpu, queries)?, &rows, among, stage)
+            });
         }
         if let Some(there) = self.queries.there {
             return with_typed!(there.rows(), rows => self.run_as(&rows, &rows, among, stage));
@@ -241,7 +267,9 @@ impl GpuSearch<'_> {
             overflow: memory.buffer("overflow")?,
             count: 0,
         };
-        let places = Rounding::places::<T>(among.len()).map(|place| (among.start + place) as u32);
+        let ids = self.subset.map(|subset| subset.ids);
+        let row = |place: usize| ids.map_or(place as u32, |ids| ids[place]);
+        let places = Rounding::places::<T>(among.len()).map(|place| row(among.start + place));
         let of_rows = rows.sample(self.gpu, places.collect())?;
         let places = Rounding::places::<T>(count).map(|query| self.queries.row_of(query) as u32);
         let of_queries = queries.sample(self.gpu, places.collect())?;
@@ -258,7 +286,9 @@ impl GpuSearch<'_> {
         let mut keys = vec![key::NONE; count * k];
         for first in among.clone().step_by(piece) {
             let rows_here = piece.min(among.end - first);
-            rows.copy(self.gpu, Pick::Range(first..first + rows_here), &mut side.values, side.stride)?;
+            let here = first..first + rows_here;
+            let pick = ids.map_or(Pick::Range(here.clone()), |ids| Pick::Ids(&ids[here]));
+            rows.copy(self.gpu, pick, &mut side.values, side.stride)?;
             largest.fill(0)?;
             T::prepare(
                 self.gpu,
@@ -308,18 +338,27 @@ impl GpuSearch<'_> {
     }
 }
 
-/// Adds zero vectors, which are at cosine distance 1 from all and which the device skips.
-pub(crate) fn add_zero_vectors(space: &Space<'_>, queries: &QuerySet<'_>, k: usize, keys: &mut [Key]) {
+/// Adds zero vectors, which are at cosine distance 1 from all and which the device skips: of all
+/// rows, or of those `ids`, whose places keys hold.
+pub(crate) fn add_zero_vectors(
+    space: &Space<'_>,
+    ids: Option<&[u32]>,
+    queries: &QuerySet<'_>,
+    k: usize,
+    keys: &mut [Key],
+) {
     if space.metric() != Metric::Cosine || space.zero().is_empty() && queries.zero.is_empty() {
         return;
     }
-    let zero = space.zero().iter().enumerate().filter(|row| *row.1);
-    let zero_rows: Vec<u32> = zero.map(|(row, _)| row as u32).take(k + 1).collect();
+    let (zero, count) = (space.zero(), ids.map_or(space.len(), <[u32]>::len) as u32);
+    let is_zero = |row: usize| zero.get(row).copied().unwrap_or(false);
+    let is_zero = |&place: &u32| is_zero(ids.map_or(place, |ids| ids[place as usize]) as usize);
+    let zero_rows: Vec<u32> = (0..count).filter(is_zero).take(k + 1).collect();
     for (query, list) in keys.chunks_exact_mut(k).enumerate() {
         let itself = queries.nodes.map(|nodes| nodes[query]);
         let others = |row: &u32| Some(*row) != itself;
         if queries.is_zero(query) {
-            let ids = (0..space.len() as u32).filter(others);
+            let ids = (0..count).filter(others);
             list.iter_mut().zip(ids).for_each(|(key, id)| *key = key::pack(1.0, id));
         } else if !zero_rows.is_empty() {
             let zeros = zero_rows.iter().copied().filter(others).map(|id| key::pack(1.0, id));

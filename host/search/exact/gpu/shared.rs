@@ -13,10 +13,11 @@ use rayon::prelude::*;
 use tagore_device::block::tile;
 use tagore_device::key::Key;
 
-use super::{GpuSearch, QuerySet, add_zero_vectors};
+use super::{GpuSearch, QuerySet, Subset, add_zero_vectors};
 use crate::gpu::{Gpu, Gpus};
 use crate::parallel::shares;
 use crate::progress::StageProgress;
+use crate::search::gpu::{OnGpu, OnGpus};
 use crate::vectors::shape::with_device_type;
 use crate::vectors::space::Space;
 use crate::{Progress, Result};
@@ -48,14 +49,14 @@ impl SharedSearch<'_> {
         all.check_k()?;
         let stage = progress.stage("exact search", all.pairs());
         let mut keys = if self.divides_base()? { self.by_rows(&stage) } else { self.by_queries(&stage) }?;
-        add_zero_vectors(space, queries, k, &mut keys);
+        add_zero_vectors(space, None, queries, k, &mut keys);
         Ok(keys)
     }
 
     /// The search of one GPU.
     fn on<'s>(&'s self, gpu: &'s Gpu, queries: &'s QuerySet<'s>) -> GpuSearch<'s> {
         let &Self { space, k, budget, progress, .. } = self;
-        GpuSearch { gpu, space, queries, k, budget, progress }
+        GpuSearch { gpu, space, subset: None, queries, k, budget, progress }
     }
 
     /// Whether the GPUs take parts of the base, not of the queries.
@@ -106,6 +107,32 @@ impl SharedSearch<'_> {
         });
         Ok(keys)
     }
+}
+
+/// Finds the `k` nearest of some rows for each of `queries`, on GPUs that hold the base; each takes
+/// a part of the queries. Keys hold places in `ids`.
+///
+/// # Errors
+/// As [`GpuSearch::run`].
+pub(crate) fn nearest_of_subset(
+    there: &OnGpus,
+    space: &Space<'_>,
+    ids: &[u32],
+    queries: &QuerySet<'_>,
+    k: usize,
+    progress: &Progress,
+) -> Result<Vec<Key>> {
+    let stage = progress.stage("exact search", ids.len() as u64 * queries.count as u64);
+    let search = |(there, range): (&OnGpu, Range<usize>)| {
+        let (subset, queries) = (Some(Subset { there, ids }), &queries.part(range));
+        let search = GpuSearch { gpu: there.gpu(), space, subset, queries, k, budget: None, progress };
+        search.run_among(0..ids.len(), &stage)
+    };
+    let copies = there.copies();
+    let parts = copies.iter().zip(shares(queries.count, copies.len())).collect();
+    let mut keys = there.gpus().run_stage(&stage, parts, search)?.concat();
+    add_zero_vectors(space, Some(ids), queries, k, &mut keys);
+    Ok(keys)
 }
 
 #[cfg(test)]
