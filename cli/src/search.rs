@@ -5,12 +5,13 @@ use std::thread;
 use std::time::Instant;
 
 use serde_json::json;
-use tagore::{GroundTruth, Index, Search, Searcher, Vectors, prepare_search};
+use tagore::{GroundTruth, IdSet, Index, Search, Searcher, Vectors, prepare_search};
 
 use crate::error::Result;
 use crate::files::Files;
 use crate::options::{BaseAndQueries, Devices, open_index};
 use crate::output::{Output, grouped, name};
+use crate::read::open_filter;
 use crate::results::ResultOptions;
 use crate::walked::Walked;
 
@@ -67,6 +68,9 @@ pub(crate) struct Args {
     /// Beam width: wider beams find more and take longer [default: 100, or twice k if more]
     #[arg(long, value_name = "L")]
     beam: Option<usize>,
+    /// Rows that may be found: ids in a text file, or an array of NumPy, of ids or of a bool per row
+    #[arg(long, value_name = "FILE")]
+    filter: Option<PathBuf>,
     #[command(flatten)]
     results: ResultOptions,
 }
@@ -74,9 +78,11 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let kind = self.results.kind(output.is_json())?;
-        self.searched.files().write(kind, [self.results.path()]).check(output)?;
+        self.searched.files().and_read(&self.filter).write(kind, [self.results.path()]).check(output)?;
         let (index, base, queries) = self.searched.open()?;
-        let k = self.k.unwrap_or(K.min(base.len()));
+        let filter = self.filter.as_deref().map(|path| open_filter(path, base.len())).transpose()?;
+        let passing = filter.as_ref().map_or(base.len(), IdSet::len);
+        let k = self.k.unwrap_or(K.min(passing).max(1));
         let beam = self.beam.unwrap_or(BEAM.max(k.saturating_mul(2)));
         let began = Instant::now();
         // The device is opened, and kernels are compiled, while index and base are checked.
@@ -85,7 +91,7 @@ impl Args {
         let searcher = self.searched.searcher(index, base, output)?;
         let prepare = began.elapsed().as_secs_f64();
         let began = Instant::now();
-        let search = Search::new(k).beam(beam);
+        let search = filter.iter().fold(Search::new(k).beam(beam), |search, ids| search.among(ids));
         let result = searcher.search(&queries, search, output.progress())?;
         let seconds = began.elapsed().as_secs_f64();
         let count = result.len() as f64;
@@ -109,7 +115,9 @@ impl Args {
             grouped(distances.round()),
             name(self.results.path())
         ));
-        if let Some(fewest) = fewest {
+        if passing < k {
+            output.warn(format_args!("{passing} rows pass the filter, fewer than the {k} asked for"));
+        } else if let Some(fewest) = fewest {
             output.warn(format_args!(
                 "{} of {} queries found fewer than {} rows, {fewest} at least: no path of the index leads to more \
                  (inspect says how many nodes are lost); groundtruth compares with every row",
@@ -122,7 +130,7 @@ impl Args {
             "event": "search", "queries": count as u64, "k": k, "beam": beam,
             "device": device, "prepare": prepare, "seconds": seconds, "qps": count / seconds,
             "device_seconds": device_seconds, "device_qps": device_seconds.map(|seconds| count / seconds), "distances": distances,
-            "short": short,
+            "short": short, "passing": self.filter.map(|_| passing),
         }));
         Ok(())
     }

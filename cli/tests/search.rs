@@ -103,6 +103,49 @@ fn searches_on_codes_find_what_the_cpu_finds_on_them() {
 }
 
 #[test]
+fn a_filter_names_the_rows_that_may_be_found() {
+    let s = Session::new();
+    let rows = s.succeeds("inspect base.fbin")[0]["rows"].as_u64().unwrap() as usize;
+    let search = "search --index index.tagore --base base.fbin --queries query.fbin -k 3 --device cpu";
+    let found = |file: &str| {
+        let event = s.succeeds(&format!("{search} --filter {file} -o found.ibin"))[0].clone();
+        let bytes = std::fs::read(s.path("found.ibin")).unwrap();
+        let words: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes);
+        let (queries, k) = (words[0] as usize, words[1] as usize);
+        (event, words[2..][..queries * k].to_vec())
+    };
+    std::fs::write(s.path("ids.txt"), "3 7,\n11\n\n19 20 21\n").unwrap();
+    let npy = |descr: &str, count: usize, values: &[u8]| {
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({count},), }}\n");
+        let mut file = b"\x93NUMPY\x01\x00".to_vec();
+        file.extend((header.len() as u16).to_le_bytes());
+        [file, header.into_bytes(), values.to_vec()].concat()
+    };
+    let ids = [3u32, 7, 11, 19, 20, 21];
+    let big: Vec<u8> = ids.iter().flat_map(|&id| i64::from(id).to_be_bytes()).collect();
+    std::fs::write(s.path("ids.npy"), npy(">i8", ids.len(), &big)).unwrap();
+    let mask: Vec<u8> = (0..rows as u32).map(|row| u8::from(ids.contains(&row))).collect();
+    std::fs::write(s.path("mask.npy"), npy("|b1", rows, &mask)).unwrap();
+    let (event, of_text) = found("ids.txt");
+    assert_eq!(event["passing"], 6);
+    assert!(of_text.len() > 3 && of_text.iter().all(|id| ids.contains(id)), "{of_text:?}");
+    assert!(found("ids.npy").1 == of_text && found("mask.npy").1 == of_text);
+    for (name, content, what) in [
+        ("word.txt", &b"3\nx7\n"[..], "word.txt: found \"x7\" in line 2, expected ids of rows, 0 to"),
+        ("far.txt", b"3\n4000000000\n", "far.txt: found 4000000000 in line 2, expected ids of rows"),
+        ("short.npy", &npy("|b1", 2, &[1, 0]), "short.npy: found 2 bools, expected"),
+        ("less.npy", &npy("<i8", 1, &(-1i64).to_le_bytes()), "less.npy: found -1 at place 0, expected ids"),
+        ("real.npy", &npy("<f4", 1, &[0; 4]), "real.npy: found a 1-D array of <f4, expected ids of rows"),
+        ("cut.npy", &npy("<i8", 2, &[0; 8]), "cut.npy: found 8 bytes of values, expected 2 numbers"),
+    ] {
+        std::fs::write(s.path(name), content).unwrap();
+        s.fails(2, &format!("{search} --filter {name} -o x.ibin"), &[what]);
+    }
+    s.fails(1, &format!("{search} --filter none.txt -o x.ibin"), &["none.txt"]);
+    assert!(!s.path("x.ibin").exists());
+}
+
+#[test]
 fn files_without_an_extension_are_read_in_the_given_format() {
     let s = Session::new();
     for name in ["base", "query"] {

@@ -9,6 +9,7 @@ mod arrow;
 mod bytes;
 mod compressed;
 mod copy;
+mod filter;
 mod flatbuffer;
 mod hdf5;
 mod lists;
@@ -34,6 +35,7 @@ use crate::options::{is_text, unknown_format};
 use crate::output::Output;
 use crate::spool;
 use remedy::shell_word;
+pub(crate) use filter::open_filter;
 pub(crate) use remedy::{other_program, text_file};
 
 /// The output that takes the notes of reading.

@@ -86,6 +86,10 @@ impl Number {
         matches!(self.class, Class::Signed | Class::Unsigned) && self.size > 1
     }
 
+    pub(super) fn is_integer(self) -> bool {
+        matches!(self.class, Class::Signed | Class::Unsigned)
+    }
+
     /// Whether vectors have this type, in either order of bytes.
     pub(super) fn is_of_vectors(self) -> bool {
         !self.may_be_ids() && self.size < 8
