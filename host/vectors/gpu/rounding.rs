@@ -7,7 +7,7 @@ use tagore_device::search::exact::total_error;
 use super::OnDevice;
 use crate::Metric;
 
-/// Rows in the sample that decides the rounding.
+/// Maximum number of rows in the sample that decides the rounding.
 const SAMPLE: usize = 16_384;
 
 /// Largest scaled magnitude in the sample, except for outliers. f16 holds 16 times as much.
@@ -31,8 +31,17 @@ impl Rounding {
     /// The places among `count` vectors of type `T` of the sample that decides the rounding; none
     /// where tiles need no rounding.
     pub(crate) fn places<T: OnDevice>(count: usize) -> impl Iterator<Item = usize> {
+        Self::some_places::<T>(count, SAMPLE)
+    }
+
+    /// As [`places`](Self::places), for a search so short that a large sample would take longer.
+    pub(crate) fn few_places<T: OnDevice>(count: usize) -> impl Iterator<Item = usize> {
+        Self::some_places::<T>(count, (count / 32).clamp(SAMPLE / 16, SAMPLE))
+    }
+
+    fn some_places<T: OnDevice>(count: usize, sample: usize) -> impl Iterator<Item = usize> {
         let count = if T::ROUNDED { count } else { 0 };
-        (0..count).step_by(count.div_ceil(SAMPLE).max(1))
+        (0..count).step_by(count.div_ceil(sample).max(1))
     }
 
     /// Chooses the rounding from a [sample](Self::places) of the rows and of the queries, of `dim`

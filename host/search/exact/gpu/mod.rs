@@ -269,9 +269,9 @@ impl GpuSearch<'_> {
         };
         let ids = self.subset.map(|subset| subset.ids);
         let row = |place: usize| ids.map_or(place as u32, |ids| ids[place]);
-        let places = Rounding::places::<T>(among.len()).map(|place| row(among.start + place));
+        let places = Rounding::few_places::<T>(among.len()).map(|place| row(among.start + place));
         let of_rows = rows.sample(self.gpu, places.collect())?;
-        let places = Rounding::places::<T>(count).map(|query| self.queries.row_of(query) as u32);
+        let places = Rounding::few_places::<T>(count).map(|query| self.queries.row_of(query) as u32);
         let of_queries = queries.sample(self.gpu, places.collect())?;
         let rounding = Rounding::choose(self.space.metric(), dim, &of_rows.rows(), &of_queries.rows());
         drop((of_rows, of_queries));
