@@ -63,17 +63,11 @@ pub(crate) struct Engine<'a> {
 }
 
 /// The way of a search.
-enum Way<'a> {
-    /// Beam search, of nodes that pass a filter if there is one.
-    Walk(Option<Passing<'a>>),
-    /// Exact search over the passing rows.
-    Exact,
-}
-
-impl Way<'_> {
-    fn is_exact(&self) -> bool {
-        matches!(self, Self::Exact)
-    }
+struct Way<'a> {
+    /// Whether it is exact search over the passing rows, not beam search.
+    is_exact: bool,
+    /// The nodes of a beam search with a filter.
+    among: Option<Passing<'a>>,
 }
 
 /// Results of a batch.
@@ -187,16 +181,15 @@ impl<'a> Engine<'a> {
 
     /// The way of a search.
     fn way<'b>(&'b self, search: &Search<'b>) -> Way<'b> {
-        let Some(filter) = search.filter else { return Way::Walk(None) };
+        let Some(filter) = search.filter else { return Way { is_exact: false, among: None } };
         let n = self.base().len();
         let share = filter.share(n);
         let holds_vectors = |there: &Arc<OnGpus>| there.first().holds_vectors() && search.k <= MAX_K;
         let is_fast = self.on_gpus.as_ref().is_some_and(holds_vectors);
         let per_node = if is_fast { self.gpu_rows_per_node } else { self.cpu_rows_per_node };
-        if search.passes_few(share, n, per_node) {
-            return Way::Exact;
-        }
-        Passing::new(filter, share, self.index()).map_or(Way::Exact, |passing| Way::Walk(Some(passing)))
+        let is_few = search.passes_few(share, n, per_node);
+        let among = if is_few { None } else { Passing::new(filter, share, self.index()) };
+        Way { is_exact: among.is_none(), among }
     }
 
     /// The GPUs for a search; none for the CPU.
@@ -207,19 +200,17 @@ impl<'a> Engine<'a> {
     ) -> Result<Option<(&OnGpus, BatchLimits<'b>)>> {
         let Some(on_gpus) = &self.on_gpus else { return Ok(None) };
         let (Prepared { index, space, .. }, mut among) = (&*self.prepared, None);
-        if let Way::Walk(Some(passing)) = way {
+        if let Some(passing) = &way.among {
             among = Some(Among { words: passing.words(index.len())?, entries: passing.entries() });
         }
-        let breadth = match way {
-            Way::Walk(among) => self.breadth(search, among.as_ref()),
-            Way::Exact => Breadth::fixed(search.k),
-        };
+        let walked = || self.breadth(search, way.among.as_ref());
+        let breadth = if way.is_exact { Breadth::fixed(search.k) } else { walked() };
         // The host picks the answer from the whole beam.
         let takes_beam = Answer::new(search, index).takes_beam();
         let k = if takes_beam { breadth.kept } else { search.k };
         let walked = if self.coded.is_some() { search.reranked(breadth.kept, self.rerank) } else { k };
         let limits = BatchLimits { among, k, walked, breadth, width: self.width, batch: self.batch };
-        let is_for_cpu = !way.is_exact() && self.is_auto && !on_gpus.first().supports(space, limits);
+        let is_for_cpu = !way.is_exact && self.is_auto && !on_gpus.first().supports(space, limits);
         Ok((!is_for_cpu).then_some((on_gpus, limits)))
     }
 
@@ -308,7 +299,8 @@ impl<'a> Engine<'a> {
         results.check(queries.len().saturating_mul(search.k))?;
         let way = self.way(&search);
         let is_plain = Answer::new(&search, index).is_plain();
-        if let (Way::Walk(_), Some((on_gpus, limits)), true) = (&way, self.gpus_for(&search, &way)?, is_plain)
+        if let (false, Some((on_gpus, limits)), true) =
+            (way.is_exact, self.gpus_for(&search, &way)?, is_plain)
             && results.is_on(on_gpus.gpus().first())
         {
             let on_gpu = on_gpus.first();
@@ -345,27 +337,28 @@ impl<'a> Engine<'a> {
         let (way, k) = (self.way(&search), search.k);
         let answer = Answer::new(&search, index);
         let on_gpus = self.gpus_for(&search, &way)?;
-        let mut found = match (&way, on_gpus) {
-            (Way::Walk(among), None) => {
+        let among = way.among.as_ref();
+        let mut found = match (way.is_exact, on_gpus) {
+            (false, None) => {
                 space.vectors().on_host()?;
                 queries.vectors().on_host()?;
-                let walk = self.walk(&search, among.as_ref(), Some(progress))?;
+                let walk = self.walk(&search, among, Some(progress))?;
                 self.prepared.walk_all(queries, &answer, walk, progress)?
             }
-            (Way::Walk(among), Some((on_gpus, limits))) => {
+            (false, Some((on_gpus, limits))) => {
                 let mut found = on_gpus.search(space, queries, &answer, limits, progress)?;
                 if !found.left.is_empty() {
                     space.vectors().on_host()?;
                     queries.vectors().on_host()?;
                     let walk = match index.spots() {
-                        Some(_) => self.walk(&search, among.as_ref(), Some(progress))?,
-                        None => Walk::plain(limits.breadth, among.as_ref()),
+                        Some(_) => self.walk(&search, among, Some(progress))?,
+                        None => Walk::plain(limits.breadth, among),
                     };
                     self.prepared.walk_left(queries, &answer, walk, &mut found, progress)?;
                 }
                 found
             }
-            (Way::Exact, _) => Found {
+            (true, _) => Found {
                 keys: filled(key::NONE, queries.len() * k)?,
                 short: collected(0..queries.len() as u32)?,
                 ..Found::default()
@@ -373,7 +366,7 @@ impl<'a> Engine<'a> {
         };
         if !found.short.is_empty() {
             // Too few queries remain of a walk to upload the passing rows for.
-            let there = self.on_gpus.as_deref().filter(|_| way.is_exact());
+            let there = self.on_gpus.as_deref().filter(|_| way.is_exact);
             self.search_passing(queries, &answer, there, &mut found, progress)?;
         }
         Ok(found)
@@ -427,7 +420,7 @@ impl<'a> Engine<'a> {
             let silent = Progress::silent();
             let queries = Vectors::from_f32(row.to_vec(), row.len())?;
             let queries = space.queries(&queries, &silent)?;
-            if way.is_exact() || !answer.is_plain() {
+            if way.is_exact || !answer.is_plain() {
                 return Ok(self.run(&queries, search, &silent)?.neighbors(0).collect());
             }
             let (mut keys, stage) = (vec![key::NONE; search.k], silent.stage("search", 1));
@@ -446,13 +439,11 @@ impl<'a> Engine<'a> {
         let mut scratch = pool.take();
         let mut buffer = std::mem::take(&mut scratch.query);
         let query = space.query_of(row, &mut buffer)?;
-        let is_complete = match &way {
-            Way::Walk(among) => {
-                let walk = self.walk(&search, among.as_ref(), None)?;
-                self.prepared.walk(query, &answer, walk, &mut scratch)
-            }
-            Way::Exact => false,
-        };
+        let mut is_complete = false;
+        if !way.is_exact {
+            let walk = self.walk(&search, way.among.as_ref(), None)?;
+            is_complete = self.prepared.walk(query, &answer, walk, &mut scratch);
+        }
         if !is_complete {
             let Scratch { search, rows, .. } = &mut *scratch;
             search.scan(space, query, answer.k(), |with| {

@@ -34,8 +34,8 @@ use crate::error::Result;
 use crate::options::{is_text, unknown_format};
 use crate::output::Output;
 use crate::spool;
-use remedy::shell_word;
 pub(crate) use filter::open_filter;
+use remedy::shell_word;
 pub(crate) use remedy::{other_program, text_file};
 
 /// The output that takes the notes of reading.
