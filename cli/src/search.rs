@@ -68,7 +68,8 @@ pub(crate) struct Args {
     /// Beam width: wider beams find more and take longer [default: 100, or twice k if more]
     #[arg(long, value_name = "L")]
     beam: Option<usize>,
-    /// Rows that may be found: ids in a text file, or an array of NumPy, of ids or of a bool per row
+    /// Rows that may be found: ids in a text file, or an array of NumPy, of ids or of a bool per
+    /// row
     #[arg(long, value_name = "FILE")]
     filter: Option<PathBuf>,
     #[command(flatten)]

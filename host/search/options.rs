@@ -47,13 +47,13 @@ const MIN_SHARE: f64 = 0.01;
 /// as much as one of all rows with the same beam, wherever the rows lie that pass. Exact search
 /// over the passing rows takes its place
 ///
-/// - if there are so few of them that it takes no longer: 64 per node of the beam on a CPU, 1,536 on
-///   a GPU that holds the vectors, and the more, the fewer pass; or fewer than one row in 100 passes;
+/// - if there are so few of them that it takes no longer: 64 per node of the beam on a CPU, 1,536
+///   on a GPU that holds the vectors, and the more, the fewer pass; or fewer than one row in 100;
 /// - for a query whose walk found fewer than `k` rows.
 ///
 /// So a search returns `k` rows if as many pass. Where a GPU compares rows one by one and a CPU
-/// walks, the GPU finds more; walks find the same everywhere. Where fewer rows pass than one in the graph's
-/// degree, the beam is wider than it is set.
+/// walks, the GPU finds more; walks find the same everywhere. Where fewer rows pass than one in the
+/// graph's degree, the beam is wider than it is set.
 #[derive(Clone, Copy)]
 pub struct Search<'a> {
     pub(super) k: usize,
@@ -102,8 +102,8 @@ impl<'a> Search<'a> {
     }
 
     /// Returns only rows whose id `accepts`. The search asks about some 1,024 random ids for the
-    /// share that passes, then on a CPU about the nodes that each query meets, on a GPU and in exact
-    /// search about all ids: the answer for an id must not change meanwhile. A set
+    /// share that passes, then on a CPU about the nodes that each query meets, on a GPU and in
+    /// exact search about all ids: the answer for an id must not change meanwhile. A set
     /// ([`among`](Self::among)) needs no sample.
     #[must_use]
     pub fn accept(mut self, accepts: &'a (dyn Fn(u32) -> bool + Sync)) -> Self {

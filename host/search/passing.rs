@@ -47,7 +47,8 @@ pub(crate) struct Passing<'a> {
 }
 
 impl<'a> Passing<'a> {
-    /// The nodes of `index` that pass, a `share` of all. None if too few rows pass to find one by chance.
+    /// The nodes of `index` that pass, a `share` of all. None if too few rows pass to find one by
+    /// chance.
     pub(super) fn new(filter: Filter<'a>, share: f64, index: &'a Index) -> Option<Self> {
         let (repeated, spots) = (index.repeated(), index.spots());
         let (entries, words) = ([0; ENTRIES], OnceLock::new());
