@@ -11,7 +11,7 @@ use super::cpu::{OnCodes, Walk};
 use super::exact::gpu::MAX_K;
 use super::exact::{nearest_among, nearest_among_on, nearest_among_there};
 use super::gpu::{Among, BatchLimits, KeysTo, OnGpus};
-use super::options::{GPU_ROWS_PER_NODE, ROWS_PER_NODE, Search};
+use super::options::{GPU_BYTE_ROWS_PER_NODE, GPU_ROWS_PER_NODE, ROWS_PER_NODE, Search};
 use super::passing::Passing;
 use super::pool::{Pool, Scratch};
 use super::resident::ResidentIndex;
@@ -57,9 +57,8 @@ pub(crate) struct Engine<'a> {
     pub(super) width: usize,
     /// Queries per batch on a GPU.
     pub(super) batch: usize,
-    /// [`ROWS_PER_NODE`] and [`GPU_ROWS_PER_NODE`], but in tests of walks.
-    pub(super) cpu_rows_per_node: f64,
-    pub(super) gpu_rows_per_node: f64,
+    /// In tests of walks, what [`rows_per_node`](Self::rows_per_node) returns.
+    pub(super) rows_per_node: Option<f64>,
 }
 
 /// The way of a search.
@@ -108,8 +107,7 @@ impl<'a> Engine<'a> {
             is_auto: false,
             width: 1,
             batch: BATCH,
-            cpu_rows_per_node: ROWS_PER_NODE,
-            gpu_rows_per_node: GPU_ROWS_PER_NODE,
+            rows_per_node: None,
         })
     }
 
@@ -184,12 +182,20 @@ impl<'a> Engine<'a> {
         let Some(filter) = search.filter else { return Way { is_exact: false, among: None } };
         let n = self.base().len();
         let share = filter.share(n);
-        let holds_vectors = |there: &Arc<OnGpus>| there.first().holds_vectors() && search.k <= MAX_K;
-        let is_fast = self.on_gpus.as_ref().is_some_and(holds_vectors);
-        let per_node = if is_fast { self.gpu_rows_per_node } else { self.cpu_rows_per_node };
-        let is_few = search.passes_few(share, n, per_node);
+        let is_few = search.passes_few(share, n, self.rows_per_node(search.k));
         let among = if is_few { None } else { Passing::new(filter, share, self.index()) };
         Way { is_exact: among.is_none(), among }
+    }
+
+    /// Distances of an exact search for `k` rows that take as long as one node of a beam.
+    fn rows_per_node(&self, k: usize) -> f64 {
+        let there = self.on_gpus.as_ref().map(|on_gpus| on_gpus.first());
+        let usual = match there.filter(|there| there.holds_vectors() && k <= MAX_K) {
+            Some(there) if there.holds_bytes() => GPU_BYTE_ROWS_PER_NODE,
+            Some(_) => GPU_ROWS_PER_NODE,
+            None => ROWS_PER_NODE,
+        };
+        self.rows_per_node.unwrap_or(usual)
     }
 
     /// The GPUs for a search; none for the CPU.

@@ -22,6 +22,9 @@ pub(super) const ROWS_PER_NODE: f64 = 64.0;
 /// The same on a GPU that holds the base, where a tensor core compares rows with many queries.
 pub(super) const GPU_ROWS_PER_NODE: f64 = 1536.0;
 
+/// The same where these rows are bytes.
+pub(super) const GPU_BYTE_ROWS_PER_NODE: f64 = 4096.0;
+
 /// The rows of other neighbours that take as long to go through as one node does.
 const OTHERS_PER_NODE: f64 = 8.0;
 
@@ -47,8 +50,9 @@ const MIN_SHARE: f64 = 0.01;
 /// as much as one of all rows with the same beam, wherever the rows lie that pass. Exact search
 /// over the passing rows takes its place
 ///
-/// - if there are so few of them that it takes no longer: 64 per node of the beam on a CPU, 1,536
-///   on a GPU that holds the vectors, and the more, the fewer pass; or fewer than one row in 100;
+/// - if there are so few of them that it takes no longer: 64 per node of the beam on a CPU, on a
+///   GPU that holds the vectors 1,536, or 4,096 of bytes, and the more, the fewer pass; or fewer
+///   than one row in 100;
 /// - for a query whose walk found fewer than `k` rows.
 ///
 /// So a search returns `k` rows if as many pass. Where a GPU compares rows one by one and a CPU

@@ -25,7 +25,7 @@ fn built(base: &Vectors, metric: Metric) -> Index {
 /// A search on `device`, that walks as often as one on the CPU.
 fn walking(searcher: &Searcher, device: Device) -> Engine<'static> {
     let mut engine = searcher.clone().device(device).unwrap().engine().clone();
-    engine.gpu_rows_per_node = ROWS_PER_NODE;
+    engine.rows_per_node = Some(ROWS_PER_NODE);
     engine
 }
 
@@ -68,9 +68,9 @@ fn every_device_gives_the_same_filtered_bytes() {
             }
             // The widest beams, of either kernel.
             let mut engine = engine;
-            engine.gpu_rows_per_node = 0.0;
+            engine.rows_per_node = Some(0.0);
             let mut cpu = on_cpu.engine().clone();
-            cpu.cpu_rows_per_node = 0.0;
+            cpu.rows_per_node = Some(0.0);
             for beam in [128, 129, 512] {
                 let search = Search::new(10).beam(beam).among(&sets[1]);
                 assert_eq!(found(&engine, &queries, search), found(&cpu, &queries, search), "{device}");

@@ -276,6 +276,10 @@ impl OnGpu {
         self.full.is_none()
     }
 
+    pub(in crate::search) fn holds_bytes(&self) -> bool {
+        matches!(self.base, Typed::U8(_) | Typed::I8(_))
+    }
+
     /// The rows of a base of f32 values that are bytes, as bytes.
     pub(in crate::search) fn bytes_of_floats(&self) -> Option<Origin<'_, u8>> {
         match (&self.base, &self.floats) {
