@@ -468,8 +468,8 @@ typedef struct {
      */
     size_t k;
     /**
-     * The nodes that a search expands, on average over queries, at least k; 0 for 100, or k if
-     * that is more. A wider beam finds more and takes longer.
+     * The nodes that a search expands, on average over queries, at least k; 0 for 100, or 2 k if
+     * that is more, up to 512. A wider beam finds more and takes longer.
      */
     size_t beam;
     /**

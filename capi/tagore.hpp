@@ -488,7 +488,7 @@ private:
     detail::handle<tagore_builder, tagore_builder_free> handle_;
 };
 
-// Options of a search. A beam of 0 is 100, or k if that is more.
+// Options of a search. A beam of 0 is 100, or 2 k if that is more, up to 512.
 struct search_options {
     std::size_t k = 10;
     std::size_t beam = 0;

@@ -45,8 +45,8 @@ pub struct tagore_search_options {
     pub size: usize,
     /// Neighbours per query: 1 to the rows of the base.
     pub k: usize,
-    /// The nodes that a search expands, on average over queries, at least k; 0 for 100, or k if
-    /// that is more. A wider beam finds more and takes longer.
+    /// The nodes that a search expands, on average over queries, at least k; 0 for 100, or 2 k if
+    /// that is more, up to 512. A wider beam finds more and takes longer.
     pub beam: usize,
     /// Null, or a distance: only rows at it or nearer are found.
     pub radius: *const f32,

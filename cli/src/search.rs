@@ -55,9 +55,6 @@ impl Searched {
 /// The default number of neighbours, unless there are fewer.
 pub(crate) const K: usize = 10;
 
-/// The default beam, unless k needs a wider one.
-const BEAM: usize = 100;
-
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -65,7 +62,8 @@ pub(crate) struct Args {
     /// Neighbours per query [default: 10, or all rows if fewer]
     #[arg(short)]
     k: Option<usize>,
-    /// Beam width: wider beams find more and take longer [default: 100, or twice k if more]
+    /// Beam width: wider beams find more and take longer [default: 100, or twice k if more, up to
+    /// 512]
     #[arg(long, value_name = "L")]
     beam: Option<usize>,
     /// Rows that may be found: ids in a text file, or an array of NumPy, of ids or of a bool per
@@ -84,7 +82,8 @@ impl Args {
         let filter = self.filter.as_deref().map(|path| open_filter(path, base.len())).transpose()?;
         let passing = filter.as_ref().map_or(base.len(), IdSet::len);
         let k = self.k.unwrap_or(K.min(passing).max(1));
-        let beam = self.beam.unwrap_or(BEAM.max(k.saturating_mul(2)));
+        let search = self.beam.iter().fold(Search::new(k), |search, &beam| search.beam(beam));
+        let beam = search.beam_width();
         let began = Instant::now();
         // The device is opened, and kernels are compiled, while index and base are checked.
         let (devices, codes) = (&self.searched.device.0, self.searched.walked.compression());
@@ -92,7 +91,7 @@ impl Args {
         let searcher = self.searched.searcher(index, base, output)?;
         let prepare = began.elapsed().as_secs_f64();
         let began = Instant::now();
-        let search = filter.iter().fold(Search::new(k).beam(beam), |search, ids| search.among(ids));
+        let search = filter.iter().fold(search, |search, ids| search.among(ids));
         let result = searcher.search(&queries, search, output.progress())?;
         let seconds = began.elapsed().as_secs_f64();
         let count = result.len() as f64;

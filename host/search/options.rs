@@ -4,9 +4,10 @@ use std::fmt;
 
 use tagore_device::random::{Draws, Stage};
 
+use super::gpu::MAX_BEAM;
 use crate::{Error, IdSet, Result, Vectors};
 
-/// The beam unless set, if k is not larger.
+/// The beam unless set, or if 2 k is more, that, as far as a GPU takes it.
 const BEAM: usize = 100;
 
 /// Nodes that a search on codes reranks unless set, if 2 k are not more.
@@ -74,7 +75,7 @@ pub(super) enum Filter<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// A search for the `k` nearest rows, with a beam of 100, or of `k` if that is more.
+    /// A search for the `k` nearest rows, with the default [beam](Self::beam_width).
     pub fn new(k: usize) -> Self {
         Self { k, beam: None, radius: f32::INFINITY, filter: None }
     }
@@ -115,9 +116,11 @@ impl<'a> Search<'a> {
         self
     }
 
-    /// The beam, of the caller or the usual one.
-    pub(super) fn beam_width(&self) -> usize {
-        self.beam.unwrap_or(BEAM.max(self.k))
+    /// The beam: as set, else 100, or 2 k if that is more, but above 512, the widest of a GPU, no
+    /// more than k.
+    pub fn beam_width(&self) -> usize {
+        let twice = self.k.saturating_mul(2).min(MAX_BEAM);
+        self.beam.unwrap_or(BEAM.max(twice).max(self.k))
     }
 
     /// The nodes reranked of a beam of this width: those of the caller, or the usual number.

@@ -62,8 +62,8 @@ impl Settings {
     /// Whether a GPU answers this many queries before a signal has to be looked for. The CPU
     /// answers searches with wider beams than a GPU takes.
     fn is_short(&self, queries: usize) -> bool {
-        let beam = self.beam.unwrap_or(0).max(self.k);
-        queries <= MAX_UNWATCHED_QUERIES && beam <= WIDEST && self.filter.is_none()
+        let is_narrow = self.search().beam_width() <= WIDEST;
+        queries <= MAX_UNWATCHED_QUERIES && is_narrow && self.filter.is_none()
     }
 
     /// The searcher with the settings that it has itself.

@@ -229,7 +229,7 @@ class Index:
             q: queries, shape (m, dim), or one query, shape (dim,).
             k: neighbours per query, 1 to n; 10, or n if that is less, unless given.
             beam: nodes that the search expands, on average over queries, at least k: more find more
-                and take longer. 64 unless given, or 2 k if that is more.
+                and take longer. 100 unless given, or 2 k if that is more, up to 512.
             filter: rows that may be found: n bools, or ids.
             radius: only rows at this distance or nearer; still at most k.
             device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, or several that share the queries, as
@@ -266,8 +266,6 @@ class Index:
         ((2, 3), [5000, 5001])
         """
         k = min(10, max(len(self), 1)) if k is None else whole(k, "k")
-        if beam is None:
-            beam = max(64, 2 * k)
         array = rows(q, "q", convert, bits=self._measure.of_bits, single=True)
         device = on(device, q=array, base=self._base)
         to_device = leaves_on(device, output)
