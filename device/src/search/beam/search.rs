@@ -79,13 +79,18 @@ pub const fn search_shared_bytes(dim: u32, degree: u32, width: u32, slots: u32) 
 
 /// Usual slots of the table for a beam of `beam` nodes.
 ///
-/// They hold about as many ids as a search visits, so the table is rarely emptied. A larger table
-/// would leave less room for other searches. Where shared memory is too small,
+/// They hold about as many ids as a search visits, so the table is rarely emptied; above
+/// [`LARGE_TABLE`] half as many, so that more searches fit a multiprocessor: 10 to 35 % faster at
+/// beams of 100 to 256 (benches/results/search.md). Where shared memory is too small,
 /// [`least_slots`](super::walk::least_slots) are enough.
 pub const fn table_slots(beam: u32, step_ids: u32) -> u32 {
     let (met, step) = (12 * beam, 2 * (beam + step_ids));
-    (if met < step { step } else { met }).next_power_of_two()
+    let slots = (if met < step { step } else { met }).next_power_of_two();
+    if slots > LARGE_TABLE && slots / 2 >= step { slots / 2 } else { slots }
 }
+
+/// Slots of a table that leaves room for as many searches as a multiprocessor runs.
+const LARGE_TABLE: u32 = 1024;
 
 /// Writes the keys that `search` finds for the block's query.
 #[inline(always)]
