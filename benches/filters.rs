@@ -17,7 +17,7 @@ const K: usize = 10;
 const BEAMS: [usize; 6] = [10, 16, 32, 64, 128, 256];
 const SHARES: [f64; 8] = [1.0, 0.9, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01];
 const CENTRES: usize = 256;
-/// Runs, of which the fastest counts.
+/// Runs of each search; the fastest is printed.
 const RUNS: usize = 3;
 
 fn hash(x: u64) -> u64 {

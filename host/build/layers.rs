@@ -180,12 +180,8 @@ impl<'a, G: Graph> Test<'a, G> {
             |search, &node| {
                 self.progress.check()?;
                 let before = search.computed();
-                search.run(
-                    space,
-                    graph,
-                    BeamTask { query: space.query(node), start, limits, among: None },
-                    |_| (),
-                );
+                let task = BeamTask { query: space.query(node), start, limits, among: None };
+                search.run(space, graph, task, |_| ());
                 let mut beam: Vec<Key> = search.found().collect();
                 beam.resize(BEAM, key::NONE);
                 Ok((beam, search.computed() - before))

@@ -105,7 +105,7 @@ impl BeamSearch {
         }
     }
 
-    /// Visits entry points: those that pass, if there is a filter.
+    /// Visits the entry points; under a filter only those that pass.
     fn enter(
         &mut self,
         space: &Space<'_>,
@@ -329,12 +329,8 @@ mod tests {
         let mut buffer = QueryBuffer::default();
         let query = space.query_of(&query, &mut buffer).unwrap();
         let start = Start { layers: &layers, ..Start::at(&[1]) };
-        search.run(
-            &space,
-            &graph,
-            BeamTask { query, start, limits: BeamLimits::all_of(8), among: None },
-            |_| (),
-        );
+        let task = BeamTask { query, start, limits: BeamLimits::all_of(8), among: None };
+        search.run(&space, &graph, task, |_| ());
         assert_eq!(search.found().next().map(|key| key as u32), Some(0));
         search.computed()
     }

@@ -61,7 +61,7 @@ pub(crate) struct Engine<'a> {
     pub(super) rows_per_node: Option<f64>,
 }
 
-/// The way of a search.
+/// How a search runs.
 struct Way<'a> {
     /// Whether it is exact search over the passing rows, not beam search.
     is_exact: bool,
@@ -209,8 +209,10 @@ impl<'a> Engine<'a> {
         if let Some(passing) = &way.among {
             among = Some(Among { words: passing.words(index.len())?, entries: passing.entries() });
         }
-        let walked = || self.breadth(search, way.among.as_ref());
-        let breadth = if way.is_exact { Breadth::fixed(search.k) } else { walked() };
+        let breadth = match way.is_exact {
+            true => Breadth::fixed(search.k),
+            false => self.breadth(search, way.among.as_ref()),
+        };
         // The host picks the answer from the whole beam.
         let takes_beam = Answer::new(search, index).takes_beam();
         let k = if takes_beam { breadth.kept } else { search.k };

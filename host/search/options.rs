@@ -7,7 +7,7 @@ use tagore_device::random::{Draws, Stage};
 use super::gpu::MAX_BEAM;
 use crate::{Error, IdSet, Result, Vectors};
 
-/// The beam unless set, or if 2 k is more, that, as far as a GPU takes it.
+/// The least default beam.
 const BEAM: usize = 100;
 
 /// Nodes that a search on codes reranks unless set, if 2 k are not more.
@@ -116,8 +116,8 @@ impl<'a> Search<'a> {
         self
     }
 
-    /// The beam: as set, else 100, or 2 k if that is more, but above 512, the widest of a GPU, no
-    /// more than k.
+    /// The beam as it was set. The default is 2 k, between 100 and 512, the widest of a GPU; and k
+    /// where that is more.
     pub fn beam_width(&self) -> usize {
         let twice = self.k.saturating_mul(2).min(MAX_BEAM);
         self.beam.unwrap_or(BEAM.max(twice).max(self.k))
@@ -149,7 +149,7 @@ impl<'a> Search<'a> {
     /// Whether so few of `n` rows pass, this share, that they are compared one by one, which takes
     /// as long for `per_node` rows as a walk takes for a node.
     pub(super) fn passes_few(&self, share: f64, n: usize, per_node: f64) -> bool {
-        // A walk goes through so many others for each neighbour that passes.
+        // The number that do not pass, for each row that does.
         let others = (1.0 - share) / share;
         let nodes = self.beam_width() as f64 * (1.0 + others / OTHERS_PER_NODE);
         share < MIN_SHARE || share * n as f64 <= per_node * nodes

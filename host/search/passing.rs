@@ -1,9 +1,10 @@
 //! The nodes among which a search with a filter walks.
 //!
 //! Such a search keeps passing nodes alone, so its beam is no wider than without a filter and leads
-//! to the nearest passing nodes wherever they lie. From a node it goes to the neighbours that pass,
-//! and [through some of those that do not](through) to their neighbours that pass, as ACORN does
-//! (Patel et al., SIGMOD 2024, ACORN-1). It starts at passing nodes, drawn at random.
+//! to the nearest passing nodes wherever they lie. From a node it goes to the neighbours that pass.
+//! It also goes [through](through) some of the other neighbours, to those of their neighbours that
+//! pass, as ACORN does (Patel et al., SIGMOD 2024, ACORN-1). It starts at passing nodes, drawn at
+//! random.
 
 use std::sync::OnceLock;
 
@@ -42,7 +43,7 @@ pub(crate) struct Passing<'a> {
     count: usize,
     /// The share of rows that pass.
     share: f64,
-    /// A bit per node, once a GPU has needed those of a filter that is no set, or not of nodes.
+    /// A bit per node, once a GPU has needed them; not if they are those of the filter's set.
     words: OnceLock<Vec<u64>>,
 }
 
@@ -84,7 +85,7 @@ impl<'a> Passing<'a> {
             || self.spots.is_some_and(|spots| !spots.entries_of(node).is_empty())
     }
 
-    /// A bit per node, 1 for those that a search walks on: bit i % 64 of word i / 64.
+    /// The nodes that a search walks on, as bits: node i is bit i % 64 of word i / 64.
     ///
     /// # Errors
     /// If they exceed the memory.
@@ -126,9 +127,9 @@ impl<'a> Passing<'a> {
         &self.entries[..self.count]
     }
 
-    /// Fills `steps` with the passing nodes where a walk goes from `ids`, the neighbours of a node:
-    /// those that pass, and those behind others. `is_new` tells once of each of the others whether
-    /// it was looked through before: what lies behind it has been visited then.
+    /// Fills `steps` with the nodes where a walk goes from a node whose neighbours are `ids`: those
+    /// that pass, and neighbours of the others. `is_new` is asked about each of the others once; it
+    /// returns false if the walk went through that node before, and so has visited its neighbours.
     pub(super) fn follow(
         &self,
         graph: &impl Graph,

@@ -1,5 +1,5 @@
-//! Walks with filters, on GPUs and on the CPU. Callers meet walks on a GPU among so many rows only
-//! that tests would take long: here none is exact search.
+//! Walks with filters, on GPUs and on the CPU. A GPU walks only where a great many rows pass, too
+//! many for a test. So these tests lower the number below which it takes exact search.
 
 use super::Searcher;
 use super::engine::Engine;

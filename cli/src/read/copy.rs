@@ -83,12 +83,8 @@ impl Copy {
             let mut kept = std::mem::take(&mut self.piece);
             kept.clear();
             for (i, number) in piece.chunks_exact(size).enumerate() {
-                let mut padded = [0; 8];
-                let little = &mut padded[..size];
-                little.copy_from_slice(number);
-                if self.from.is_big_endian() {
-                    little.reverse();
-                }
+                let mut room = [0; 8];
+                let little = self.from.little_bytes(number, &mut room);
                 if self.is_kept() {
                     kept.extend_from_slice(little);
                 } else {

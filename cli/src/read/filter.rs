@@ -56,11 +56,7 @@ fn of_array(path: &Path, header: &NpyHeader, bytes: &[u8], rows: usize) -> Resul
     }
     let mut set = IdSet::new(rows);
     for (value, place) in values.chunks_exact(number.size()).zip(0u64..) {
-        let mut little = value.to_vec();
-        if number.is_big_endian() {
-            little.reverse();
-        }
-        let value = number.little_endian().value(&little);
+        let value = number.value(number.little_bytes(value, &mut [0; 8]));
         if !is_mask {
             let id = if value >= 0.0 { value as u64 } else { u64::MAX };
             insert(&mut set, path, id, format_args!("{value} at place {place}"))?;

@@ -95,6 +95,16 @@ impl Number {
         !self.may_be_ids() && self.size < 8
     }
 
+    /// The bytes of a number, copied to `room` in little-endian order.
+    pub(super) fn little_bytes<'a>(self, number: &[u8], room: &'a mut [u8; 8]) -> &'a [u8] {
+        let little = &mut room[..self.size];
+        little.copy_from_slice(number);
+        if self.is_big_endian {
+            little.reverse();
+        }
+        little
+    }
+
     /// The number in `bytes`, which are little-endian and [narrowed](Self::is_of_vectors).
     pub(super) fn value(self, bytes: &[u8]) -> f64 {
         let mut wide = [0; 8];

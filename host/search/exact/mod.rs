@@ -272,7 +272,8 @@ pub(super) fn nearest_among_on(
     named(&search.run()?, ids, k)
 }
 
-/// `k` keys per query of those that hold places in `ids`, all if there are fewer ids.
+/// Replaces the places in `ids` that `keys` hold by the ids. `k` keys per query, empty ones last
+/// where there are fewer ids.
 fn named(keys: &[Key], ids: &[u32], k: usize) -> Result<Vec<Key>> {
     let found = k.min(ids.len());
     let mut all = filled(key::NONE, keys.len() / found * k)?;

@@ -449,8 +449,10 @@ impl Task<'_> {
             entry_count: count as u32,
             padding: 0,
         };
-        // SAFETY: as above, and there is a bit per node. The entries are nodes, at most as many as
-        // their buffer holds.
+        // SAFETY: ids and entries were checked to be rows of the base or nodes of a layer. `words`
+        // has a bit per node, and the first `count` values of `passing.entries` are nodes. The
+        // batch has room for `count` queries. The download of the results waits for the work, so
+        // all buffers outlive it.
         unsafe {
             match (is_layer, capacity) {
                 (true, _) => gpu.launch::<T::AmongLayer>(grid, block, (among,)),

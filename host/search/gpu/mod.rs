@@ -49,6 +49,7 @@ pub(super) struct Among<'a> {
 /// Parameters of a batch of searches.
 #[derive(Clone, Copy)]
 pub(super) struct BatchLimits<'a> {
+    /// The nodes to walk on, if there is a filter.
     pub among: Option<Among<'a>>,
     /// Keys per query.
     pub k: usize,

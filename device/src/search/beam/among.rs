@@ -69,8 +69,8 @@ copied! {
     BeamAmong<T>;
 }
 
-/// Maximum number of ids that a step enters in the table between two looks at it, where one of a
-/// [walk](super::walk) has `step_ids`. So many the table of a search with a filter is made for.
+/// Maximum number of ids that enter the table before a search with a filter may empty it, where
+/// `step_ids` enter it in a step of a [walk](super::walk).
 pub const fn among_step_ids(step_ids: u32) -> u32 {
     2 * step_ids
 }
@@ -85,7 +85,7 @@ pub const fn among_shared_bytes(dim: u32, degree: u32, width: u32, slots: u32) -
 struct Others {
     /// Per parent, `degree` slots: neighbours that do not pass.
     ids: Shared<u32>,
-    /// Rows of those that the step goes through.
+    /// Rows of the nodes that the step goes through.
     rows: Shared<u32>,
     /// Number of rows; 0 between steps.
     count: Shared<u32>,
@@ -225,7 +225,7 @@ impl<T: Element> BeamAmong<T> {
         let mut counts = Counts::default();
         loop {
             keep_rolled();
-            // Ids and rows of the parents, and the first that rows lead to.
+            // The neighbours of the parents, and the first ids that rows lead to.
             if Search::empties(walk, counts.in_table + among_step_ids(most)) {
                 walk.forget(beam, room.table);
                 counts.in_table = walk.beam;

@@ -1,8 +1,8 @@
 //! How a search with a filter goes on through nodes that do not pass.
 
-/// The number of the `others`, neighbours of a node that do not pass, through which a search goes
-/// on to their own neighbours where `passing` neighbours pass: so many that about as many pass in
-/// all as the node has neighbours, if as many pass there as here.
+/// The number of neighbours that do not pass through which a search goes on to their neighbours, of
+/// a node of which `passing` neighbours pass and `others` do not. If the same share passes there,
+/// the search meets about as many passing nodes as the node has neighbours.
 ///
 /// The number does not depend on what was visited before, so searches with a small table of
 /// visited nodes find what others do.

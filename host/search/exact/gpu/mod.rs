@@ -138,7 +138,8 @@ pub(crate) struct GpuSearch<'a> {
     pub gpu: &'a Gpu,
     /// The base, with at least `k` rows to find.
     pub space: &'a Space<'a>,
-    /// The rows to search, if they are not all; keys then hold places in their list.
+    /// The rows that [`run_among`](Self::run_among) searches, unless all; keys then hold places in
+    /// their list.
     pub subset: Option<Subset<'a>>,
     pub queries: &'a QuerySet<'a>,
     /// Neighbours per query.
@@ -149,7 +150,7 @@ pub(crate) struct GpuSearch<'a> {
 }
 
 impl GpuSearch<'_> {
-    /// Finds the `k` smallest keys of each query, as the CPU computes them.
+    /// Finds the `k` smallest keys of each query among all rows, as the CPU computes them.
     ///
     /// # Errors
     /// If `k` is out of range, the device lacks memory or fails, or the work is cancelled.
@@ -157,14 +158,9 @@ impl GpuSearch<'_> {
         let Self { space, queries, k, .. } = *self;
         self.check_k()?;
         let stage = self.progress.stage("exact search", self.pairs());
-        let mut keys = self.run_among(0..self.rows(), &stage)?;
-        add_zero_vectors(space, self.subset.map(|subset| subset.ids), queries, k, &mut keys);
+        let mut keys = self.run_among(0..space.len(), &stage)?;
+        add_zero_vectors(space, None, queries, k, &mut keys);
         Ok(keys)
-    }
-
-    /// Rows to search.
-    fn rows(&self) -> usize {
-        self.subset.map_or(self.space.len(), |subset| subset.ids.len())
     }
 
     fn check_k(&self) -> Result<()> {
@@ -176,7 +172,7 @@ impl GpuSearch<'_> {
 
     /// Pairs of a row and a query: the units of progress.
     fn pairs(&self) -> u64 {
-        self.rows() as u64 * self.queries.count as u64
+        self.space.len() as u64 * self.queries.count as u64
     }
 
     /// Finds the `k` smallest keys of each query among some rows, without zero vectors under
