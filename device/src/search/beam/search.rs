@@ -79,9 +79,9 @@ pub const fn search_shared_bytes(dim: u32, degree: u32, width: u32, slots: u32) 
 
 /// Usual slots of the table for a beam of `beam` nodes.
 ///
-/// They hold about as many ids as a search visits, so the table is rarely emptied; above 1,024 slots
-/// half as many, so that more searches fit a multiprocessor: 10 to 35 % faster at
-/// beams of 100 to 256 (benches/results/search.md). Where shared memory is too small,
+/// They hold about as many ids as a search visits, so the table is rarely emptied; above 1,024
+/// slots half as many, so that more searches fit a multiprocessor: 10 to 35 % faster at beams of
+/// 100 to 256 (benches/results/search.md). Where shared memory is too small,
 /// [`least_slots`](super::walk::least_slots) are enough.
 pub const fn table_slots(beam: u32, step_ids: u32) -> u32 {
     let (met, step) = (12 * beam, 2 * (beam + step_ids));
