@@ -3,6 +3,8 @@
 
 Per fault, share and kind: recall@10 of queries without the fault, recall@10 and recall@1 of rows with the fault as queries
 (ties count), and seconds of the build. The first lines are those of clean data. `!`: the build or a search warned.
+The kinds `hnswlib` and `faiss-hnsw` are the graphs of those libraries (M = 16, efConstruction = 200, ef the beam), by
+their Python packages.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import time
 from pathlib import Path
 
 KINDS = "cagra,nsg,nssg,vamana,dpg,tau-mng,alpha-cng"
+PEERS = ["hnswlib", "faiss-hnsw"]
 SHARES = {
     "zero": "0.001,0.009,0.1", "equal": "0.001,0.009,0.1,0.5", "signed-zero": "0.009,0.05", "multiples": "0.009,0.1",
     "near:1e-6": "0.009,0.1", "near:1e-3": "0.009,0.1", "ball:1e-3": "0.01,0.1,0.9", "ball:1e-2": "0.01,0.1,0.9",
@@ -43,8 +46,73 @@ def run(args, *arguments):
     return [json.loads(line) for line in done.stdout.splitlines()], time.monotonic() - start, bool(warnings)
 
 
+def rows_of(path, dtype="<f4"):
+    """The rows of a file of vectors or of the ids of a ground truth."""
+    import numpy as np
+
+    rows, columns = np.fromfile(path, "<u4", 2)
+    return np.fromfile(path, dtype, rows * columns, offset=8).reshape(rows, columns)
+
+
+def peer(args, kind, base):
+    """Builds the graph of another library; returns a function that finds the ids of k rows per query."""
+    import numpy as np
+
+    if kind == "hnswlib":
+        import hnswlib
+
+        index = hnswlib.Index({"l2": "l2", "cosine": "cosine", "ip": "ip"}[args.metric], base.shape[1])
+        index.init_index(len(base), ef_construction=200, M=16)
+        index.add_items(base)
+        index.set_ef(args.beam)
+        return lambda queries, k: index.knn_query(queries, k)[0]
+    import faiss
+
+    def unit(rows):
+        if args.metric != "cosine":
+            return rows
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+        return rows / np.where(lengths > 0, lengths, 1)
+
+    index = faiss.IndexHNSWFlat(base.shape[1], 16, faiss.METRIC_L2 if args.metric == "l2" else faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction, index.hnsw.efSearch = 200, args.beam
+    index.add(unit(base))
+    return lambda queries, k: index.search(unit(queries), k)[1]
+
+
+def distances(args, base, query, ids):
+    """The distances of rows from a query, in double precision."""
+    import numpy as np
+
+    rows, query = base[ids].astype("f8"), query.astype("f8")
+    if args.metric == "l2":
+        return ((rows - query) ** 2).sum(1)
+    products = rows @ query
+    if args.metric == "cosine":
+        lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(query)
+        products = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+    return -products
+
+
+def measure_peer(args, work, kind, queries):
+    """As `measure`, of another library."""
+    base, start = rows_of(work / "base.fbin"), time.monotonic()
+    search = peer(args, kind, base)
+    seconds, cells = time.monotonic() - start, []
+    for name, k in [("rows", 10)] + [("dirty", 10), ("dirty", 1)] * ("dirty" in queries):
+        asked, truth, right = rows_of(work / f"{name}.fbin"), rows_of(work / f"{name}.bin", "<u4"), 0
+        for query, found, nearest in zip(asked, search(asked, k), truth):
+            last = distances(args, base, query, nearest[:k]).max()
+            here = distances(args, base, query, found[found >= 0])
+            right += (here <= last + 1e-6 * abs(last)).sum()
+        cells.append(f"{right / (len(asked) * k):.3f}")
+    return [*cells, *["-"] * (3 - len(cells)), f"{seconds:.1f}", ""]
+
+
 def measure(args, work, kind, modes, queries):
     """Builds and searches one index; returns a table's cells."""
+    if kind in PEERS:
+        return measure_peer(args, work, kind, queries)
     build, search = modes
     index, base = work / "index.tagore", work / "base.fbin"
     _, seconds, warned = run(args, "build", "-i", base, "-o", index, "--kind", kind, "--metric", args.metric,
