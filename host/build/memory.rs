@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::graph::{OnDevice, PrunedRows};
 use super::spots::Odd;
-use super::{BuildStats, Builder, LowerGraph, Target, estimate};
+use super::{BuildStats, Builder, Layering, LowerGraph, Target, estimate};
 use crate::descent::{DescentStats, KnnGraph, sampled};
 use crate::gpu::Gpu;
 use crate::index::{Absent, Fingerprint, Index, Layered, PaddedRows};
@@ -14,9 +14,10 @@ use crate::prune::gpu::PruneShape;
 use crate::prune::{Entry, Pruned, reach};
 use crate::search::gpu::NodeSearch;
 use crate::vectors::Repeated;
+use crate::vectors::groups::far_groups;
 use crate::vectors::mean::{common_mean, less_mean};
 use crate::vectors::space::Space;
-use crate::{DataShape, Device, Error, IdSet, Progress, Result, Vectors};
+use crate::{DataShape, Device, Error, IdSet, Result, Vectors};
 
 /// Share of the check of values in the time of a build, for progress.
 const CHECK: f64 = 0.01;
@@ -135,41 +136,60 @@ impl Builder {
         let graph = graph.filter(|_| unique.is_none());
         let k = k.min(vectors.len() - 1);
 
-        // Codes are those of rows that are moved already.
-        let mut mean = if self.of_vectors.is_some() { None } else { common_mean(vectors, metric)? };
-        if graph.is_some() && mean.take().is_some() {
+        // A sample of lists is one of all rows.
+        let sample = if chosen.is_none() && unique.is_none() { self.sample } else { 0 };
+        let builder = self.clone().among(None).dedupe(false).sample(sample);
+        let builder = builder.keep_on_device(self.keep_on_device && chosen.is_none());
+        let builder = if graph.is_none() && k > 0 { builder.knn(k) } else { builder };
+        let mut built = builder.progress(building).build_nodes(vectors, space, k, graph)?;
+        built.stats.grouping = grouping;
+        match NodeRows::new(chosen, unique, Absent { repeated: repeated.unwrap_or_default(), left_out }) {
+            Some(nodes) => nodes.extend(built, base),
+            None => Ok(built),
+        }
+    }
+
+    /// Builds the index of `base`, whose space this is, with a node for every row, from lists of
+    /// `k` or from `graph`: of rows less their mean, if they have a common direction, and of codes,
+    /// if asked for; in parts, if rows lie in groups far apart.
+    fn build_nodes(
+        &self,
+        base: &Vectors,
+        space: Space<'_>,
+        k: usize,
+        graph: Option<&KnnGraph>,
+    ) -> Result<Built> {
+        let (metric, unwatched) = (self.descent.metric, self.descent.progress.unwatched());
+        // Codes are those of rows that are moved already. A layer has no parts.
+        let may_part = self.of_vectors.is_none() && self.layering != Layering::Always;
+        let mut groups = if may_part { far_groups(base, metric, &unwatched)? } else { None };
+        let mut mean = match (&groups, &self.of_vectors) {
+            (None, None) => common_mean(base, metric)?,
+            _ => None,
+        };
+        if graph.is_some() && (groups.take().is_some() || mean.take().is_some()) {
             tracing::warn!(
                 "rows have a common direction, by which the given k-NN graph ranks them all: build without it"
             );
         }
-        let moved = mean.as_ref().map(|mean| less_mean(vectors, mean)).transpose()?;
-        let (vectors, space) = match &moved {
-            None => (vectors, space),
+        if let Some(groups) = groups {
+            return self.build_groups(base, groups, k);
+        }
+        let moved = mean.as_ref().map(|mean| less_mean(base, mean)).transpose()?;
+        let (rows, space, builder) = match &moved {
+            None => (base, space, self.clone()),
             Some(moved) => {
                 drop(space);
-                (moved, Space::new(moved, metric, &checking.unwatched())?)
+                let builder = self.clone().sample(0).keep_on_device(false);
+                (moved, Space::new(moved, metric, &unwatched)?, builder)
             }
         };
-
-        // A sample of lists is one of all rows, and as they are.
-        let keeps_rows = chosen.is_none() && moved.is_none();
-        let sample = if keeps_rows && unique.is_none() { self.sample } else { 0 };
-        let builder = self.clone().among(None).dedupe(false).sample(sample);
-        let builder = builder.keep_on_device(self.keep_on_device && keeps_rows);
-        let builder = if graph.is_none() && k > 0 { builder.knn(k) } else { builder };
-        let mut built = match self.compression {
-            None => builder.build_every_row(vectors, &space, k, graph, &building)?,
-            Some(compression) => {
-                builder.progress(building).build_on_codes(vectors, &space, compression, k)?
-            }
+        let built = match self.compression {
+            None => builder.build_every_row(rows, &space, k, graph)?,
+            Some(compression) => builder.build_on_codes(rows, &space, compression, k)?,
         };
-        built.stats.grouping = grouping;
         let is_of_base = moved.is_none() && self.compression.is_none();
-        match NodeRows::new(chosen, unique, Absent { repeated: repeated.unwrap_or_default(), left_out }) {
-            Some(nodes) => nodes.extend(built, base),
-            None if is_of_base => Ok(built),
-            None => Ok(Built { index: built.index.over(base)?, ..built }),
-        }
+        if is_of_base { Ok(built) } else { Ok(Built { index: built.index.over(base)?, ..built }) }
     }
 
     /// Builds the index of `base`, whose space this is, with a node for every row, from lists of
@@ -180,7 +200,6 @@ impl Builder {
         space: &Space<'_>,
         k: usize,
         graph: Option<&KnnGraph>,
-        progress: &Progress,
     ) -> Result<Built> {
         let nodes = sampled(base.len(), self.sample, self.descent.seed);
         let gpu = self.gpu_with_room(base, space, k, graph.is_some())?;
@@ -192,7 +211,7 @@ impl Builder {
         }
         let weights = self.weights(base, k, gpu.is_some(), graph.is_some())?;
         let [descending, pruning, finishing] =
-            progress.parts(weights).map(|part| self.clone().progress(part));
+            self.descent.progress.parts(weights).map(|part| self.clone().progress(part));
         let graph = descending.graph_on(space, k, gpu, graph)?;
         let descent = graph.stats().clone();
         let Odd { spots, lone } = graph.odd_rows(space)?;

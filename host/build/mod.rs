@@ -4,6 +4,7 @@
 mod compressed;
 pub(crate) mod estimate;
 mod graph;
+mod groups;
 mod growth;
 mod knn;
 mod layer_nodes;

@@ -9,7 +9,9 @@
 use std::time::Instant;
 
 use rayon::prelude::*;
-use tagore_device::key::{self, Key};
+use tagore_device::cluster::drawn;
+use tagore_device::key::{self, Key, NO_ID};
+use tagore_device::random::{Draws, Stage};
 
 use super::graph::Graph;
 use super::memory::Built;
@@ -18,7 +20,7 @@ use crate::descent::{DeviceGraph, KnnGraph};
 use crate::gpu::Gpu;
 use crate::vectors::gpu::Pick;
 use crate::vectors::space::Space;
-use crate::{Device, Index, Metric, Result, Vectors};
+use crate::{Device, Index, Metric, Progress, Result, Vectors};
 
 /// Octaves of the distances of f32.
 const OCTAVES_OF_F32: usize = 256;
@@ -54,12 +56,31 @@ const MAX_ROWS_ON_CPU: usize = 1024;
 /// Nodes whose lists come from a device at a time.
 const AT_A_TIME: usize = 1 << 16;
 
+/// Inner product: lists of the sample that shows whether there are spots.
+const SAMPLED: usize = 1024;
+
+/// Inner product: near copies are at most this many places apart in a list.
+const PLACES: usize = 4;
+
+/// Inner product: maximum number of distances from rows to spots.
+const MAX_TO_FIRST: u64 = 1 << 26;
+
+/// Inner product: near copies that harm searches are one pair in this many of the sample.
+const FEW_PAIRS: usize = 1024;
+
 /// The dense spots of a data set.
 pub(super) struct Spots {
     /// The rows of each spot, ascending. The first represents it.
     spots: Vec<Vec<u32>>,
     /// The rows outside and the representatives, ascending.
     outside: Vec<u32>,
+}
+
+/// Two rows of a list, and their squared distance.
+struct Near {
+    row: u32,
+    other: u32,
+    distance: f32,
 }
 
 /// The rows that need more than the others.
@@ -138,21 +159,29 @@ impl Spots {
             let near = near(rows)?;
             for (&row, near) in rows.iter().zip(near.chunks_exact(JOINED)) {
                 for &other in near.iter().filter(|&&other| last[other as usize] < bound) {
-                    let (a, b) = (root(&mut roots, row), root(&mut roots, other));
-                    // The smallest row of a spot is its root.
-                    roots[a.max(b) as usize] = a.min(b);
+                    join(&mut roots, row, other);
                 }
             }
         }
-        let mut members: Vec<[u32; 2]> = dense.iter().map(|&row| [root(&mut roots, row), row]).collect();
+        Self::of_trees(roots, bound, part)
+    }
+
+    /// The spots of rows that are joined in trees, each row with a parent or itself.
+    fn of_trees<'s>(
+        mut roots: Vec<u32>,
+        bound: f32,
+        part: impl Fn(&[u32]) -> Result<Space<'s>>,
+    ) -> Result<Option<Self>> {
+        let n = roots.len() as u32;
+        let mut members: Vec<[u32; 2]> = (0..n).map(|row| [root(&mut roots, row), row]).collect();
         members.par_sort_unstable();
-        let groups = members.chunk_by(|a, b| a[0] == b[0]);
+        let groups = members.chunk_by(|a, b| a[0] == b[0]).filter(|rows| rows.len() > 1);
         let groups = groups.map(|rows| rows.iter().map(|row| row[1]).collect()).collect();
         let spots = joined(groups, bound, part)?;
         if spots.is_empty() || spots.len() > MAX_SPOTS {
             return Ok(None);
         }
-        let mut is_outside = vec![true; last.len()];
+        let mut is_outside = vec![true; n as usize];
         spots.iter().for_each(|rows| rows[1..].iter().for_each(|&row| is_outside[row as usize] = false));
         let outside = (0..n).filter(|&row| is_outside[row as usize]).collect();
         Ok(Some(Self { spots, outside }))
@@ -191,6 +220,12 @@ fn joined<'s>(
     Ok(groups)
 }
 
+/// Joins the trees of two rows: the smallest row of a tree is its root.
+fn join(roots: &mut [u32], one: u32, other: u32) {
+    let (a, b) = (root(roots, one), root(roots, other));
+    roots[a.max(b) as usize] = a.min(b);
+}
+
 /// The root of `row`'s tree.
 fn root(roots: &mut [u32], mut row: u32) -> u32 {
     while roots[row as usize] != row {
@@ -222,11 +257,80 @@ impl Odd {
         Ok(Self { spots, lone })
     }
 
+    /// The odd rows of `space` under inner product. Products do not tell how near rows are, but a
+    /// row has nearly the same product with all rows of a spot: in its list they follow one
+    /// another. `lists` returns the lists of rows, of `k` each.
+    fn of_products(
+        space: &Space<'_>,
+        k: usize,
+        lists: impl Fn(Pick<'_>) -> Result<Vec<u32>>,
+    ) -> Result<Self> {
+        let n = space.len() as u32;
+        if k == 0 || !space.vectors().is_readable() {
+            return Ok(Self::default());
+        }
+        let vectors = Space::unprepared(space.vectors(), Metric::L2);
+        let near = |list: &[u32]| {
+            let (mut near, mut distances) = (Vec::with_capacity(PLACES * list.len()), Vec::new());
+            let list = &list[..list.iter().position(|&id| id == NO_ID).unwrap_or(list.len())];
+            for (place, &row) in list.iter().enumerate() {
+                let next = &list[place + 1..list.len().min(place + 1 + PLACES)];
+                vectors.list_distances(vectors.query(row), next, &mut distances);
+                near.extend(next.iter().zip(&distances).map(|(&other, &distance)| Near {
+                    row,
+                    other,
+                    distance,
+                }));
+            }
+            near
+        };
+        let near = |lists: &[u32]| lists.par_chunks_exact(k).flat_map_iter(near).collect::<Vec<_>>();
+        let count = SAMPLED.min(n as usize) as u32;
+        let id = |i: u32| drawn(Draws::new(0, Stage::Verify, 5, i.into()), i, count, n);
+        let sampled = near(&lists(Pick::Ids(&(0..count).map(id).collect::<Vec<_>>()))?);
+        let distances: Vec<f32> = sampled.iter().map(|near| near.distance).collect();
+        let bound = Octaves::count(&distances).bound();
+        let below = |&bound: &f32| distances.iter().filter(|&&distance| distance < bound).count();
+        let Some(bound) = bound.filter(|bound| below(bound) * FEW_PAIRS >= distances.len()) else {
+            return Ok(Self::default());
+        };
+        let mut roots: Vec<u32> = (0..n).collect();
+        for first in (0..n as usize).step_by(AT_A_TIME) {
+            let near = near(&lists(Pick::Range(first..(first + AT_A_TIME).min(n as usize)))?);
+            for Near { row, other, .. } in near.into_iter().filter(|near| near.distance < bound) {
+                join(&mut roots, row, other);
+            }
+        }
+        let part =
+            |rows: &[u32]| Space::owned(space.vectors().select(rows)?, Metric::L2, &Progress::silent());
+        let found = Spots::of_trees(roots.clone(), bound, part)?;
+        // Of a spot with more rows than a list has, lists name those of the largest products.
+        let first: Vec<u32> = found.iter().flat_map(|found| &found.spots).map(|rows| rows[0]).collect();
+        if (first.len() as u64) * u64::from(n) <= MAX_TO_FIRST {
+            let near = |row: u32| {
+                let mut distances = Vec::new();
+                vectors.list_distances(vectors.query(row), &first, &mut distances);
+                let near = first.iter().zip(distances).find(|&(_, distance)| distance < bound);
+                near.map_or(row, |(&first, _)| first)
+            };
+            let near: Vec<u32> = (0..n).into_par_iter().map(near).collect();
+            (0..n).zip(near).for_each(|(row, first)| join(&mut roots, row, first));
+        }
+        Ok(Self { spots: Spots::of_trees(roots, bound, part)?, lone: Vec::new() })
+    }
+
     /// The odd rows of `space`, whose k-NN graph is on a device. Unreliable lists show spots too:
     /// their rows are in the spot, though others may be nearer.
     pub fn on_device(gpu: &Gpu, space: &Space<'_>, graph: &DeviceGraph) -> Result<Self> {
         if !has_odd_rows(space) {
             return Ok(Self::default());
+        }
+        if space.metric() == Metric::InnerProduct {
+            let k = graph.lists.k;
+            return Self::of_products(space, k, |rows| {
+                let keys = graph.lists.some(gpu, rows, 0..k)?;
+                Ok(keys.into_iter().map(|key| key as u32).collect())
+            });
         }
         let last = graph.lists.last_distances(gpu)?;
         Self::find(space, graph.lists.k, &last, |rows| {
@@ -242,15 +346,21 @@ impl Odd {
         if !has_odd_rows(space) {
             return Ok(Self::default());
         }
+        if space.metric() == Metric::InnerProduct {
+            return Self::of_products(space, graph.k(), |rows| {
+                let list = |place: usize| graph.neighbors(rows.row(place)).iter().copied();
+                Ok((0..rows.len()).flat_map(list).collect())
+            });
+        }
         let near = |&row: &u32| graph.neighbors(row as usize)[..JOINED].to_vec();
         let last = last_distances(graph);
         Self::find(space, graph.k(), &last, |rows| Ok(rows.iter().flat_map(near).collect()))
     }
 }
 
-/// Whether rows of `space` may be odd. Inner products tell none.
+/// Whether rows of `space` may be odd.
 fn has_odd_rows(space: &Space<'_>) -> bool {
-    space.metric() != Metric::InnerProduct && space.len() >= MIN_OUTSIDE + MIN_ROWS
+    space.len() >= MIN_OUTSIDE + MIN_ROWS
 }
 
 impl Graph<'_> {

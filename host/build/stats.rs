@@ -31,3 +31,13 @@ pub struct BuildStats {
     /// A warning, in one line, if the codes of a build on codes lose too much of the data.
     pub code_warning: Option<String>,
 }
+
+impl BuildStats {
+    /// Adds those of a part of the rows, built after the parts before.
+    pub(super) fn add(&mut self, part: Self) {
+        self.descent.add(part.descent);
+        self.prune.add(part.prune);
+        self.coding += part.coding;
+        self.code_warning = self.code_warning.take().or(part.code_warning);
+    }
+}

@@ -43,6 +43,22 @@ pub struct DescentStats {
 }
 
 impl DescentStats {
+    /// Adds those of another part of the rows, whose lists were found after these.
+    pub(crate) fn add(&mut self, part: Self) {
+        self.distances += part.distances;
+        self.join_distances += part.join_distances;
+        self.refine_distances += part.refine_distances;
+        self.completed += part.completed;
+        self.seconds += part.seconds;
+        self.copy += part.copy;
+        self.jit += part.jit;
+        self.peak_gpu_bytes = self.peak_gpu_bytes.max(part.peak_gpu_bytes);
+        self.peak_host_bytes = part.peak_host_bytes;
+        (self.device, self.device_name) = (part.device, part.device_name);
+        (self.iterations, self.added) = (part.iterations, part.added);
+        KernelTime::add_all(&mut self.kernels, part.kernels);
+    }
+
     /// Adds the measurement of a descent on `gpu`.
     pub(super) fn measured(&mut self, gpu: &Gpu, measurement: Measurement) -> Result<()> {
         let measured = measurement.end()?;

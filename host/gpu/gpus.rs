@@ -124,17 +124,7 @@ impl SharedTimes {
     pub(crate) fn add(&mut self, kernels: Vec<KernelTime>) {
         let seconds = kernels.iter().map(|time| time.seconds).sum();
         self.kernel_seconds = self.kernel_seconds.max(seconds);
-        for time in kernels {
-            match self.kernels.iter_mut().find(|sum| sum.kernel == time.kernel) {
-                Some(sum) => {
-                    sum.launches += time.launches;
-                    sum.seconds += time.seconds;
-                    sum.bytes += time.bytes;
-                    sum.operations += time.operations;
-                }
-                None => self.kernels.push(time),
-            }
-        }
+        KernelTime::add_all(&mut self.kernels, kernels);
     }
 }
 

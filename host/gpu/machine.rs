@@ -54,6 +54,23 @@ pub struct KernelTime {
     pub operations: u64,
 }
 
+impl KernelTime {
+    /// Adds the times of `more` kernels to `sums`.
+    pub(crate) fn add_all(sums: &mut Vec<Self>, more: Vec<Self>) {
+        for time in more {
+            match sums.iter_mut().find(|sum| sum.kernel == time.kernel) {
+                Some(sum) => {
+                    sum.launches += time.launches;
+                    sum.seconds += time.seconds;
+                    sum.bytes += time.bytes;
+                    sum.operations += time.operations;
+                }
+                None => sums.push(time),
+            }
+        }
+    }
+}
+
 /// Fills a piece of an upload, given its offset and its memory.
 pub(crate) type Fill<'a> = &'a (dyn Fn(usize, &mut [u8]) + Sync);
 

@@ -248,6 +248,11 @@ impl Index {
         index
     }
 
+    /// Adds dense spots.
+    pub(crate) fn with_spots(self, spots: Option<Spots>) -> Self {
+        Self { spots, ..self }
+    }
+
     /// The dense spots, which searches enter by their representatives; none of most data.
     pub(crate) fn spots(&self) -> Option<&Spots> {
         self.spots.as_ref()
@@ -259,8 +264,8 @@ impl Index {
     pub(crate) fn joined(self, base: &Vectors, rows: &[u32], inside: Vec<(Vec<u32>, Self)>) -> Result<Self> {
         let places = Repeated::default().places(rows, base.len());
         let mut index = self.renamed(base, rows, &places)?;
+        let (stride, metric) = (index.max_degree, index.metric());
         let Adjacency::Owned { degrees, neighbors } = &mut index.adjacency else { return Ok(index) };
-        let stride = index.max_degree;
         let mut spots: BTreeMap<u32, Vec<u32>> =
             index.spots.iter().flat_map(Spots::all).map(|(node, entries)| (node, entries.to_vec())).collect();
         // The representative of a large spot is one row of many for a search outside, which may
@@ -271,10 +276,11 @@ impl Index {
         index.layers.iter_mut().for_each(|layer| layer.add(&large));
         large.retain(|node| !index.entries.contains(node));
         index.entries.extend(large);
-        // Searches stop by the growth of the distances of the largest part.
+        // Searches stop by the growth of the distances of the largest part; under inner product,
+        // where it has a scale, by that of the rows outside.
         let (mut most, mut growth) = (rows.len(), index.growth);
         for (rows, part) in inside {
-            if rows.len() > most {
+            if rows.len() > most && metric != Metric::InnerProduct {
                 (most, growth) = (rows.len(), part.growth);
             }
             for (place, &row) in rows.iter().enumerate().skip(1) {

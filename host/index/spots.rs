@@ -30,6 +30,20 @@ impl Spots {
         Some(Self { entries: Layer::new(nodes, degree, ids, 0) })
     }
 
+    /// The spots of parts of an index, each with the names of its nodes, ascending; none without
+    /// spots.
+    pub(crate) fn of_parts<'a>(parts: impl Iterator<Item = (&'a Self, &'a [u32])>) -> Option<Self> {
+        let renamed = |(spots, names): (&'a Self, &'a [u32])| {
+            spots.all().map(|(node, entries)| {
+                let entries = entries.iter().map(|&entry| names[entry as usize]).collect();
+                (names[node as usize], entries)
+            })
+        };
+        let mut all: Vec<(u32, Vec<u32>)> = parts.flat_map(renamed).collect();
+        all.sort_unstable();
+        Self::new(&all)
+    }
+
     /// Takes the spots off the layers of a file, if they are there.
     pub(super) fn split_off(layers: &mut Vec<Layer>) -> Option<Self> {
         layers.pop_if(|layer| layer.beam() == 0).map(|entries| Self { entries })

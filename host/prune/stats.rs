@@ -33,6 +33,20 @@ pub struct PruneStats {
 }
 
 impl PruneStats {
+    /// Adds those of another part of the rows, pruned after these.
+    pub(crate) fn add(&mut self, part: Self) {
+        self.seconds += part.seconds;
+        self.copy += part.copy;
+        self.jit += part.jit;
+        self.connect += part.connect;
+        self.layers += part.layers;
+        self.attached += part.attached;
+        self.peak_gpu_bytes = self.peak_gpu_bytes.max(part.peak_gpu_bytes);
+        self.peak_host_bytes = part.peak_host_bytes;
+        (self.device, self.device_name) = (part.device, part.device_name);
+        KernelTime::add_all(&mut self.kernels, part.kernels);
+    }
+
     pub(crate) fn log(&self) {
         let Self { device, seconds, attached, .. } = self;
         tracing::info!(device, seconds, attached, "graph pruned");

@@ -2,6 +2,7 @@
 
 pub(crate) mod distance;
 pub(crate) mod embedding;
+pub(crate) mod groups;
 mod lanes;
 pub(crate) mod mean;
 pub(crate) mod norms;

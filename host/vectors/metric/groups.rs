@@ -1,0 +1,234 @@
+//! Groups of rows that lie far apart, under inner product.
+//!
+//! A query's products with the rows of a group are those with the rows less the mean of the group,
+//! all moved by the same number. So what a search needs inside a group is a graph of the rows less
+//! its mean, as for all rows with a common direction ([`mean`](super::mean)). But one mean moves
+//! one group: of groups whose means lie much farther apart than their rows, all lists name the few
+//! rows that lie farthest along one of the means. So each group is an index of its own.
+
+use rayon::prelude::*;
+use tagore_device::cluster::drawn;
+use tagore_device::random::{Draws, Stage};
+
+use crate::memory::{collected_in_parallel, filled};
+use crate::vectors::distance::{SquaredL2, one_to_many};
+use crate::vectors::{Metric, TypedRows, Vectors};
+use crate::{Progress, Result};
+
+/// Rows of the sample.
+const SAMPLE: usize = 2048;
+
+/// Rows of the sample that a group has at least. Fewer are lone rows.
+const MIN_SAMPLED: usize = 4;
+
+/// Minimum number of rows of a group.
+const MIN_ROWS: usize = 64;
+
+/// Maximum number of groups.
+const MAX_GROUPS: usize = 8;
+
+/// Rounds of k-means.
+const ROUNDS: usize = 2;
+
+/// Times that lone rows are taken from the sample.
+const ATTEMPTS: usize = 8;
+
+/// Rows lie in groups if their squared distances to the means of the groups are together at most
+/// this part of those to the mean of all.
+const LEFT: f64 = 0.6;
+
+/// Rows assigned at a time.
+const AT_A_TIME: usize = 1 << 16;
+
+/// Groups of the rows of a base that lie far apart.
+pub(crate) struct FarGroups {
+    /// The rows of each group, ascending.
+    pub rows: Vec<Vec<u32>>,
+    /// A row per group.
+    pub means: Vectors,
+}
+
+/// The groups far apart of the rows of `base`; none if they do not lie so, or for another metric
+/// than inner product.
+///
+/// # Errors
+/// If the rows lie on a device that fails, memory is short, or the work is cancelled.
+pub(crate) fn far_groups(base: &Vectors, metric: Metric, progress: &Progress) -> Result<Option<FarGroups>> {
+    let n = base.len();
+    if metric != Metric::InnerProduct || n < 2 * MIN_ROWS {
+        return Ok(None);
+    }
+    let count = SAMPLE.min(n) as u32;
+    let id = |i: u32| drawn(Draws::new(0, Stage::Verify, 3, i.into()), i, count, n as u32);
+    let sample = base.select(&(0..count).map(id).collect::<Vec<_>>())?.to_f32()?;
+    let Some(mut means) = group_means(&Vectors::dense_f32(sample, base.dim()))? else {
+        return Ok(None);
+    };
+    loop {
+        let mut rows = vec![Vec::new(); means.len()];
+        for first in (0..n).step_by(AT_A_TIME) {
+            progress.check()?;
+            let nearest = nearest(&base.part(first..(first + AT_A_TIME).min(n))?, &means)?;
+            (first as u32..).zip(nearest).for_each(|(row, (group, _))| rows[group as usize].push(row));
+        }
+        // The rows of a group that is too small go to others.
+        let large = |&group: &u32| rows[group as usize].len() >= MIN_ROWS;
+        let large: Vec<u32> = (0..means.len() as u32).filter(large).collect();
+        if large.len() == rows.len() {
+            return Ok((rows.len() > 1).then_some(FarGroups { rows, means }));
+        }
+        means = means.select(&large)?;
+    }
+}
+
+/// The means of the fewest groups that the rows of a `sample` lie in; none if they do not.
+fn group_means(sample: &Vectors) -> Result<Option<Vectors>> {
+    let mut rows: Vec<u32> = (0..sample.len() as u32).collect();
+    for _ in 0..ATTEMPTS {
+        let part = sample.select(&rows)?;
+        let (one, most) = (Groups::find(&part, 1)?, Groups::find(&part, MAX_GROUPS)?);
+        let sizes = most.sizes();
+        if sizes.iter().all(|&size| size >= MIN_SAMPLED) {
+            // Not for rows that are all equal, whose distances are 0.
+            let bound = LEFT * one.left;
+            if most.left > bound || one.left <= 0.0 {
+                return Ok(None);
+            }
+            for count in 2..=MAX_GROUPS {
+                let groups = Groups::find(&part, count)?;
+                if groups.left <= bound && groups.sizes().iter().all(|&size| size >= MIN_SAMPLED) {
+                    return Ok(Some(groups.means));
+                }
+            }
+            return Ok(None);
+        }
+        let in_groups = rows.into_iter().zip(most.of_rows);
+        let in_groups = in_groups.filter(|&(_, group)| sizes[group as usize] >= MIN_SAMPLED);
+        rows = in_groups.map(|(row, _)| row).collect();
+        if 2 * rows.len() < sample.len() {
+            return Ok(None);
+        }
+    }
+    Ok(None)
+}
+
+/// Groups of rows by k-means.
+struct Groups {
+    means: Vectors,
+    /// The group of each row.
+    of_rows: Vec<u32>,
+    /// The sum of the squared distances of the rows to the means of their groups.
+    left: f64,
+}
+
+impl Groups {
+    /// `count` groups of `rows` of f32. The first means are rows drawn by their squared distances
+    /// to those drawn before (k-means++, Arthur and Vassilvitskii, 2007).
+    fn find(rows: &Vectors, count: usize) -> Result<Self> {
+        let (dim, draws) = (rows.dim(), Draws::new(0, Stage::Verify, 4, count as u64));
+        let mut means = rows.host_row(0).into_owned();
+        let mut least = filled(f32::INFINITY, rows.len())?;
+        for number in 1..count {
+            let last = Vectors::dense_f32(means[(number - 1) * dim..].to_vec(), dim);
+            let distances = nearest(rows, &last)?;
+            least.iter_mut().zip(distances).for_each(|(least, (_, distance))| *least = least.min(distance));
+            let mut left = draws.unit(number as u64) * sum(&least);
+            let is_drawn = |&distance: &f32| {
+                left -= f64::from(distance);
+                left < 0.0
+            };
+            let row = least.iter().position(is_drawn).unwrap_or(0);
+            means.extend_from_slice(&rows.host_row(row));
+        }
+        let mut means = Vectors::dense_f32(means, dim);
+        for _ in 0..ROUNDS {
+            let of_rows = nearest(rows, &means)?;
+            let mut sums = vec![0f64; count * dim];
+            let mut sizes = vec![0f64; count];
+            for (row, &(group, _)) in of_rows.iter().enumerate() {
+                let sums = &mut sums[group as usize * dim..][..dim];
+                sums.iter_mut().zip(&*rows.host_row(row)).for_each(|(sum, &x)| *sum += f64::from(x));
+                sizes[group as usize] += 1.0;
+            }
+            // A group without rows keeps its mean.
+            let mean = |place: usize| match sizes[place / dim] {
+                0.0 => means.host_row(place / dim)[place % dim],
+                size => (sums[place] / size) as f32,
+            };
+            means = Vectors::dense_f32((0..count * dim).map(mean).collect(), dim);
+        }
+        let (of_rows, distances): (Vec<u32>, Vec<f32>) = nearest(rows, &means)?.into_iter().unzip();
+        Ok(Self { means, of_rows, left: sum(&distances) })
+    }
+
+    /// The rows of each group.
+    fn sizes(&self) -> Vec<usize> {
+        let mut sizes = vec![0; self.means.len()];
+        self.of_rows.iter().for_each(|&group| sizes[group as usize] += 1);
+        sizes
+    }
+}
+
+/// The nearest of `means` to each row, and its squared distance.
+fn nearest(rows: &Vectors, means: &Vectors) -> Result<Vec<(u32, f32)>> {
+    let ids: Vec<u32> = (0..means.len() as u32).collect();
+    collected_in_parallel((0..rows.len()).into_par_iter().map(|row| {
+        let mut distances = [f32::INFINITY; MAX_GROUPS];
+        let distances = &mut distances[..ids.len()];
+        if let TypedRows::F32(means) = means.rows() {
+            one_to_many::<SquaredL2, f32>(&rows.host_row(row), means, &ids, distances);
+        }
+        let pairs = ids.iter().copied().zip(distances.iter().copied());
+        pairs.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_default()
+    }))
+}
+
+/// The sum of squared distances.
+fn sum(distances: &[f32]) -> f64 {
+    distances.iter().map(|&distance| f64::from(distance)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIM: usize = 8;
+
+    /// `n` rows around the centres that `center` gives them, one deviation apart in each component.
+    fn rows(n: usize, center: impl Fn(usize) -> f32) -> Vectors {
+        let draws = Draws::new(1, Stage::Test, 0, 0);
+        let value = |i: usize| center(i / DIM) + (draws.unit(i as u64) as f32 - 0.5) * 3.5;
+        Vectors::from_f32((0..n * DIM).map(value).collect(), DIM).unwrap()
+    }
+
+    fn sizes(base: &Vectors, metric: Metric) -> Option<Vec<usize>> {
+        let groups = far_groups(base, metric, &Progress::silent()).unwrap();
+        groups.map(|groups| {
+            let mut sizes: Vec<usize> = groups.rows.iter().map(Vec::len).collect();
+            sizes.sort_unstable();
+            sizes
+        })
+    }
+
+    #[test]
+    fn rows_far_apart_are_groups() {
+        let two = rows(4000, |row| if row % 50 == 0 { 30.0 } else { 0.0 });
+        assert_eq!(sizes(&two, Metric::InnerProduct), Some(vec![80, 3920]));
+        assert_eq!(sizes(&two, Metric::L2), None);
+        let three = rows(3000, |row| [0.0, 10.0, -20.0][row % 3]);
+        assert_eq!(sizes(&three, Metric::InnerProduct), Some(vec![1000; 3]));
+        // Lone rows do not hide groups, and are none.
+        let lone = rows(4000, |row| if row % 1000 == 7 { row as f32 } else { (row % 2) as f32 * 9.0 });
+        assert_eq!(sizes(&lone, Metric::InnerProduct).map(|sizes| sizes.len()), Some(2));
+    }
+
+    #[test]
+    fn rows_of_one_cloud_are_not() {
+        for n in [100, 1000, 5000] {
+            assert_eq!(sizes(&rows(n, |_| 5.0), Metric::InnerProduct), None);
+        }
+        assert_eq!(sizes(&rows(4000, |row| if row < 8 { 1e3 } else { 0.0 }), Metric::InnerProduct), None);
+        let equal = Vectors::from_f32(vec![1.0; 1000 * DIM], DIM).unwrap();
+        assert_eq!(sizes(&equal, Metric::InnerProduct), None);
+    }
+}
