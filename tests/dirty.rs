@@ -127,9 +127,15 @@ fn lone_rows_are_found_by_a_search_for_them() {
 
 #[test]
 fn an_index_with_dense_spots_is_the_same_from_its_file_and_on_a_device() {
+    for metric in [Metric::L2, Metric::InnerProduct] {
+        check_spots_on_devices(metric);
+    }
+}
+
+fn check_spots_on_devices(metric: Metric) {
     let data = synth(Fault::Ball { scale: 1e-3 }, 0.08);
     let (base, silent) = (data.base(), Progress::silent());
-    let index = builder(Strategy::cagra().degree(16)).build(&base).unwrap();
+    let index = builder(Strategy::cagra().degree(16)).metric(metric).build(&base).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.tagore");
     index.save(&path).unwrap();
@@ -198,6 +204,39 @@ fn a_common_direction_does_not_rank_rows_of_inner_products() {
     let index = builder(Strategy::nsg()).metric(Metric::InnerProduct).build(&base).unwrap();
     let found = recall(&searcher(index, &base), &queries, 10);
     assert!(found >= 0.985, "bytes: {found}");
+}
+
+#[test]
+fn groups_far_apart_are_parts_of_their_own_under_inner_product() {
+    for (length, share) in [(3.0, 0.1), (10.0, 0.5), (100.0, 0.05)] {
+        check(Fault::Offset { length }, share, Metric::InnerProduct, some_kinds());
+    }
+    // Three groups, in bytes, of which one is small; on codes too.
+    let values = uniform(ROWS, DIM, 7).to_f32().unwrap();
+    let group = |row: usize| [0.0, -90.0, 0.0, 60.0][if row % 25 == 0 { 1 } else { row % 2 * 3 }];
+    let value = |(i, x): (usize, &f32)| (x * 20.0 + group(i / DIM)) as i8;
+    let base = Vectors::from_i8(values.iter().enumerate().map(value).collect(), DIM).unwrap();
+    let queries = uniform(100, DIM, 8).to_f32().unwrap().iter().map(|x| (x * 20.0 - 10.0) as i8);
+    let queries = Vectors::from_i8(queries.collect(), DIM).unwrap();
+    for strategy in some_kinds() {
+        let builder = builder(strategy.degree(24)).metric(Metric::InnerProduct);
+        for builder in [builder.clone(), builder.compressed(Compression::Int8)] {
+            let index = builder.build(&base).unwrap();
+            index.verify(&Progress::silent()).unwrap();
+            assert_eq!(index.description().parameters["degree"], "24");
+            let what = format!("{}, {:?}", index.kind(), builder.compression());
+            let found = recall(&searcher(index, &base), &queries, 10);
+            assert!(found >= 0.985, "{what}: {found}");
+        }
+    }
+}
+
+#[test]
+fn near_copies_do_not_fill_the_lists_of_inner_products() {
+    check(Fault::Near { noise: 1e-3 }, 0.5, Metric::InnerProduct, some_kinds());
+    for (scale, share) in [(1e-3, 0.1), (1e-2, 0.5), (1e-3, 0.9)] {
+        check(Fault::Ball { scale }, share, Metric::InnerProduct, some_kinds());
+    }
 }
 
 #[test]

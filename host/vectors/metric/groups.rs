@@ -94,13 +94,19 @@ fn group_means(sample: &Vectors) -> Result<Option<Vectors>> {
             if most.left > bound || one.left <= 0.0 {
                 return Ok(None);
             }
+            let mut found: Option<Groups> = None;
             for count in 2..=MAX_GROUPS {
                 let groups = Groups::find(&part, count)?;
-                if groups.left <= bound && groups.sizes().iter().all(|&size| size >= MIN_SAMPLED) {
-                    return Ok(Some(groups.means));
+                // As many as halve what is left.
+                let bound = found.as_ref().map_or(bound, |fewer| fewer.left / 2.0);
+                let is_better =
+                    groups.left <= bound && groups.sizes().iter().all(|&size| size >= MIN_SAMPLED);
+                if !is_better && found.is_some() {
+                    break;
                 }
+                found = if is_better { Some(groups) } else { None };
             }
-            return Ok(None);
+            return Ok(found.map(|groups| groups.means));
         }
         let in_groups = rows.into_iter().zip(most.of_rows);
         let in_groups = in_groups.filter(|&(_, group)| sizes[group as usize] >= MIN_SAMPLED);
