@@ -28,6 +28,14 @@ pub(super) struct Built {
     pub stats: BuildStats,
 }
 
+/// The graph of a cluster.
+pub(crate) struct BuiltCluster {
+    pub pruned: Pruned<PrunedRows>,
+    /// Rows far from all others, ascending.
+    pub lone: Vec<u32>,
+    pub descent: DescentStats,
+}
+
 /// Base rows split by their part in the graph: its nodes, ascending, and the absent rows.
 struct NodeRows {
     rows: Vec<u32>,
@@ -240,18 +248,19 @@ impl Builder {
         Ok(Built { index, stats })
     }
 
-    /// Builds the pruned graph of a cluster, with a node for every row. It has no layers, and
-    /// unreachable nodes are not attached: the merge keeps the nearest of both lists of a node, so
-    /// edges that attach a node would be lost (docs/outofcore.md).
-    pub(crate) fn build_cluster(&self, base: &Vectors) -> Result<(Pruned<PrunedRows>, DescentStats)> {
+    /// Builds the pruned graph of a cluster, with a node for every row, and finds the rows that are
+    /// far from all others. The graph has no layers, and unreachable nodes are not attached: the
+    /// merge keeps the nearest of both lists of a node, so edges that attach a node would be lost
+    /// (docs/outofcore.md).
+    pub(crate) fn build_cluster(&self, base: &Vectors) -> Result<BuiltCluster> {
         self.strategy.check()?;
         let k = self.k_for(base)?;
         self.strategy.check_list(k, base.len())?;
         let space = Space::new(base, self.descent.metric, &self.descent.progress)?;
         let gpu = self.gpu_with_room(base, &space, k, false)?;
         let graph = self.graph_on(&space, k, gpu, None)?;
-        let descent = graph.stats().clone();
-        Ok((self.prune_there(&space, graph)?, descent))
+        let (descent, lone) = (graph.stats().clone(), graph.lone_rows(&space)?);
+        Ok(BuiltCluster { pruned: self.prune_there(&space, graph)?, lone, descent })
     }
 
     /// Estimated times of descent, of pruning, and of layers and reach.

@@ -25,6 +25,7 @@ use std::sync::Arc;
 pub(crate) use graph::{OnDevice, PrunedRows};
 pub(crate) use layers::LowerGraph;
 use memory::Built;
+pub(crate) use memory::BuiltCluster;
 pub use plan::BuildPlan;
 pub use stats::BuildStats;
 pub use target::Target;

@@ -141,6 +141,14 @@ impl Octaves {
         let lone: usize = self.0.get(first..)?.iter().sum();
         (1..=MAX_LONE).contains(&lone).then_some(first)
     }
+
+    /// The lone rows among those with these `last` distances, which were counted.
+    fn lone_of(&self, last: &[f32]) -> Vec<u32> {
+        self.lone().map_or(Vec::new(), |first| {
+            let rows = (0..last.len() as u32).into_par_iter();
+            rows.filter(|&row| octave(last[row as usize]) >= first).collect()
+        })
+    }
 }
 
 impl Spots {
@@ -246,10 +254,7 @@ impl Odd {
         near: impl Fn(&[u32]) -> Result<Vec<u32>>,
     ) -> Result<Self> {
         let octaves = Octaves::count(last);
-        let lone = octaves.lone().map_or(Vec::new(), |first| {
-            let rows = (0..last.len() as u32).into_par_iter();
-            rows.filter(|&row| octave(last[row as usize]) >= first).collect()
-        });
+        let lone = octaves.lone_of(last);
         let spots = match octaves.bound().filter(|_| k >= JOINED) {
             None => None,
             Some(bound) => Spots::find(last, bound, near, |rows| space.part(rows))?,
@@ -370,6 +375,18 @@ impl Graph<'_> {
             Self::Cpu(graph) => Odd::on_host(space, graph),
             Self::Gpu { gpu, graph, .. } => Odd::on_device(gpu, space, graph),
         }
+    }
+
+    /// The rows of the base, whose space this is, that are far from all others.
+    pub(super) fn lone_rows(&self, space: &Space<'_>) -> Result<Vec<u32>> {
+        if !has_odd_rows(space) {
+            return Ok(Vec::new());
+        }
+        let last = match self {
+            Self::Cpu(graph) => last_distances(graph),
+            Self::Gpu { gpu, graph, .. } => graph.lists.last_distances(gpu)?,
+        };
+        Ok(Octaves::count(&last).lone_of(&last))
     }
 }
 

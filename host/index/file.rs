@@ -175,15 +175,15 @@ impl IndexRoom {
 /// pieces of any size, so that only one piece need be in memory; [`commit`](Self::commit) adds the
 /// entry points.
 pub(crate) struct IndexFile {
-    file: AtomicFile,
-    sections: [Section; SECTIONS.len()],
+    pub(super) file: AtomicFile,
+    pub(super) sections: [Section; SECTIONS.len()],
     fingerprint: Fingerprint,
-    max_degree: usize,
+    pub(super) max_degree: usize,
 }
 
 /// The rows of an index file that is not committed yet.
 pub(crate) struct WrittenRows {
-    mapped: FileAdjacency,
+    pub(super) mapped: FileAdjacency,
     max_degree: usize,
 }
 
@@ -202,12 +202,12 @@ impl Graph for WrittenRows {
 }
 
 /// A section being written.
-struct Section {
-    bytes: Range<usize>,
+pub(super) struct Section {
+    pub(super) bytes: Range<usize>,
     written: usize,
-    checksums: Vec<u32>,
+    pub(super) checksums: Vec<u32>,
     /// Running checksum of the incomplete last block.
-    block: crc32fast::Hasher,
+    pub(super) block: crc32fast::Hasher,
 }
 
 impl Section {
@@ -296,7 +296,7 @@ impl IndexFile {
     /// If the file cannot be written or mapped.
     pub(crate) fn rows(&mut self) -> Result<WrittenRows> {
         // SAFETY: no one else knows the file, and its rows are complete: `commit` writes other
-        // parts.
+        // parts, and `replace_rows` takes the map.
         let content = Content::Mapped(unsafe { map(self.file.flushed()?) }?);
         let sections = self.sections.each_ref().map(|section| section.bytes.clone());
         Ok(WrittenRows {
@@ -392,7 +392,7 @@ impl FileAdjacency {
         }
     }
 
-    fn u32s(&self, section: usize) -> &[u32] {
+    pub(super) fn u32s(&self, section: usize) -> &[u32] {
         // Sections start on pages, and the content on a word, so the cast is aligned.
         bytemuck::cast_slice(&self.content[self.sections[section].clone()])
     }

@@ -9,6 +9,7 @@ mod formats;
 mod header;
 mod identity;
 mod layer;
+mod replace;
 mod spots;
 mod start;
 mod statistics;
@@ -32,8 +33,8 @@ pub(crate) use identity::Identity;
 pub use layer::{Layer, MAX_LAYER_BEAM};
 pub(crate) use spots::Spots;
 pub(crate) use start::{Graph, Layered, Start};
-pub(crate) use statistics::Reach;
 pub use statistics::Statistics;
+pub(crate) use statistics::{Reach, edges_to};
 
 use crate::memory::{collected, collected_in_parallel, filled, zeros};
 use crate::quantize::Compression;

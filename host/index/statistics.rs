@@ -113,25 +113,7 @@ impl Index {
     /// # Errors
     /// If the work is cancelled.
     pub(crate) fn edges_to(&self, progress: &Progress) -> Result<Vec<u8>> {
-        let counts: Vec<AtomicU8> = (0..self.len()).map(|_| AtomicU8::new(0)).collect();
-        let count = |node: usize| {
-            progress.check()?;
-            // The row of a repeated row is that of its first row.
-            if self.repeated().contains(node as u32) {
-                return Ok(());
-            }
-            let ids = self.neighbors(node).iter().map(|&id| id as usize).filter(|&id| id != node);
-            // An unknown id, in a damaged index, leads nowhere.
-            for edges in ids.filter_map(|id| counts.get(id)) {
-                // Most counts are full soon, and a load is cheaper than a write.
-                let _ = edges.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |edges| {
-                    (edges < COUNTED).then_some(edges + 1)
-                });
-            }
-            Ok(())
-        };
-        (0..self.len()).into_par_iter().with_min_len(AT_ONCE).try_for_each(count)?;
-        Ok(counts.into_iter().map(AtomicU8::into_inner).collect())
+        edges_to(self, self.len(), self.repeated(), progress)
     }
 
     /// Counts the nodes without edges to them, entry points apart.
@@ -154,6 +136,37 @@ impl Index {
     }
 }
 
+/// The number of edges to each of `nodes` nodes of `graph` from others, counted up to [`COUNTED`].
+///
+/// # Errors
+/// If the work is cancelled.
+pub(crate) fn edges_to(
+    graph: &impl Graph,
+    nodes: usize,
+    repeated: &Repeated,
+    progress: &Progress,
+) -> Result<Vec<u8>> {
+    let counts: Vec<AtomicU8> = (0..nodes).map(|_| AtomicU8::new(0)).collect();
+    let count = |node: usize| {
+        progress.check()?;
+        // The row of a repeated row is that of its first row.
+        if repeated.contains(node as u32) {
+            return Ok(());
+        }
+        let ids = graph.neighbors(node as u32).iter().map(|&id| id as usize).filter(|&id| id != node);
+        // An unknown id, in a damaged index, leads nowhere.
+        for edges in ids.filter_map(|id| counts.get(id)) {
+            // Most counts are full soon, and a load is cheaper than a write.
+            let _ = edges.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |edges| {
+                (edges < COUNTED).then_some(edges + 1)
+            });
+        }
+        Ok(())
+    };
+    (0..nodes).into_par_iter().with_min_len(AT_ONCE).try_for_each(count)?;
+    Ok(counts.into_iter().map(AtomicU8::into_inner).collect())
+}
+
 /// A graph and the nodes where its searches may start.
 pub(crate) struct Reach<'a, G> {
     pub graph: &'a G,
@@ -166,9 +179,6 @@ impl<G: Graph> Reach<'_, G> {
     /// Counts the nodes that no path from the first nodes reaches. A repeated row is reached with
     /// the first row of its group, and rows that were `left_out` count as reached.
     ///
-    /// Takes two bits of memory per node and scans rows in order until a scan finds nothing new. A
-    /// graph may be larger than memory, where a queue of nodes would read it at random.
-    ///
     /// # Errors
     /// If the work is cancelled.
     pub(crate) fn unreachable(
@@ -177,6 +187,22 @@ impl<G: Graph> Reach<'_, G> {
         left_out: impl Iterator<Item = u32>,
         progress: &Progress,
     ) -> Result<u64> {
+        let mut reached = self.reached(repeated, progress)?;
+        for row in left_out.map(|row| row as usize) {
+            reached[row / 64] |= 1 << (row % 64);
+        }
+        Ok(self.nodes as u64 - reached.iter().map(|word| u64::from(word.count_ones())).sum::<u64>())
+    }
+
+    /// A bit for each node: whether a path from the first nodes reaches it. A repeated row is
+    /// reached with the first row of its group.
+    ///
+    /// Takes two bits of memory per node and scans rows in order until a scan finds nothing new. A
+    /// graph may be larger than memory, where a queue of nodes would read it at random.
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub(crate) fn reached(&self, repeated: &Repeated, progress: &Progress) -> Result<Vec<u64>> {
         let Self { graph, nodes, first } = *self;
         let words = nodes.div_ceil(64);
         let reached: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(0)).collect();
@@ -215,13 +241,10 @@ impl<G: Graph> Reach<'_, G> {
         // A cancelled scan finds nothing new.
         while scan() {}
         progress.check()?;
-        for row in left_out.map(|row| row as usize) {
-            followed[row / 64] |= 1 << (row % 64);
-        }
         for (row, first) in repeated.pairs().map(|(row, first)| (row as usize, first as usize)) {
             followed[row / 64] |= (followed[first / 64] >> (first % 64) & 1) << (row % 64);
         }
-        Ok(nodes as u64 - followed.iter().map(|word| u64::from(word.count_ones())).sum::<u64>())
+        Ok(followed)
     }
 }
 

@@ -10,7 +10,7 @@ use tagore_device::key::{self, Key, NO_ID};
 use super::rows::GraphRows;
 use crate::Result;
 use crate::gpu::MemoryPlan;
-use crate::index::Start;
+use crate::index::{Graph, Start};
 use crate::progress::Progress;
 use crate::search::beam::{BeamLimits, BeamSearch, BeamTask};
 use crate::search::gpu::NodeSearch;
@@ -22,11 +22,11 @@ use crate::vectors::space::Space;
 const NEAREST: BeamLimits = BeamLimits::all_of(64);
 
 /// A search for a lone node finds it if it is among this many of the nearest nodes found.
-const FOUND: usize = 32;
+pub(crate) const FOUND: usize = 32;
 
 /// Unreached nodes searched for at a time, on the same graph. The number is enough for all threads.
 /// It is small, since attaching one node may reach others and waste their searches.
-const SEARCHES: usize = 256;
+pub(crate) const SEARCHES: usize = 256;
 
 /// Levels with fewer nodes grow on one thread: waking others takes longer.
 const MIN_PARALLEL_NODES: usize = 256;
@@ -67,8 +67,7 @@ pub(crate) fn connect(
         search.start(rows.len(), Start::at(entries))?;
     }
     let tree = Tree::from_entries(rows, entries);
-    let start = Start::at(entries);
-    let mut near = Near { space, start, on_device, searches: Mutex::default(), progress };
+    let mut near = Near { cpu: NodeSearches::new(space, Start::at(entries)), on_device, progress };
     let listed = (space.metric() == Metric::InnerProduct).then(|| listed(rows));
     let left_out = |node: u32| {
         listed.as_ref().is_some_and(|listed| !is_set(&listed[node as usize])) && space.is_short(node)
@@ -127,12 +126,9 @@ pub(crate) fn connect(
 
 /// Searches for the reached nodes nearest to unreached ones.
 struct Near<'a> {
-    space: &'a Space<'a>,
-    start: Start<'a>,
+    cpu: NodeSearches<'a>,
     /// The graph on the device of a base outside host memory.
     on_device: Option<&'a mut NodeSearch>,
-    /// Searches on the CPU are reused, since each has a bit per node.
-    searches: Mutex<Vec<BeamSearch>>,
     progress: &'a Progress,
 }
 
@@ -141,28 +137,48 @@ impl Near<'_> {
     fn reached(&mut self, rows: &GraphRows, nodes: &[u32]) -> Result<Vec<Vec<u32>>> {
         if let Some(search) = &mut self.on_device {
             let beam = NEAREST.beam;
-            let (keys, _) = search.nearest(self.space, nodes, beam, &self.progress.unwatched())?;
+            let (keys, _) = search.nearest(self.cpu.space, nodes, beam, &self.progress.unwatched())?;
             let found =
                 |keys: &[Key]| keys.iter().filter(|&&key| key != key::NONE).map(|&key| key as u32).collect();
             return Ok(keys.chunks_exact(beam).map(found).collect());
         }
-        let start = self.start;
-        let free = || self.searches.lock().unwrap_or_else(PoisonError::into_inner);
-        let search = |&node: &u32| {
-            let taken = free().pop();
-            let mut search = taken.unwrap_or_else(|| BeamSearch::new(rows.len()));
-            let task = BeamTask { query: self.space.query(node), start, limits: NEAREST, among: None };
-            search.run(self.space, rows, task, |_| ());
-            let found = search.found().map(|key| key as u32).collect();
-            free().push(search);
-            found
-        };
-        Ok(nodes.par_iter().map(search).collect())
+        Ok(self.cpu.nearest(rows, nodes))
     }
 
     /// Follows a change of the row of `node`.
     fn changed(&mut self, rows: &GraphRows, node: u32) -> Result<()> {
         self.on_device.as_mut().map_or(Ok(()), |search| search.set_row(node, rows.padded_row(node)))
+    }
+}
+
+/// Searches on the CPU for the nodes nearest to others.
+pub(crate) struct NodeSearches<'a> {
+    space: &'a Space<'a>,
+    start: Start<'a>,
+    /// Searches are reused, since each has a bit per node.
+    free: Mutex<Vec<BeamSearch>>,
+}
+
+impl<'a> NodeSearches<'a> {
+    /// Searches from `start`, by the list distances of `space`.
+    pub(crate) fn new(space: &'a Space<'a>, start: Start<'a>) -> Self {
+        Self { space, start, free: Mutex::default() }
+    }
+
+    /// The nodes of `graph` found for each of `nodes`, nearest first.
+    pub(crate) fn nearest(&self, graph: &impl Graph, nodes: &[u32]) -> Vec<Vec<u32>> {
+        let &Self { space, start, .. } = self;
+        let free = || self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let search = |&node: &u32| {
+            let taken = free().pop();
+            let mut search = taken.unwrap_or_else(|| BeamSearch::new(space.len()));
+            let task = BeamTask { query: space.query(node), start, limits: NEAREST, among: None };
+            search.run(space, graph, task, |_| ());
+            let found = search.found().map(|key| key as u32).collect();
+            free().push(search);
+            found
+        };
+        nodes.par_iter().map(search).collect()
     }
 }
 
@@ -184,12 +200,12 @@ pub(crate) fn find_lone(
         return Ok(0);
     }
     let tree = Tree::from_entries(rows, first);
-    let mut near = Near { space, start, on_device: None, searches: Mutex::default(), progress };
+    let near = NodeSearches::new(space, start);
     // An edge to a lone node is long: another would replace it.
     let (mut added, mut used) = (0, HashSet::new());
     for nodes in lone.chunks(SEARCHES) {
         progress.check()?;
-        for (&node, found) in nodes.iter().zip(near.reached(rows, nodes)?) {
+        for (&node, found) in nodes.iter().zip(near.nearest(rows, nodes)) {
             if found[..found.len().min(FOUND)].contains(&node) {
                 continue;
             }

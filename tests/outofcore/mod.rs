@@ -36,7 +36,7 @@ fn sealed(kind: &str, content: &str) -> String {
     let (bytes, crc) = (content.len(), crc32fast::hash(content.as_bytes()));
     let version = env!("CARGO_PKG_VERSION");
     format!(
-        "{{\"tagore\":\"{version}\",\"format\":3,\"kind\":\"{kind}\",\"bytes\":{bytes},\"crc\":{crc},\"content\":\n{content}}}\n"
+        "{{\"tagore\":\"{version}\",\"format\":4,\"kind\":\"{kind}\",\"bytes\":{bytes},\"crc\":{crc},\"content\":\n{content}}}\n"
     )
 }
 

@@ -102,7 +102,7 @@ impl Run<'_> {
         let Merged { entries: clusters, central, .. } = merged;
         let nodes = Reached { clusters, central: *central };
         let entries = entry_points(builder, base, embedding, &repeated, nodes);
-        self.write(merged, &repeated, entries, stats)?;
+        self.write(merged, &repeated, embedding, entries, stats)?;
         task.end(merged.rows.bytes());
         stats.write += began.elapsed().as_secs_f64() - stats.reach;
         Ok(())

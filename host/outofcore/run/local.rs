@@ -8,7 +8,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::lists::{ClusterLists, DeviceLists, HostLists, Members};
-use crate::build::{OnDevice, PrunedRows};
+use crate::build::{BuiltCluster, OnDevice, PrunedRows};
 use crate::descent::DescentStats;
 use crate::outofcore::partition::Cluster;
 use crate::outofcore::store::CentralNode;
@@ -27,6 +27,8 @@ pub(crate) struct LocalIndex {
     pub central: CentralNode,
     /// An entry point of the index.
     pub entry: u32,
+    /// Members far from all others, ascending.
+    pub lone: Vec<u32>,
     pub descent: DescentStats,
     pub prune: PruneStats,
 }
@@ -63,8 +65,10 @@ impl LocalIndex {
         let distances = counting.map_init(|| vec![0f32; mean.len()], distance);
         let central = distances.reduce(|| CentralNode::NONE, CentralNode::nearer);
         let vectors = embedding.moved(vectors)?;
-        let (Pruned { rows, entries, stats: prune }, of_descent) = builder.build_cluster(&vectors)?;
+        let BuiltCluster { pruned, lone, descent: of_descent } = builder.build_cluster(&vectors)?;
+        let Pruned { rows, entries, stats: prune } = pruned;
         let entry = ids[entries[0] as usize];
+        let lone = lone.into_iter().map(|member| ids[member as usize]).collect();
 
         let (parcels, order) = parcels(&others, is_to_come);
         let members = Members { ids, order };
@@ -83,7 +87,7 @@ impl LocalIndex {
                 Box::new(HostLists::new(space, &rows, members, &stage)?)
             }
         };
-        Ok(Self { cluster: number, parcels, lists, central, entry, descent: of_descent, prune })
+        Ok(Self { cluster: number, parcels, lists, central, entry, lone, descent: of_descent, prune })
     }
 }
 

@@ -96,6 +96,8 @@ pub(super) struct Merged {
     pub entries: Vec<u32>,
     /// The node nearest to the mean of the base.
     pub central: u32,
+    /// Nodes far from all others of a cluster, ascending.
+    pub lone: Vec<u32>,
     pub cache: CacheUse,
     /// Bytes of lists written to disk, and read again.
     pub spilled_bytes: u64,
@@ -179,6 +181,7 @@ impl Merger {
     pub(super) fn mark_built(&mut self, local: &LocalIndex) {
         self.done.entries[local.cluster as usize] = Some(local.entry);
         self.done.central = self.done.central.nearer(local.central);
+        self.done.lone.extend(&local.lone);
     }
 
     /// The parcels of `cluster` that wait in memory, and the file to write them to. Until
@@ -235,12 +238,13 @@ impl Merger {
             return Err(Fault::Lost(Damage::Rows));
         }
         self.rows.pieces()?;
-        let Checkpoint { entries, central, second_visits, hits, .. } = self.done;
+        let Checkpoint { entries, central, lone, second_visits, hits, .. } = self.done;
         Ok(Merged {
             rows: self.rows,
             nodes_per_bin: self.nodes_per_bin,
             entries: entries.into_iter().flatten().collect(),
             central: central.node,
+            lone: lone.into_iter().collect(),
             cache: CacheUse { second_visits, hits },
             spilled_bytes: lock(&self.spill).bytes(),
         })

@@ -1,5 +1,6 @@
 //! The build from end to end: reading, building and merging clusters, and writing the index.
 
+mod attach;
 mod attempt;
 mod build;
 mod entries;

@@ -10,6 +10,7 @@ use std::time::Instant;
 use rayon::prelude::*;
 use tagore_device::key::NO_ID;
 
+use super::attach::MergedGraph;
 use super::attempt::Run;
 use super::build::OutOfCore;
 use super::merge::Merged;
@@ -24,6 +25,7 @@ use crate::outofcore::store::{Attempt, Damage, Fault};
 use crate::parallel::spawn;
 use crate::progress::StageProgress;
 use crate::vectors::Access;
+use crate::vectors::embedding::Embedding;
 use crate::vectors::space::Space;
 use crate::{Builder, Device, Fingerprint, Repeated, Result, Vectors};
 
@@ -57,17 +59,18 @@ impl Run<'_> {
         if sound { Ok(()) } else { Err(Fault::Lost(Damage::Rows)) }
     }
 
-    /// Writes the index range by range, then its layers. Sets the statistics of layers and
-    /// reach.
+    /// Writes the index range by range, then its layers, and attaches nodes. Sets the statistics of
+    /// layers and reach.
     pub(super) fn write(
         &self,
         merged: &Merged,
         repeated: &Repeated,
+        embedding: &Embedding,
         entries: Vec<u32>,
         stats: &mut OutOfCoreStats,
     ) -> Attempt<()> {
         let Self { settings: OutOfCore { builder, stale, .. }, base, plan, .. } = *self;
-        let ending = Ending { builder, base, plan, repeated };
+        let ending = Ending { builder, base, plan, repeated, embedding };
         let mut file = ending.create(AtomicFile::create(self.output)?, merged.entries.len())?;
         // The last unit is the layers.
         let stage = self.progress.write.stage("write", merged.rows.count() as u64 + 1);
@@ -77,9 +80,8 @@ impl Run<'_> {
         let began = Instant::now();
         let layers = ending.layers(&graph, entries, self.devices[0])?;
         stats.layers = began.elapsed().as_secs_f64();
-        stats.unreachable = ending.unreachable(&graph, &layers)?;
+        stats.unreachable = ending.attach(&mut file, graph, &layers, &merged.lone)?;
         stats.reach = began.elapsed().as_secs_f64() - stats.layers;
-        drop(graph);
         stage.advance(1)?;
         ending.commit(file, &layers, stale)?;
         Ok(())
@@ -217,6 +219,7 @@ pub(crate) struct Ending<'a> {
     pub base: &'a Vectors,
     pub plan: &'a ClusterPlan,
     pub repeated: &'a Repeated,
+    pub embedding: &'a Embedding,
 }
 
 impl Ending<'_> {
@@ -231,10 +234,15 @@ impl Ending<'_> {
         IndexFile::begin(file, &description, Fingerprint::compute(base)?, degree, ENTRIES)
     }
 
+    /// Whether searches may read rows of the base at random: they have the memory of layers.
+    fn may_search(self) -> bool {
+        self.builder.is_layered() && self.plan.layer_nodes >= 2
+    }
+
     /// Builds the layers that the written rows `graph` need above their `entries`.
     pub(crate) fn layers(self, graph: &WrittenRows, entries: Vec<u32>, device: Device) -> Result<Layered> {
-        let Self { builder, base, plan, repeated } = self;
-        if !builder.is_layered() || plan.layer_nodes < 2 {
+        let Self { builder, base, plan, repeated, .. } = self;
+        if !self.may_search() {
             return Ok(Layered::at(entries));
         }
         graph.advise(Access::AtRandom);
@@ -247,11 +255,31 @@ impl Ending<'_> {
         layered
     }
 
-    /// Counts the nodes of the written rows `graph` that no path from the start reaches.
-    pub(crate) fn unreachable(self, graph: &WrittenRows, start: &Layered) -> Result<u64> {
-        let Self { builder, base, repeated, .. } = self;
-        let reach = Reach { graph, nodes: base.len(), first: start.first_nodes() };
-        reach.unreachable(repeated, std::iter::empty(), &builder.descent.progress)
+    /// Attaches the nodes of the `written` rows that no path from the start reaches, and the `lone`
+    /// nodes that searches do not find; without layers, searches have no memory and none is
+    /// attached. Returns the number of rows that stay unreached.
+    pub(crate) fn attach(
+        self,
+        file: &mut IndexFile,
+        written: WrittenRows,
+        layered: &Layered,
+        lone: &[u32],
+    ) -> Result<u64> {
+        let Self { builder, base, repeated, embedding, .. } = self;
+        let (progress, first) = (&builder.descent.progress, layered.first_nodes());
+        if !self.may_search() {
+            let reach = Reach { graph: &written, nodes: base.len(), first };
+            return reach.unreachable(repeated, std::iter::empty(), progress);
+        }
+        base.advise(Access::AtRandom);
+        let degree = builder.strategy.max_degree();
+        let merged = MergedGraph { base, written: &written, degree, repeated, embedding, progress };
+        let (changes, unreachable) = merged.attach(layered.start(), first, lone)?;
+        base.advise(Access::Somehow);
+        if !changes.is_empty() {
+            file.replace_rows(written, changes.rows(repeated))?;
+        }
+        Ok(unreachable)
     }
 
     /// Puts the complete index in place, and deletes `stale` files just before. Returns the length

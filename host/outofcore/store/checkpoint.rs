@@ -55,6 +55,8 @@ pub(crate) struct Checkpoint {
     /// The entry point of each built cluster.
     pub entries: Vec<Option<u32>>,
     pub central: CentralNode,
+    /// Nodes far from all others of a built cluster.
+    pub lone: BTreeSet<u32>,
     /// Merged pairs of clusters, the smaller number first.
     pub merged: BTreeSet<Pair>,
     /// Waiting parcels; without a piece if the parcel is only in memory.
@@ -99,7 +101,7 @@ impl Checkpoint {
     /// Whether all numbers are in range and fit one another and `shape`.
     pub(crate) fn is_sound(&self, shape: CheckpointShape<'_>) -> bool {
         let is_node = |node: u32| (node as usize) < shape.nodes;
-        let Self { entries, central, merged, waiting, rows, .. } = self;
+        let Self { entries, central, lone, merged, waiting, rows, .. } = self;
         let is_list = |(&(a, b), piece): (&Pair, &Option<Piece>)| {
             let bytes_of = |nodes: u64| nodes * list_bytes(shape.degree) as u64;
             let fits = |piece: &Piece| {
@@ -115,7 +117,7 @@ impl Checkpoint {
             rows.iter().flatten().all(|piece| piece.is_sound(self.row_bytes, row_bytes(shape.degree)));
         let written = rows.iter().flatten().try_fold(0u64, |bytes, piece| bytes.checked_add(piece.bytes()));
         entries.len() == shape.graph.clusters()
-            && entries.iter().flatten().all(|&node| is_node(node))
+            && entries.iter().flatten().chain(lone).all(|&node| is_node(node))
             && (is_node(central.node) || *central == CentralNode::NONE && entries.iter().all(Option::is_none))
             && waiting.iter().all(is_list)
             && rows.len() == shape.row_bins

@@ -5,7 +5,7 @@
 //! It is a file of its own, or the beginning of one:
 //!
 //! ```text
-//! {"tagore":"0.1.0","format":3,"kind":"plan","bytes":1234,"crc":3735928559,"content":
+//! {"tagore":"0.1.0","format":4,"kind":"plan","bytes":1234,"crc":3735928559,"content":
 //! {"base":"base.fbin", ..}}
 //! ```
 
@@ -20,7 +20,7 @@ use crate::atomic_file::write_file;
 use crate::{Error, Result};
 
 /// Version of all records, and of the files that they describe.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 /// Version of the program. Another one may make other bytes of the same parameters.
 const PROGRAM: &str = env!("CARGO_PKG_VERSION");
@@ -188,11 +188,11 @@ mod tests {
         assert!(matches!(read(&seal("table", &"text").unwrap()), Err(Flaw::Damaged)));
         let text = String::from_utf8(sound).unwrap();
         assert!(serde_json::from_str::<serde_json::Value>(&text).unwrap()["content"].is_array(), "{text}");
-        let flaw = read(text.replace("\"format\":3", "\"format\":2").as_bytes()).unwrap_err();
+        let flaw = read(text.replace("\"format\":4", "\"format\":3").as_bytes()).unwrap_err();
         let error = flaw.error(Path::new("table"), "a table", "begin anew").to_string();
         let expected =
-            format!("expected tagore {PROGRAM}, format 3: run the program that made it, or begin anew");
-        assert_eq!(error, format!("table: found tagore {PROGRAM}, format 2, {expected}"));
+            format!("expected tagore {PROGRAM}, format 4: run the program that made it, or begin anew");
+        assert_eq!(error, format!("table: found tagore {PROGRAM}, format 3, {expected}"));
     }
 
     #[test]

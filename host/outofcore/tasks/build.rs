@@ -21,6 +21,8 @@ pub(super) struct BuiltCluster {
     pub central: CentralNode,
     /// An entry point of the index; none of an empty cluster.
     pub entry: Option<u32>,
+    /// Nodes far from all other members.
+    pub lone: Vec<u32>,
 }
 
 /// A cluster's records in the objects of `write`.
@@ -84,7 +86,7 @@ impl Context<'_> {
         let cluster = self.members(&clusters, number)?;
         let (id, members) = (TaskId::new(TaskStage::Build, number as usize), cluster.ids.len());
         if members == 0 {
-            let empty = BuiltCluster { members, central: CentralNode::NONE, entry: None };
+            let empty = BuiltCluster { members, central: CentralNode::NONE, entry: None, lone: Vec::new() };
             return self.put(id, empty, &[]);
         }
         let mut local = LocalIndex::build(self.builder, cluster, self.embedding, &clusters.mean, |_| true)?;
@@ -95,17 +97,18 @@ impl Context<'_> {
         };
         let pieces: Vec<(u32, &[u8])> =
             local.parcels.iter().map(|parcel| (parcel.other, piece(&parcel.places))).collect();
-        let built = BuiltCluster { members, central: local.central, entry: Some(local.entry) };
+        let LocalIndex { central, entry, lone, .. } = local;
+        let built = BuiltCluster { members, central, entry: Some(entry), lone };
         self.put(id, built, &pieces)
     }
 
     pub(super) fn built(&self, cluster: u32) -> Outcome<Input<BuiltCluster>> {
         let built: Input<BuiltCluster> = self.store.input(TaskId::new(TaskStage::Build, cluster as usize))?;
-        let BuiltCluster { members, central, entry } = built.more;
+        let BuiltCluster { members, central, entry, ref lone } = built.more;
         let is_node = |node: u32| (node as usize) < self.base.len();
         let sound =
             if members == 0 { entry.is_none() } else { entry.is_some_and(is_node) && is_node(central.node) };
-        if sound { Ok(built) } else { Err(built.lost()) }
+        if sound && lone.iter().all(|&node| is_node(node)) { Ok(built) } else { Err(built.lost()) }
     }
 
     /// Reads the lists of `cluster` for the nodes that it shares with `other`: keys of ids.

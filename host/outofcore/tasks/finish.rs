@@ -77,15 +77,19 @@ impl Context<'_> {
     /// Writes the index to `output`.
     pub(super) fn finish(&self, output: &Path) -> Outcome<()> {
         let Self { base, builder, embedding, plan, shared, device, .. } = *self;
-        let (mut entries, mut central) = (Vec::new(), CentralNode::NONE);
+        let (mut entries, mut central, mut lone) = (Vec::new(), CentralNode::NONE, Vec::new());
         let mut devices = self.store.input::<Placed>(TaskId::PLACE)?.more.devices;
         for cluster in 0..plan.clusters as u32 {
             let built = self.built(cluster)?;
             entries.extend(built.more.entry);
             central = central.nearer(built.more.central);
+            lone.extend(built.more.lone);
             devices.push(built.object.device);
         }
-        let ending = Ending { builder, base, plan: &plan.limits, repeated: &shared.repeated };
+        lone.sort_unstable();
+        lone.dedup();
+        let repeated = &shared.repeated;
+        let ending = Ending { builder, base, plan: &plan.limits, repeated, embedding };
         let plan_hash = self.store.plan;
         // It may have become another name of the data set.
         check_no_input(output, base.path())?;
@@ -109,8 +113,7 @@ impl Context<'_> {
         let entries = entry_points(builder, base, embedding, &shared.repeated, reached);
         let graph = file.rows()?;
         let layered = ending.layers(&graph, entries, device)?;
-        let unreachable = ending.unreachable(&graph, &layered)?;
-        drop(graph);
+        let unreachable = ending.attach(&mut file, graph, &layered, &lone)?;
         let (bytes, header) = ending.commit(file, &layered, &[])?;
         stage.advance(1)?;
         devices.sort();

@@ -1,0 +1,307 @@
+//! Attaches the nodes of a merged graph that searches do not find.
+//!
+//! The merge keeps the nearest neighbours of both lists of a node. So a row far from all others, or
+//! of a large norm, may have edges from rows like itself alone, or none. Such a node gets an edge
+//! from the nearest node that a search for it finds. The changed rows are kept beside the written
+//! ones, which are read where they are.
+
+use std::collections::BTreeMap;
+
+use rayon::prelude::*;
+use tagore_device::key;
+
+use crate::index::{Graph, Reach, Start, WrittenRows, edges_to};
+use crate::prune::reach::{FOUND, NodeSearches, SEARCHES};
+use crate::vectors::TypedRows;
+use crate::vectors::distance::{SquaredL2, one_to_many};
+use crate::vectors::embedding::Embedding;
+use crate::vectors::space::Space;
+use crate::{Metric, Progress, Repeated, Result, Vectors};
+
+/// At most one node in this many is searched for. More unreached nodes are no faults of some rows.
+const ONE_IN: usize = 100;
+
+/// Nodes that are searched for in any case.
+const MIN_SEARCHES: usize = 1024;
+
+/// Passes over unreached nodes: an edge that was replaced may have been the only way to its target.
+const ROUNDS: usize = 4;
+
+/// A row gives up one edge in this many.
+const GIVEN_ONE_IN: usize = 4;
+
+/// Unreached nodes whose norms are read at a time.
+const AT_A_TIME: usize = 1 << 16;
+
+/// Changed rows of a written graph.
+#[derive(Default)]
+pub(crate) struct Changes(BTreeMap<u32, Changed>);
+
+/// A row with edges to attached nodes, which come last.
+struct Changed {
+    row: Vec<u32>,
+    added: usize,
+    replaced: usize,
+}
+
+impl Changes {
+    /// The changed rows, those of repeated rows included: they have the neighbours of the first row
+    /// of their group.
+    pub(crate) fn rows<'a>(&'a self, repeated: &'a Repeated) -> impl Iterator<Item = (u32, &'a [u32])> {
+        self.0.iter().flat_map(|(&node, changed)| {
+            let nodes = std::iter::once(node).chain(repeated.copies_of(node));
+            nodes.map(|node| (node, &changed.row[..]))
+        })
+    }
+
+    /// Whether no row changed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A written graph with its changed rows.
+struct ChangedGraph<'a> {
+    written: &'a WrittenRows,
+    changes: Changes,
+}
+
+impl ChangedGraph<'_> {
+    /// The changed row of `node`.
+    fn change(&mut self, node: u32) -> &mut Changed {
+        let unchanged = || Changed { row: self.written.neighbors(node).to_vec(), added: 0, replaced: 0 };
+        self.changes.0.entry(node).or_insert_with(unchanged)
+    }
+}
+
+impl Changed {
+    fn add(&mut self, node: u32) {
+        self.row.push(node);
+        self.added += 1;
+    }
+}
+
+impl Graph for ChangedGraph<'_> {
+    fn neighbors(&self, node: u32) -> &[u32] {
+        self.changes.0.get(&node).map_or_else(|| self.written.neighbors(node), |changed| &changed.row)
+    }
+}
+
+/// A written graph, whose nodes are the rows of `base` that are not `repeated`.
+#[derive(Clone, Copy)]
+pub(super) struct MergedGraph<'a> {
+    pub base: &'a Vectors,
+    pub written: &'a WrittenRows,
+    pub degree: usize,
+    pub repeated: &'a Repeated,
+    pub embedding: &'a Embedding,
+    pub progress: &'a Progress,
+}
+
+/// Attaches nodes of a merged graph.
+struct Attaching<'a> {
+    merged: MergedGraph<'a>,
+    graph: ChangedGraph<'a>,
+    near: NodeSearches<'a>,
+    /// Edges to each node, at least; none as long as no edge was replaced.
+    edges_to: Option<Vec<u8>>,
+    /// Searches that are left.
+    left: usize,
+    /// Whether an edge was replaced since reach was computed.
+    has_replaced: bool,
+}
+
+impl<'a> MergedGraph<'a> {
+    /// Attaches the nodes that no path from the `first` nodes reaches, and those of the `lone`
+    /// nodes that a search from `start` does not find. Returns the changed rows, and the number of
+    /// rows that stay unreached.
+    ///
+    /// Under inner product, short rows without incoming edges stay unreached, as in memory.
+    pub(super) fn attach(self, start: Start<'a>, first: &[u32], lone: &[u32]) -> Result<(Changes, u64)> {
+        let Self { base, written, repeated, progress, .. } = self;
+        let nodes = base.len();
+        let reach = |graph: &ChangedGraph<'_>| Reach { graph, nodes, first }.reached(repeated, progress);
+        let graph = ChangedGraph { written, changes: Changes::default() };
+        let mut reached = reach(&graph)?;
+        let space = Space::unprepared(base, self.embedding.metric());
+        let near = NodeSearches::new(&space, start);
+        let left = (nodes / ONE_IN).max(MIN_SEARCHES);
+        let mut attaching =
+            Attaching { merged: self, graph, near, edges_to: None, left, has_replaced: false };
+        attaching.find(lone, &mut reached)?;
+        for _ in 0..ROUNDS {
+            if attaching.has_replaced {
+                reached = reach(&attaching.graph)?;
+                attaching.has_replaced = false;
+            }
+            let unreached = attaching.unreached(&reached)?;
+            if unreached.is_empty() || attaching.left == 0 {
+                break;
+            }
+            attaching.attach_all(&unreached, &mut reached)?;
+        }
+        if attaching.has_replaced {
+            reached = reach(&attaching.graph)?;
+        }
+        let count = nodes as u64 - reached.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
+        Ok((attaching.graph.changes, count))
+    }
+
+    /// Under inner product, the lift of `node`, smaller for longer rows.
+    fn lift(self, node: u32) -> f32 {
+        let mut row = vec![0.0; self.embedding.dim(self.base.dim())];
+        self.embedding.embed(self.base, node as usize, &mut row);
+        row.last().copied().unwrap_or(0.0)
+    }
+
+    /// Orders `nodes` by their rule distances from `node`.
+    fn sort_by_rule(self, node: u32, nodes: &mut [u32]) {
+        let row = |place: usize| place.checked_sub(1).map_or(node, |place| nodes[place]) as usize;
+        let rows = self.embedding.rows(self.base, nodes.len() + 1, row);
+        let mut distances = vec![0.0; nodes.len()];
+        if let TypedRows::F32(rows) = rows.rows() {
+            let places: Vec<u32> = (1..=nodes.len() as u32).collect();
+            one_to_many::<SquaredL2, f32>(rows.row(0), rows, &places, &mut distances);
+        }
+        let mut keys: Vec<_> = distances.iter().zip(&*nodes).map(|(&d, &id)| key::pack(d, id)).collect();
+        keys.sort_unstable();
+        nodes.iter_mut().zip(keys).for_each(|(node, key)| *node = key as u32);
+    }
+}
+
+impl Attaching<'_> {
+    /// Gives each of the `lone` nodes that a search for it does not find an edge.
+    fn find(&mut self, lone: &[u32], reached: &mut [u64]) -> Result<()> {
+        let lone = &lone[..lone.len().min(self.left)];
+        self.left -= lone.len();
+        for nodes in lone.chunks(SEARCHES) {
+            for (&node, found) in nodes.iter().zip(self.near.nearest(&self.graph, nodes)) {
+                self.merged.progress.check()?;
+                if !found[..found.len().min(FOUND)].contains(&node) && self.give_edge(node, found)? {
+                    self.reach(node, reached);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Attaches `unreached` nodes, as long as searches are left.
+    fn attach_all(&mut self, unreached: &[u32], reached: &mut [u64]) -> Result<()> {
+        let mut next = unreached.iter().copied();
+        loop {
+            // Attaching one node may reach others.
+            let nodes = next.by_ref().filter(|&node| !is_set(reached, node));
+            let nodes: Vec<u32> = nodes.take(SEARCHES.min(self.left)).collect();
+            if nodes.is_empty() {
+                return Ok(());
+            }
+            self.left -= nodes.len();
+            for (&node, found) in nodes.iter().zip(self.near.nearest(&self.graph, &nodes)) {
+                self.merged.progress.check()?;
+                if !is_set(reached, node) && self.give_edge(node, found)? {
+                    self.reach(node, reached);
+                }
+            }
+        }
+    }
+
+    /// The nodes to attach, as many as searches are left: the first ones, under inner product those
+    /// of the largest norms.
+    fn unreached(&mut self, reached: &[u64]) -> Result<Vec<u32>> {
+        let (merged, left) = (self.merged, self.left);
+        let MergedGraph { base, repeated, embedding, progress, .. } = merged;
+        let nodes = (0..base.len() as u32).filter(|&node| !is_set(reached, node) && !repeated.contains(node));
+        if embedding.metric() != Metric::InnerProduct {
+            return Ok(nodes.take(left).collect());
+        }
+        let mut nodes = nodes.peekable();
+        let mut found: Vec<(f32, u32)> = Vec::new();
+        while nodes.peek().is_some() {
+            progress.check()?;
+            let edges_to = self.edges_to()?;
+            let part: Vec<u32> = nodes.by_ref().take(AT_A_TIME).collect();
+            let lifts = part.par_iter().map(|&node| (merged.lift(node), node));
+            found.par_extend(lifts.filter(|&(lift, node)| {
+                let is_short = f64::from(lift).powi(2) > 0.2 * embedding.largest_square();
+                edges_to[node as usize] > 0 || !is_short
+            }));
+            found.par_sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            found.truncate(left);
+        }
+        Ok(found.into_iter().map(|(_, node)| node).collect())
+    }
+
+    /// Edges to each node of the graph, at least.
+    fn edges_to(&mut self) -> Result<&mut Vec<u8>> {
+        let MergedGraph { base, repeated, progress, .. } = self.merged;
+        let counted = match self.edges_to.take() {
+            Some(counted) => counted,
+            None => edges_to(&self.graph, base.len(), repeated, progress)?,
+        };
+        Ok(self.edges_to.insert(counted))
+    }
+
+    /// Gives `node` an edge from the nearest of the nodes `found`: from one with a free slot, else
+    /// in place of another edge. Returns whether it has one.
+    fn give_edge(&mut self, node: u32, mut found: Vec<u32>) -> Result<bool> {
+        found.retain(|&id| id != node && !self.graph.neighbors(id).contains(&node));
+        if self.merged.embedding.metric() == Metric::InnerProduct {
+            self.merged.sort_by_rule(node, &mut found);
+        }
+        let degree = self.merged.degree;
+        if let Some(&parent) = found.iter().find(|&&id| self.graph.neighbors(id).len() < degree) {
+            self.graph.change(parent).add(node);
+            return Ok(true);
+        }
+        for parent in found {
+            if self.replace(parent, node)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Replaces the last edge of the second half of the row of `parent` whose target keeps another
+    /// incoming edge by one to `node`. Returns false if there is none.
+    fn replace(&mut self, parent: u32, node: u32) -> Result<bool> {
+        let row = self.graph.neighbors(parent);
+        let changed = self.graph.changes.0.get(&parent);
+        let (added, replaced) = changed.map_or((0, 0), |changed| (changed.added, changed.replaced));
+        if replaced * GIVEN_ONE_IN >= row.len() {
+            return Ok(false);
+        }
+        let row = row[..row.len() - added].to_vec();
+        let edges_to = self.edges_to()?;
+        let places = row.len() / 2..row.len();
+        let Some(place) = places.rev().find(|&place| edges_to[row[place] as usize] > 1) else {
+            return Ok(false);
+        };
+        edges_to[row[place] as usize] -= 1;
+        let changed = self.graph.change(parent);
+        changed.row.remove(place);
+        changed.replaced += 1;
+        changed.add(node);
+        self.has_replaced = true;
+        Ok(true)
+    }
+
+    /// Marks `node` and all nodes that it leads to as `reached`.
+    fn reach(&self, node: u32, reached: &mut [u64]) {
+        let mut nodes = vec![node];
+        while let Some(node) = nodes.pop() {
+            if !is_set(reached, node) {
+                set(reached, node);
+                self.merged.repeated.copies_of(node).for_each(|copy| set(reached, copy));
+                nodes.extend(self.graph.neighbors(node).iter().filter(|&&id| !is_set(reached, id)));
+            }
+        }
+    }
+}
+
+fn is_set(bits: &[u64], node: u32) -> bool {
+    bits[node as usize / 64] >> (node % 64) & 1 != 0
+}
+
+fn set(bits: &mut [u64], node: u32) {
+    bits[node as usize / 64] |= 1 << (node % 64);
+}
