@@ -49,6 +49,9 @@ impl Members {
     }
 }
 
+/// A small cluster has less than one in this many of the mean members.
+const SMALL: usize = 16;
+
 /// The members of a cluster.
 pub(crate) struct Cluster {
     pub number: u32,
@@ -57,6 +60,8 @@ pub(crate) struct Cluster {
     /// The other cluster of each member.
     pub others: Vec<u32>,
     pub vectors: Vectors,
+    /// Whether it is far smaller than most: rows far from all others make such clusters.
+    pub is_small: bool,
 }
 
 impl Cluster {
@@ -187,12 +192,19 @@ impl ClusterShape<'_> {
         let vectors = if in_place { base.only(&ids)? } else { base.select(&ids)? };
         // A resumed build has checked the sums of the base alone; its values were checked before.
         vectors.validated(0.0);
-        Ok(Some(Cluster { number: self.number, ids, others, vectors }))
+        let is_small = self.is_small();
+        Ok(Some(Cluster { number: self.number, ids, others, vectors, is_small }))
     }
 
     /// The number of members.
     fn members(self) -> usize {
         self.graph.neighbours(self.number).iter().map(|&(_, nodes)| nodes).sum::<u64>() as usize
+    }
+
+    /// Whether the cluster has less than a share of the mean of all, each node in two clusters.
+    fn is_small(self) -> bool {
+        let members = (SMALL * self.members() * self.graph.clusters()) as u64;
+        members < 2 * self.graph.nodes()
     }
 
     fn read_as<T: Component>(self, records: &impl MemberRecords) -> Result<Option<Cluster>> {
@@ -229,7 +241,7 @@ impl ClusterShape<'_> {
         }
         // Small values are fine beside the largest values of the base.
         vectors.validated(0.0);
-        Ok(Some(Cluster { number, ids, others, vectors }))
+        Ok(Some(Cluster { number, ids, others, vectors, is_small: self.is_small() }))
     }
 
     /// Checks the members.

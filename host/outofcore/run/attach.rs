@@ -24,6 +24,12 @@ const ONE_IN: usize = 100;
 /// Nodes that are searched for in any case.
 const MIN_SEARCHES: usize = 1024;
 
+/// Lone nodes that are searched for in any case, a batch more or less, if so many searches are left.
+const MAX_LONE: usize = 4096;
+
+/// Further lone nodes are searched for as long as one in this many was missed.
+const MISSED_ONE_IN: usize = 16;
+
 /// Passes over unreached nodes: an edge that was replaced may have been the only way to its target.
 const ROUNDS: usize = 4;
 
@@ -154,6 +160,12 @@ impl<'a> MergedGraph<'a> {
         row.last().copied().unwrap_or(0.0)
     }
 
+    /// Under inner product, whether the squared norm of `node` is below 0.8 of the largest.
+    fn is_short(self, node: u32) -> bool {
+        self.embedding.metric() == Metric::InnerProduct
+            && f64::from(self.lift(node)).powi(2) > 0.2 * self.embedding.largest_square()
+    }
+
     /// Orders `nodes` by their rule distances from `node`.
     fn sort_by_rule(self, node: u32, nodes: &mut [u32]) {
         let row = |place: usize| place.checked_sub(1).map_or(node, |place| nodes[place]) as usize;
@@ -170,15 +182,23 @@ impl<'a> MergedGraph<'a> {
 }
 
 impl Attaching<'_> {
-    /// Gives each of the `lone` nodes that a search for it does not find an edge.
+    /// Gives each of the `lone` nodes that a search for it does not find an edge. Searches end after
+    /// [`MAX_LONE`] nodes where they find nearly all.
     fn find(&mut self, lone: &[u32], reached: &mut [u64]) -> Result<()> {
-        let lone = &lone[..lone.len().min(self.left)];
-        self.left -= lone.len();
-        for nodes in lone.chunks(SEARCHES) {
+        let (mut searched, mut missed) = (0, 0);
+        for nodes in lone[..lone.len().min(self.left)].chunks(SEARCHES) {
+            if searched >= MAX_LONE && missed * MISSED_ONE_IN < searched {
+                break;
+            }
+            searched += nodes.len();
+            self.left -= nodes.len();
             for (&node, found) in nodes.iter().zip(self.near.nearest(&self.graph, nodes)) {
                 self.merged.progress.check()?;
-                if !found[..found.len().min(FOUND)].contains(&node) && self.give_edge(node, found)? {
-                    self.reach(node, reached);
+                if !found[..found.len().min(FOUND)].contains(&node) {
+                    missed += 1;
+                    if self.give_edge(node, found)? {
+                        self.reach(node, reached);
+                    }
                 }
             }
         }
@@ -220,11 +240,9 @@ impl Attaching<'_> {
             progress.check()?;
             let edges_to = self.edges_to()?;
             let part: Vec<u32> = nodes.by_ref().take(AT_A_TIME).collect();
-            let lifts = part.par_iter().map(|&node| (merged.lift(node), node));
-            found.par_extend(lifts.filter(|&(lift, node)| {
-                let is_short = f64::from(lift).powi(2) > 0.2 * embedding.largest_square();
-                edges_to[node as usize] > 0 || !is_short
-            }));
+            let may_attach = |&&node: &&u32| edges_to[node as usize] > 0 || !merged.is_short(node);
+            let pending = part.par_iter().filter(may_attach);
+            found.par_extend(pending.map(|&node| (merged.lift(node), node)));
             found.par_sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
             found.truncate(left);
         }
@@ -243,6 +261,9 @@ impl Attaching<'_> {
 
     /// Gives `node` an edge from the nearest of the nodes `found`: from one with a free slot, else
     /// in place of another edge. Returns whether it has one.
+    ///
+    /// Under inner product, searches for rows of small products end at the rows that lead all
+    /// searches: their edges are not given away.
     fn give_edge(&mut self, node: u32, mut found: Vec<u32>) -> Result<bool> {
         found.retain(|&id| id != node && !self.graph.neighbors(id).contains(&node));
         if self.merged.embedding.metric() == Metric::InnerProduct {
@@ -252,6 +273,9 @@ impl Attaching<'_> {
         if let Some(&parent) = found.iter().find(|&&id| self.graph.neighbors(id).len() < degree) {
             self.graph.change(parent).add(node);
             return Ok(true);
+        }
+        if self.merged.embedding.metric() == Metric::InnerProduct {
+            return Ok(false);
         }
         for parent in found {
             if self.replace(parent, node)? {

@@ -15,7 +15,7 @@ use crate::outofcore::store::CentralNode;
 use crate::prune::{PruneStats, Pruned};
 use crate::vectors::embedding::Embedding;
 use crate::vectors::gpu::with_typed;
-use crate::{Builder, Result};
+use crate::{Builder, Metric, Result};
 
 /// The index of a cluster.
 pub(crate) struct LocalIndex {
@@ -27,7 +27,7 @@ pub(crate) struct LocalIndex {
     pub central: CentralNode,
     /// An entry point of the index.
     pub entry: u32,
-    /// Members far from all others, ascending.
+    /// Members that may be far from all others, ascending.
     pub lone: Vec<u32>,
     pub descent: DescentStats,
     pub prune: PruneStats,
@@ -51,7 +51,7 @@ impl LocalIndex {
         mean: &[f64],
         is_to_come: impl Fn(u32) -> bool + Sync,
     ) -> Result<Self> {
-        let Cluster { number, ids, others, vectors } = cluster;
+        let Cluster { number, ids, others, vectors, is_small } = cluster;
         let descent = builder.descent.of_part(ids.len());
         let stage = descent.progress.stage("build", 0);
         let builder = builder.clone().descent(descent.clone()).of_clusters();
@@ -68,7 +68,11 @@ impl LocalIndex {
         let BuiltCluster { pruned, lone, descent: of_descent } = builder.build_cluster(&vectors)?;
         let Pruned { rows, entries, stats: prune } = pruned;
         let entry = ids[entries[0] as usize];
-        let lone = lone.into_iter().map(|member| ids[member as usize]).collect();
+        let lone = match embedding.metric() {
+            // All members may be far from one another, too.
+            Metric::L2 | Metric::Cosine if is_small => ids.clone(),
+            _ => lone.into_iter().map(|member| ids[member as usize]).collect(),
+        };
 
         let (parcels, order) = parcels(&others, is_to_come);
         let members = Members { ids, order };

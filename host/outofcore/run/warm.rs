@@ -41,6 +41,7 @@ pub(super) fn warm(
         ids: (0..rows as u32).collect(),
         others: vec![1; rows],
         vectors: base.select(&sample)?,
+        is_small: false,
     };
     let mean = vec![0.0; embedding.dim(base.dim())];
     let mut lists = LocalIndex::build(&builder, cluster, embedding, &mean, |_| true)?.lists;
