@@ -3,6 +3,7 @@
 mod costs;
 mod errors;
 mod forged;
+mod lone;
 mod quality;
 mod resume;
 mod shapes;

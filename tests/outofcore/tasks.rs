@@ -11,6 +11,7 @@ use tagore::{
     Builder, Device, ElementType, Error, Format, Index, Metric, Strategy, Synth, SynthKind, Vectors,
 };
 
+use super::lone::with_lone_rows;
 use super::plan;
 use super::quality::{separated, ten_times};
 
@@ -136,6 +137,10 @@ fn full_clusters_layers_and_repeated_rows_are_those_of_one_machine() {
     assert!(!index.layers().is_empty() && index.repeated().len() == 5400);
     assert_eq!(folder.finished().unwrap().unwrap().repeated, 5400);
     case.ends("repeated rows");
+    let builder = Builder::new(Strategy::cagra()).knn(32).device(Device::Cpu);
+    let case = Case::new(builder, &with_lone_rows(), 600, Order::Cluster);
+    case.worker(&case.plan()).run_stages(&TaskStage::ALL, |_| ()).unwrap();
+    case.ends("lone rows");
     let case = Case::new(vamana(), &heavy(), 300, Order::Cluster);
     case.worker(&case.plan()).run_stages(&TaskStage::ALL, |_| ()).unwrap();
     case.ends("full clusters");

@@ -18,14 +18,16 @@ use crate::vectors::embedding::Embedding;
 use crate::vectors::space::Space;
 use crate::{Metric, Progress, Repeated, Result, Vectors};
 
-/// At most one node in this many is searched for. More unreached nodes are no faults of some rows.
+/// Maximum share of nodes that are searched for: one in this many. If more are unreached, the fault
+/// is not that of a few rows.
 const ONE_IN: usize = 100;
 
-/// Nodes that are searched for in any case.
+/// Nodes that are searched for in any graph, if there are so many to attach.
 const MIN_SEARCHES: usize = 1024;
 
-/// Lone nodes that are searched for in any case, a batch more or less, if so many searches are left.
-const MAX_LONE: usize = 4096;
+/// Minimum number of lone nodes that are searched for, if there are so many and half of the
+/// searches suffice for them.
+const MIN_LONE: usize = 4096;
 
 /// Further lone nodes are searched for as long as one in this many was missed.
 const MISSED_ONE_IN: usize = 16;
@@ -33,7 +35,7 @@ const MISSED_ONE_IN: usize = 16;
 /// Passes over unreached nodes: an edge that was replaced may have been the only way to its target.
 const ROUNDS: usize = 4;
 
-/// A row gives up one edge in this many.
+/// Maximum share of edges that a row gives up: one in this many.
 const GIVEN_ONE_IN: usize = 4;
 
 /// Unreached nodes whose norms are read at a time.
@@ -46,7 +48,9 @@ pub(crate) struct Changes(BTreeMap<u32, Changed>);
 /// A row with edges to attached nodes, which come last.
 struct Changed {
     row: Vec<u32>,
+    /// Edges that were added.
     added: usize,
+    /// Edges that were removed.
     replaced: usize,
 }
 
@@ -109,7 +113,7 @@ struct Attaching<'a> {
     merged: MergedGraph<'a>,
     graph: ChangedGraph<'a>,
     near: NodeSearches<'a>,
-    /// Edges to each node, at least; none as long as no edge was replaced.
+    /// A lower bound of the edges to each node, once it was needed.
     edges_to: Option<Vec<u8>>,
     /// Searches that are left.
     left: usize,
@@ -136,15 +140,14 @@ impl<'a> MergedGraph<'a> {
             Attaching { merged: self, graph, near, edges_to: None, left, has_replaced: false };
         attaching.find(lone, &mut reached)?;
         for _ in 0..ROUNDS {
-            if attaching.has_replaced {
+            if std::mem::take(&mut attaching.has_replaced) {
                 reached = reach(&attaching.graph)?;
-                attaching.has_replaced = false;
             }
             let unreached = attaching.unreached(&reached)?;
-            if unreached.is_empty() || attaching.left == 0 {
+            attaching.attach_all(&unreached, &mut reached)?;
+            if !attaching.has_replaced {
                 break;
             }
-            attaching.attach_all(&unreached, &mut reached)?;
         }
         if attaching.has_replaced {
             reached = reach(&attaching.graph)?;
@@ -182,12 +185,12 @@ impl<'a> MergedGraph<'a> {
 }
 
 impl Attaching<'_> {
-    /// Gives each of the `lone` nodes that a search for it does not find an edge. Searches end after
-    /// [`MAX_LONE`] nodes where they find nearly all.
+    /// Gives an edge to each of the `lone` nodes that a search for it does not find. Searches end
+    /// after [`MIN_LONE`] nodes where they find nearly all.
     fn find(&mut self, lone: &[u32], reached: &mut [u64]) -> Result<()> {
         let (mut searched, mut missed) = (0, 0);
-        for nodes in lone[..lone.len().min(self.left)].chunks(SEARCHES) {
-            if searched >= MAX_LONE && missed * MISSED_ONE_IN < searched {
+        for nodes in lone[..lone.len().min(self.left / 2)].chunks(SEARCHES) {
+            if searched >= MIN_LONE && missed * MISSED_ONE_IN < searched {
                 break;
             }
             searched += nodes.len();
@@ -229,6 +232,9 @@ impl Attaching<'_> {
     /// of the largest norms.
     fn unreached(&mut self, reached: &[u64]) -> Result<Vec<u32>> {
         let (merged, left) = (self.merged, self.left);
+        if left == 0 {
+            return Ok(Vec::new());
+        }
         let MergedGraph { base, repeated, embedding, progress, .. } = merged;
         let nodes = (0..base.len() as u32).filter(|&node| !is_set(reached, node) && !repeated.contains(node));
         if embedding.metric() != Metric::InnerProduct {
@@ -328,4 +334,69 @@ fn is_set(bits: &[u64], node: u32) -> bool {
 
 fn set(bits: &mut [u64], node: u32) {
     bits[node as usize / 64] |= 1 << (node % 64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::atomic_file::AtomicFile;
+    use crate::index::IndexFile;
+    use crate::outofcore::run::append_rows;
+    use crate::{Description, Fingerprint, Index};
+    use tagore_device::key::NO_ID;
+
+    const NODES: usize = 40_000;
+
+    /// Points on a line with edges to the 8 next ones, but for those that no edge leads to.
+    fn check(degree: usize, is_without: impl Fn(u32) -> bool, left: u64) {
+        let mut values: Vec<f32> = (0..NODES).map(|i| i as f32).collect();
+        (values[NODES - 1], values[NODES - 2]) = (499.0, 501.0);
+        let base = Vectors::from_f32(values, 1).unwrap();
+        let repeated = Repeated::read(&[NODES as u32 - 2, 501, NODES as u32 - 1, 499], NODES).unwrap();
+        let near = |node: u32| {
+            let node = repeated.first_of(node);
+            let ids = (1..40u32).flat_map(move |step| [node.wrapping_sub(step), node + step]);
+            ids.filter(|&id| (id as usize) < NODES - 2 && !is_without(id)).take(8)
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("index");
+        let description =
+            Description { kind: "nsg".to_owned(), metric: Metric::L2, seed: 0, parameters: [].into() };
+        let fingerprint = Fingerprint::compute(&base).unwrap();
+        let file = AtomicFile::create(&path).unwrap();
+        let mut file = IndexFile::begin(file, &description, fingerprint, degree, 1024).unwrap();
+        let rows = (0..NODES as u32).flat_map(|node| near(node).chain([NO_ID; 8]).take(degree));
+        append_rows(&mut file, &rows.collect::<Vec<u32>>(), degree).unwrap();
+        let written = file.rows().unwrap();
+        let (embedding, progress) = (&Embedding::from_parts(Metric::L2, 0.0, vec![]), &Progress::silent());
+        let (base, repeated) = (&base, &repeated);
+        let merged = MergedGraph { base, written: &written, degree, repeated, embedding, progress };
+        let (changes, unreached) = merged.attach(Start::at(&[20_000]), &[20_000], &[]).unwrap();
+        assert_eq!(unreached, left);
+        file.replace_rows(written, changes.rows(repeated)).unwrap();
+        file.commit(Start::at(&[20_000]), repeated.words(), &[]).unwrap();
+        let index = Index::open(&path).unwrap();
+        // Checksums and rows.
+        index.verify(progress).unwrap();
+        assert_eq!(index.statistics(progress).unwrap().unreachable, left);
+        for (row, first) in repeated.pairs() {
+            assert_eq!(index.neighbors(row as usize), index.neighbors(first as usize));
+        }
+        let changed =
+            (0..NODES as u32).filter(|&node| !near(node).eq(index.neighbors(node as usize).iter().copied()));
+        assert!(changed.count() > 30);
+    }
+
+    #[test]
+    fn nodes_without_edges_are_attached_in_free_slots_or_by_replacing() {
+        for degree in [8, 10] {
+            check(degree, |node| node % 1000 == 500, 0);
+        }
+    }
+
+    #[test]
+    fn very_many_nodes_are_attached_in_part() {
+        // Of 4,000 nodes without edges, 1,024 are attached.
+        check(12, |node| node % 10 == 5, 4_000 - 1024);
+    }
 }

@@ -31,11 +31,12 @@ pub struct OutOfCoreStats {
     pub partition: f64,
     /// Seconds of building and merging clusters.
     pub build: f64,
-    /// Seconds of writing the index, layers included, without the count of reachable nodes.
+    /// Seconds of writing the index, layers included, without [`reach`](Self::reach).
     pub write: f64,
     /// Seconds of testing for layers and building them.
     pub layers: f64,
-    /// Seconds of counting the nodes that cannot be reached, while the disk writes the index.
+    /// Seconds of finding and attaching nodes that cannot be reached, while the disk writes the
+    /// index.
     pub reach: f64,
     /// Seconds of removing the work files.
     pub remove: f64,
