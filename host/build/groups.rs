@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use tagore_device::key::NO_ID;
 
+use super::far::FarGroups;
 use super::memory::Built;
 use super::{BuildStats, Builder, Layering};
 use crate::index::{Fingerprint, PaddedRows, Spots};
 use crate::memory::{filled, zeros};
-use crate::vectors::groups::FarGroups;
 use crate::vectors::mean::less_mean;
 use crate::{IdSet, Index, Progress, Result, Search, Searcher, Vectors};
 
@@ -43,10 +43,10 @@ impl Builder {
         tracing::info!(groups = others + 1, "rows lie in groups far apart: each is a part of its own");
         let degree = self.strategy.degree;
         let to_each = (degree / SHARE / others).min(TO_OTHERS);
-        // Layers lead to the nodes of one graph.
-        let layering = if self.is_layered() { Layering::GrowthOnly } else { Layering::Off };
         let strategy = self.strategy.clone().degree(degree - to_each * others);
-        let builder = Self { layering, strategy, ..self.clone() };
+        // Layers lead to the nodes of one graph. A search may start in another group than the one
+        // of its answer, so it does not stop by the growth of distances either.
+        let builder = Self { layering: Layering::Off, strategy, ..self.clone() };
 
         let (mut stats, mut parts) = (BuildStats { knn: k, ..BuildStats::default() }, Vec::new());
         let (mut rest, mut left) = (self.descent.progress.clone(), base.len());
@@ -67,12 +67,9 @@ impl Builder {
         for (name, value) in parts.iter().flat_map(|part| &part.index.description().parameters) {
             description.parameters.entry(name.clone()).or_insert_with(|| value.clone());
         }
-        // A search stops by the growth of distances, so by that of the part where they grow most.
-        let growth = parts.iter().filter_map(|part| part.index.start().growth).reduce(f32::max);
         let index = Index::new(description, Fingerprint::compute(base)?, rows, entries);
         let spots = parts.iter().filter_map(|part| Some((part.index.spots()?, &part.rows[..])));
-        let index = index.with_layers(Vec::new(), growth).with_spots(Spots::of_parts(spots));
-        Ok(Built { index, stats })
+        Ok(Built { index: index.with_spots(Spots::of_parts(spots)), stats })
     }
 
     /// The rows of all `n` nodes: those of their part, and `to_each` edges to each other part.

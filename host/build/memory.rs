@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use super::far::far_groups;
 use super::graph::{OnDevice, PrunedRows};
 use super::spots::Odd;
 use super::{BuildStats, Builder, Layering, LowerGraph, Target, estimate};
@@ -14,7 +15,6 @@ use crate::prune::gpu::PruneShape;
 use crate::prune::{Entry, Pruned, reach};
 use crate::search::gpu::NodeSearch;
 use crate::vectors::Repeated;
-use crate::vectors::groups::far_groups;
 use crate::vectors::mean::{common_mean, less_mean};
 use crate::vectors::space::Space;
 use crate::{DataShape, Device, Error, IdSet, Result, Vectors};

@@ -3,6 +3,7 @@
 
 mod compressed;
 pub(crate) mod estimate;
+mod far;
 mod graph;
 mod groups;
 mod growth;
@@ -12,6 +13,7 @@ mod layer_plan;
 mod layers;
 mod memory;
 pub(crate) mod monotonic;
+mod octaves;
 mod plan;
 mod plan_json;
 mod prepare;
@@ -22,6 +24,7 @@ mod target;
 
 use std::sync::Arc;
 
+pub(crate) use far::warn_of_groups;
 pub(crate) use graph::{OnDevice, PrunedRows};
 pub(crate) use layers::LowerGraph;
 use memory::Built;

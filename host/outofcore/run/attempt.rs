@@ -13,6 +13,7 @@ use super::pipeline::{Merging, Pipeline, Step};
 use super::stats::OutOfCoreStats;
 use super::trace::{TaskKind, Trace};
 use super::warm::warm;
+use crate::build::warn_of_groups;
 use crate::outofcore::partition::{Partition, PartitionInput, RowLists, Table, find_repeated};
 use crate::outofcore::plan::{ClusterGraph, ClusterPlan, Dispatcher};
 use crate::outofcore::store::{
@@ -58,6 +59,9 @@ impl Run<'_> {
         let Self { settings: OutOfCore { builder, .. }, base, .. } = *self;
         let began = Instant::now();
         let embedding = Embedding::new(base, builder.descent.metric, &self.progress.partition)?;
+        if first {
+            warn_of_groups(base, builder.descent.metric)?;
+        }
         let (partition, table) = self.partition(work, &embedding, first)?;
         work.keep();
         stats.clusters = partition.graph.clusters();

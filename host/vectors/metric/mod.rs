@@ -2,7 +2,6 @@
 
 pub(crate) mod distance;
 pub(crate) mod embedding;
-pub(crate) mod groups;
 mod lanes;
 pub(crate) mod mean;
 pub(crate) mod norms;

@@ -2,7 +2,7 @@
 //!
 //! A query's products with the rows of a group are those with the rows less the mean of the group,
 //! all moved by the same number. So what a search needs inside a group is a graph of the rows less
-//! its mean, as for all rows with a common direction ([`mean`](super::mean)). But one mean moves
+//! its mean, as for all rows with a common direction (`vectors/metric/mean.rs`). But one mean moves
 //! one group: of groups whose means lie much farther apart than their rows, all lists name the few
 //! rows that lie farthest along one of the means. So each group is an index of its own.
 
@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use tagore_device::cluster::drawn;
 use tagore_device::random::{Draws, Stage};
 
+use super::octaves::Octaves;
 use crate::memory::{collected_in_parallel, filled};
 use crate::vectors::distance::{SquaredL2, one_to_many};
 use crate::vectors::{Metric, TypedRows, Vectors};
@@ -55,15 +56,7 @@ pub(crate) struct FarGroups {
 /// If the rows lie on a device that fails, memory is short, or the work is cancelled.
 pub(crate) fn far_groups(base: &Vectors, metric: Metric, progress: &Progress) -> Result<Option<FarGroups>> {
     let n = base.len();
-    if metric != Metric::InnerProduct || n < 2 * MIN_ROWS {
-        return Ok(None);
-    }
-    let count = SAMPLE.min(n) as u32;
-    let id = |i: u32| drawn(Draws::new(0, Stage::Verify, 3, i.into()), i, count, n as u32);
-    let sample = base.select(&(0..count).map(id).collect::<Vec<_>>())?.to_f32()?;
-    let Some(mut means) = group_means(&Vectors::dense_f32(sample, base.dim()))? else {
-        return Ok(None);
-    };
+    let Some(mut means) = means_of_groups(base, metric)? else { return Ok(None) };
     loop {
         let mut rows = vec![Vec::new(); means.len()];
         for first in (0..n).step_by(AT_A_TIME) {
@@ -81,7 +74,33 @@ pub(crate) fn far_groups(base: &Vectors, metric: Metric, progress: &Progress) ->
     }
 }
 
-/// The means of the fewest groups that the rows of a `sample` lie in; none if they do not.
+/// Warns if the rows of `base` lie in groups far apart, for builds that do not part them.
+///
+/// # Errors
+/// If the rows lie on a device that fails, or memory is short.
+pub(crate) fn warn_of_groups(base: &Vectors, metric: Metric) -> Result<()> {
+    if means_of_groups(base, metric)?.is_some() {
+        tracing::warn!(
+            "rows lie in groups far apart, so searches of inner products in an index built in clusters may miss the nearest: build in memory, or each group by itself"
+        );
+    }
+    Ok(())
+}
+
+/// The means of the groups far apart that a sample of the rows of `base` shows; none if it shows
+/// none, or for another metric than inner product.
+fn means_of_groups(base: &Vectors, metric: Metric) -> Result<Option<Vectors>> {
+    let n = base.len();
+    if metric != Metric::InnerProduct || n < 2 * MIN_ROWS {
+        return Ok(None);
+    }
+    let count = SAMPLE.min(n) as u32;
+    let id = |i: u32| drawn(Draws::new(0, Stage::Verify, 3, i.into()), i, count, n as u32);
+    let sample = base.select(&(0..count).map(id).collect::<Vec<_>>())?.to_f32()?;
+    group_means(&Vectors::dense_f32(sample, base.dim()))
+}
+
+/// The means of the groups that the rows of a `sample` lie in; none if they do not.
 fn group_means(sample: &Vectors) -> Result<Option<Vectors>> {
     let mut rows: Vec<u32> = (0..sample.len() as u32).collect();
     for _ in 0..ATTEMPTS {
@@ -93,6 +112,11 @@ fn group_means(sample: &Vectors) -> Result<Option<Vectors>> {
             let bound = LEFT * one.left;
             if most.left > bound || one.left <= 0.0 {
                 return Ok(None);
+            }
+            let apart = apart(&part)?;
+            if apart.len() < part.len() {
+                rows = apart.into_iter().map(|place| rows[place as usize]).collect();
+                continue;
             }
             let mut found: Option<Groups> = None;
             for count in 2..=MAX_GROUPS {
@@ -116,6 +140,32 @@ fn group_means(sample: &Vectors) -> Result<Option<Vectors>> {
         }
     }
     Ok(None)
+}
+
+/// The rows of a `sample` but those in dense spots, of which one is left: spots are no groups.
+fn apart(sample: &Vectors) -> Result<Vec<u32>> {
+    let ids: Vec<u32> = (0..sample.len() as u32).collect();
+    let all = |row: u32| {
+        let mut distances = filled(0.0, ids.len())?;
+        if let TypedRows::F32(rows) = sample.rows() {
+            one_to_many::<SquaredL2, f32>(&sample.host_row(row as usize), rows, &ids, &mut distances);
+        }
+        Ok(distances)
+    };
+    let nearest = |&row: &u32| {
+        let others = all(row)?.into_iter().zip(&ids).filter(|&(_, &other)| other != row);
+        Ok(others.map(|(distance, _)| distance).reduce(f32::min).unwrap_or(f32::INFINITY))
+    };
+    let nearest: Vec<f32> = ids.par_iter().map(nearest).collect::<Result<_>>()?;
+    let Some(bound) = Octaves::count(&nearest).bound() else { return Ok(ids) };
+    let mut is_left = vec![true; ids.len()];
+    for &row in &ids {
+        if is_left[row as usize] && nearest[row as usize] < bound {
+            let near = all(row)?.into_iter().map(|distance| distance < bound);
+            is_left.iter_mut().zip(near).skip(row as usize + 1).for_each(|(is, near)| *is &= !near);
+        }
+    }
+    Ok(ids.into_iter().filter(|&row| is_left[row as usize]).collect())
 }
 
 /// Groups of rows by k-means.

@@ -1,0 +1,116 @@
+//! Distances by octaves, which show dense spots and lone rows.
+
+use rayon::prelude::*;
+
+/// Octaves of the distances of f32.
+const OCTAVES_OF_F32: usize = 256;
+
+/// A spot's rows have lists this many octaves shorter than the rows outside: the last squared
+/// distances of lists differ by a factor of 2 to this power at least, with none between.
+const GAP: usize = 7;
+
+/// A lone row has a list this many octaves longer than the median.
+const LONE: usize = 5;
+
+/// Maximum number of lone rows. More are the tail of a distribution, and are left to the graph.
+const MAX_LONE: usize = 4096;
+
+/// Minimum number of rows outside all spots: a few lone rows do not make a spot of all others.
+pub(super) const MIN_OUTSIDE: usize = 64;
+
+/// Distances counted at a time.
+const AT_A_TIME: usize = 1 << 16;
+
+/// The octave of a list's last distance; equal distances are in one.
+fn octave(distance: f32) -> usize {
+    ((distance.max(0.0).to_bits() >> 23) as usize).min(OCTAVES_OF_F32 - 1)
+}
+
+/// Rows by the octave of the last distance of their lists.
+pub(super) struct Octaves([usize; OCTAVES_OF_F32]);
+
+impl Octaves {
+    /// Counts distances.
+    pub(super) fn count(last: &[f32]) -> Self {
+        let none = || Self([0; OCTAVES_OF_F32]);
+        let add = |mut counts: Self, &distance: &f32| {
+            counts.0[octave(distance)] += 1;
+            counts
+        };
+        let sum = |mut a: Self, b: Self| {
+            a.0.iter_mut().zip(b.0).for_each(|(a, b)| *a += b);
+            a
+        };
+        last.par_iter().with_min_len(AT_A_TIME).fold(none, add).reduce(none, sum)
+    }
+
+    /// The distance below which a list is that of a spot's row; none if there are no spots.
+    pub(super) fn bound(&self) -> Option<f32> {
+        let (mut above, mut empty) = (0, 0);
+        for (octave, &rows) in self.0.iter().enumerate().rev() {
+            if rows == 0 {
+                empty += 1;
+                continue;
+            }
+            if above >= MIN_OUTSIDE && empty >= GAP {
+                return Some(f32::from_bits((octave as u32 + 1) << 23));
+            }
+            (above, empty) = (above + rows, 0);
+        }
+        None
+    }
+
+    /// The first octave of lone rows; none without lone rows, or with more than [`MAX_LONE`].
+    fn lone(&self) -> Option<usize> {
+        let rows: usize = self.0.iter().sum();
+        let mut below = 0;
+        let median = self.0.iter().position(|&rows_here| {
+            below += rows_here;
+            2 * below >= rows
+        });
+        let first = median? + LONE;
+        let lone: usize = self.0.get(first..)?.iter().sum();
+        (1..=MAX_LONE).contains(&lone).then_some(first)
+    }
+
+    /// The lone rows among those with these `last` distances, which were counted.
+    pub(super) fn lone_of(&self, last: &[f32]) -> Vec<u32> {
+        self.lone().map_or(Vec::new(), |first| {
+            let rows = (0..last.len() as u32).into_par_iter();
+            rows.filter(|&row| octave(last[row as usize]) >= first).collect()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spots_lie_below_a_gap_of_distances() {
+        let lists = |parts: &[(usize, f32)]| -> Octaves {
+            Octaves::count(
+                &parts.iter().flat_map(|&(rows, distance)| vec![distance; rows]).collect::<Vec<_>>(),
+            )
+        };
+        let bound = |octaves: Octaves| octaves.bound();
+        assert_eq!(bound(lists(&[(100, 1.0), (100, 4.0), (100, 100.0)])), None);
+        assert_eq!(bound(lists(&[(100, 1.0), (100, 0.001)])), Some(2f32.powi(-9)));
+        assert_eq!(bound(lists(&[(100, 1.0), (40, 0.0)])), Some(2f32.powi(-126)));
+        // Too few rows outside, but for a second gap.
+        assert_eq!(bound(lists(&[(10, 1e6), (1000, 1.0)])), None);
+        assert_eq!(bound(lists(&[(10, 1e6), (1000, 1.0), (90, 1e-6)])), Some(2f32.powi(-19)));
+    }
+
+    #[test]
+    fn lone_rows_have_lists_far_longer_than_the_median() {
+        let lone = |parts: &[(usize, f32)]| {
+            let last: Vec<f32> = parts.iter().flat_map(|&(rows, distance)| vec![distance; rows]).collect();
+            Octaves::count(&last).lone()
+        };
+        assert_eq!(lone(&[(100, 1.0), (10, 20.0)]), None);
+        assert_eq!(lone(&[(100, 1.0), (10, 40.0)]), Some(octave(32.0)));
+        assert_eq!(lone(&[(100_000, 1.0), (5000, 40.0)]), None);
+        assert_eq!(lone(&[(100, 0.0)]), None);
+    }
+}
