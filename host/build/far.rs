@@ -67,8 +67,8 @@ pub(crate) fn far_groups(base: &Vectors, metric: Metric, progress: &Progress) ->
         // The rows of a group that is too small go to others.
         let large = |&group: &u32| rows[group as usize].len() >= MIN_ROWS;
         let large: Vec<u32> = (0..means.len() as u32).filter(large).collect();
-        if large.len() == rows.len() {
-            return Ok((rows.len() > 1).then_some(FarGroups { rows, means }));
+        if large.len() == rows.len() || large.len() < 2 {
+            return Ok((large.len() > 1).then_some(FarGroups { rows, means }));
         }
         means = means.select(&large)?;
     }
@@ -276,6 +276,13 @@ mod tests {
         // Lone rows do not hide groups, and are none.
         let lone = rows(4000, |row| if row % 1000 == 7 { row as f32 } else { (row % 2) as f32 * 9.0 });
         assert_eq!(sizes(&lone, Metric::InnerProduct).map(|sizes| sizes.len()), Some(2));
+    }
+
+    #[test]
+    fn small_groups_are_none() {
+        assert_eq!(sizes(&rows(150, |row| (row % 3) as f32 * 30.0), Metric::InnerProduct), None);
+        let two = rows(300, |row| [0.0, 30.0, 60.0, 0.0, 30.0, 0.0, 30.0][row % 7]);
+        assert_eq!(sizes(&two, Metric::InnerProduct).map(|sizes| sizes.len()), Some(2));
     }
 
     #[test]

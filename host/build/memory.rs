@@ -217,6 +217,12 @@ impl Builder {
             let made = Space::plan(base.len(), base.dim(), data.element, self.descent.metric).bytes();
             check_room(planned.saturating_sub(made))?;
         }
+        if graph.is_none()
+            && let Some(spots) = self.spots_of_products(space)?
+        {
+            let stats = BuildStats { knn: k, ..BuildStats::default() };
+            return self.build_in_parts(base, &spots, stats);
+        }
         let weights = self.weights(base, k, gpu.is_some(), graph.is_some())?;
         let [descending, pruning, finishing] =
             self.descent.progress.parts(weights).map(|part| self.clone().progress(part));

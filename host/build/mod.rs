@@ -17,6 +17,7 @@ mod octaves;
 mod plan;
 mod plan_json;
 mod prepare;
+mod products;
 mod set;
 mod spots;
 mod stats;

@@ -9,9 +9,7 @@
 use std::time::Instant;
 
 use rayon::prelude::*;
-use tagore_device::cluster::drawn;
-use tagore_device::key::{self, Key, NO_ID};
-use tagore_device::random::{Draws, Stage};
+use tagore_device::key::{self, Key};
 
 use super::graph::Graph;
 use super::memory::Built;
@@ -21,10 +19,10 @@ use crate::descent::{DeviceGraph, KnnGraph};
 use crate::gpu::Gpu;
 use crate::vectors::gpu::Pick;
 use crate::vectors::space::Space;
-use crate::{Device, Index, Metric, Progress, Result, Vectors};
+use crate::{Device, Index, Metric, Result, Vectors};
 
 /// Minimum number of rows of a spot. Smaller groups stay outside.
-const MIN_ROWS: usize = 32;
+pub(super) const MIN_ROWS: usize = 32;
 
 /// Neighbours of a row that are in its spot.
 const JOINED: usize = 8;
@@ -41,31 +39,12 @@ const MAX_ROWS_ON_CPU: usize = 1024;
 /// Nodes whose lists come from a device at a time.
 const AT_A_TIME: usize = 1 << 16;
 
-/// Inner product: lists of the sample that shows whether there are spots.
-const SAMPLED: usize = 1024;
-
-/// Inner product: near copies are at most this many places apart in a list.
-const PLACES: usize = 4;
-
-/// Inner product: maximum number of distances from rows to spots.
-const MAX_TO_FIRST: u64 = 1 << 26;
-
-/// Inner product: near copies that harm searches are one pair in this many of the sample.
-const FEW_PAIRS: usize = 1024;
-
 /// The dense spots of a data set.
 pub(super) struct Spots {
     /// The rows of each spot, ascending. The first represents it.
-    spots: Vec<Vec<u32>>,
+    pub(super) spots: Vec<Vec<u32>>,
     /// The rows outside and the representatives, ascending.
     outside: Vec<u32>,
-}
-
-/// Two rows of a list, and their squared distance.
-struct Near {
-    row: u32,
-    other: u32,
-    distance: f32,
 }
 
 /// The rows that need more than the others.
@@ -100,7 +79,7 @@ impl Spots {
     }
 
     /// The spots of rows that are joined in trees, each row with a parent or itself.
-    fn of_trees<'s>(
+    pub(super) fn of_trees<'s>(
         mut roots: Vec<u32>,
         bound: f32,
         part: impl Fn(&[u32]) -> Result<Space<'s>>,
@@ -154,7 +133,7 @@ fn joined<'s>(
 }
 
 /// Joins the trees of two rows: the smallest row of a tree is its root.
-fn join(roots: &mut [u32], one: u32, other: u32) {
+pub(super) fn join(roots: &mut [u32], one: u32, other: u32) {
     let (a, b) = (root(roots, one), root(roots, other));
     roots[a.max(b) as usize] = a.min(b);
 }
@@ -187,80 +166,11 @@ impl Odd {
         Ok(Self { spots, lone })
     }
 
-    /// The odd rows of `space` under inner product. Products do not tell how near rows are, but a
-    /// row has nearly the same product with all rows of a spot: in its list they follow one
-    /// another. `lists` returns the lists of rows, of `k` each.
-    fn of_products(
-        space: &Space<'_>,
-        k: usize,
-        lists: impl Fn(Pick<'_>) -> Result<Vec<u32>>,
-    ) -> Result<Self> {
-        let n = space.len() as u32;
-        if k == 0 || !space.vectors().is_readable() {
-            return Ok(Self::default());
-        }
-        let vectors = Space::unprepared(space.vectors(), Metric::L2);
-        let near = |list: &[u32]| {
-            let (mut near, mut distances) = (Vec::with_capacity(PLACES * list.len()), Vec::new());
-            let list = &list[..list.iter().position(|&id| id == NO_ID).unwrap_or(list.len())];
-            for (place, &row) in list.iter().enumerate() {
-                let next = &list[place + 1..list.len().min(place + 1 + PLACES)];
-                vectors.list_distances(vectors.query(row), next, &mut distances);
-                near.extend(next.iter().zip(&distances).map(|(&other, &distance)| Near {
-                    row,
-                    other,
-                    distance,
-                }));
-            }
-            near
-        };
-        let near = |lists: &[u32]| lists.par_chunks_exact(k).flat_map_iter(near).collect::<Vec<_>>();
-        let count = SAMPLED.min(n as usize) as u32;
-        let id = |i: u32| drawn(Draws::new(0, Stage::Verify, 5, i.into()), i, count, n);
-        let sampled = near(&lists(Pick::Ids(&(0..count).map(id).collect::<Vec<_>>()))?);
-        let distances: Vec<f32> = sampled.iter().map(|near| near.distance).collect();
-        let bound = Octaves::count(&distances).bound();
-        let below = |&bound: &f32| distances.iter().filter(|&&distance| distance < bound).count();
-        let Some(bound) = bound.filter(|bound| below(bound) * FEW_PAIRS >= distances.len()) else {
-            return Ok(Self::default());
-        };
-        let mut roots: Vec<u32> = (0..n).collect();
-        for first in (0..n as usize).step_by(AT_A_TIME) {
-            let near = near(&lists(Pick::Range(first..(first + AT_A_TIME).min(n as usize)))?);
-            for Near { row, other, .. } in near.into_iter().filter(|near| near.distance < bound) {
-                join(&mut roots, row, other);
-            }
-        }
-        let part =
-            |rows: &[u32]| Space::owned(space.vectors().select(rows)?, Metric::L2, &Progress::silent());
-        let found = Spots::of_trees(roots.clone(), bound, part)?;
-        // Of a spot with more rows than a list has, lists name those of the largest products.
-        let first: Vec<u32> = found.iter().flat_map(|found| &found.spots).map(|rows| rows[0]).collect();
-        if (first.len() as u64) * u64::from(n) <= MAX_TO_FIRST {
-            let near = |row: u32| {
-                let mut distances = Vec::new();
-                vectors.list_distances(vectors.query(row), &first, &mut distances);
-                let near = first.iter().zip(distances).find(|&(_, distance)| distance < bound);
-                near.map_or(row, |(&first, _)| first)
-            };
-            let near: Vec<u32> = (0..n).into_par_iter().map(near).collect();
-            (0..n).zip(near).for_each(|(row, first)| join(&mut roots, row, first));
-        }
-        Ok(Self { spots: Spots::of_trees(roots, bound, part)?, lone: Vec::new() })
-    }
-
     /// The odd rows of `space`, whose k-NN graph is on a device. Unreliable lists show spots too:
     /// their rows are in the spot, though others may be nearer.
     pub fn on_device(gpu: &Gpu, space: &Space<'_>, graph: &DeviceGraph) -> Result<Self> {
         if !has_odd_rows(space) {
             return Ok(Self::default());
-        }
-        if space.metric() == Metric::InnerProduct {
-            let k = graph.lists.k;
-            return Self::of_products(space, k, |rows| {
-                let keys = graph.lists.some(gpu, rows, 0..k)?;
-                Ok(keys.into_iter().map(|key| key as u32).collect())
-            });
         }
         let last = graph.lists.last_distances(gpu)?;
         Self::find(space, graph.lists.k, &last, |rows| {
@@ -276,21 +186,15 @@ impl Odd {
         if !has_odd_rows(space) {
             return Ok(Self::default());
         }
-        if space.metric() == Metric::InnerProduct {
-            return Self::of_products(space, graph.k(), |rows| {
-                let list = |place: usize| graph.neighbors(rows.row(place)).iter().copied();
-                Ok((0..rows.len()).flat_map(list).collect())
-            });
-        }
         let near = |&row: &u32| graph.neighbors(row as usize)[..JOINED].to_vec();
         let last = last_distances(graph);
         Self::find(space, graph.k(), &last, |rows| Ok(rows.iter().flat_map(near).collect()))
     }
 }
 
-/// Whether rows of `space` may be odd.
+/// Whether lists tell the odd rows of `space`; those of inner products do not.
 fn has_odd_rows(space: &Space<'_>) -> bool {
-    space.len() >= MIN_OUTSIDE + MIN_ROWS
+    space.metric() != Metric::InnerProduct && space.len() >= MIN_OUTSIDE + MIN_ROWS
 }
 
 impl Graph<'_> {
@@ -304,8 +208,7 @@ impl Graph<'_> {
 
     /// The rows of the base, whose space this is, that are far from all others.
     pub(super) fn lone_rows(&self, space: &Space<'_>) -> Result<Vec<u32>> {
-        // Products do not tell how far rows are.
-        if !has_odd_rows(space) || space.metric() == Metric::InnerProduct {
+        if !has_odd_rows(space) {
             return Ok(Vec::new());
         }
         let last = match self {
@@ -324,8 +227,13 @@ fn last_distances(graph: &KnnGraph) -> Vec<f32> {
 
 impl Builder {
     /// Builds the index of `base` in parts: one outside of its `spots`, one of each. `stats` are
-    /// those of its k-NN graph.
-    pub(super) fn build_in_parts(&self, base: &Vectors, spots: &Spots, stats: BuildStats) -> Result<Built> {
+    /// those of its k-NN graph, if there is one.
+    pub(super) fn build_in_parts(
+        &self,
+        base: &Vectors,
+        spots: &Spots,
+        mut stats: BuildStats,
+    ) -> Result<Built> {
         let Spots { spots, outside } = spots;
         let (rows, count) = (outside.len(), spots.len());
         tracing::info!(spots = count, rows, "dense spots are parts of their own");
@@ -356,7 +264,13 @@ impl Builder {
             let index = built.map_or_else(|| Ok(part(&inner_of(rows), vectors, rows)?.index), Ok)?;
             inside.push((rows.clone(), index));
         }
-        pruned.prune.seconds += pruned.descent.seconds + began.elapsed().as_secs_f64();
+        // Without a k-NN graph of all rows, that of the rows outside is told.
+        if stats.descent.distances == 0 {
+            stats.descent = pruned.descent;
+        } else {
+            pruned.prune.seconds += pruned.descent.seconds;
+        }
+        pruned.prune.seconds += began.elapsed().as_secs_f64();
         let index = index.joined(base, outside, inside)?;
         Ok(Built { index, stats: BuildStats { prune: pruned.prune, ..stats } })
     }
