@@ -213,7 +213,7 @@ fn groups_far_apart_are_parts_of_their_own_under_inner_product() {
     }
     // Three groups, in bytes, of which one is small.
     let values = uniform(ROWS, DIM, 7).to_f32().unwrap();
-    let group = |row: usize| if row % 25 == 0 { -90.0 } else { (row % 2) as f32 * 60.0 };
+    let group = |row: usize| if row.is_multiple_of(25) { -90.0 } else { (row % 2) as f32 * 60.0 };
     let value = |(i, x): (usize, &f32)| (x * 20.0 + group(i / DIM)) as i8;
     let base = Vectors::from_i8(values.iter().enumerate().map(value).collect(), DIM).unwrap();
     let values = uniform(100, DIM, 8).to_f32().unwrap();
