@@ -38,6 +38,13 @@ const ATTEMPTS: usize = 8;
 /// this part of those to the mean of all.
 const LEFT: f64 = 0.6;
 
+/// At most one row in this many lies between groups.
+const FEW_BETWEEN: usize = 20;
+
+/// A row lies between groups if the mean of another one is less than twice as far as its own: the
+/// ratio of squared distances.
+const BETWEEN: f32 = 4.0;
+
 /// Rows assigned at a time.
 const AT_A_TIME: usize = 1 << 16;
 
@@ -62,7 +69,7 @@ pub(crate) fn far_groups(base: &Vectors, metric: Metric, progress: &Progress) ->
         for first in (0..n).step_by(AT_A_TIME) {
             progress.check()?;
             let nearest = nearest(&base.part(first..(first + AT_A_TIME).min(n))?, &means)?;
-            (first as u32..).zip(nearest).for_each(|(row, (group, _))| rows[group as usize].push(row));
+            (first as u32..).zip(nearest).for_each(|(row, near)| rows[near.group as usize].push(row));
         }
         // The rows of a group that is too small go to others.
         let large = |&group: &u32| rows[group as usize].len() >= MIN_ROWS;
@@ -123,8 +130,7 @@ fn group_means(sample: &Vectors) -> Result<Option<Vectors>> {
                 let groups = Groups::find(&part, count)?;
                 // As many as halve what is left.
                 let bound = found.as_ref().map_or(bound, |fewer| fewer.left / 2.0);
-                let is_better =
-                    groups.left <= bound && groups.sizes().iter().all(|&size| size >= MIN_SAMPLED);
+                let is_better = groups.left <= bound && groups.are_apart();
                 if !is_better && found.is_some() {
                     break;
                 }
@@ -175,6 +181,18 @@ struct Groups {
     of_rows: Vec<u32>,
     /// The sum of the squared distances of the rows to the means of their groups.
     left: f64,
+    /// Rows between groups.
+    between: usize,
+}
+
+/// The group of a row.
+#[derive(Clone, Copy)]
+struct Nearest {
+    group: u32,
+    /// The squared distance to its mean.
+    distance: f32,
+    /// The smallest squared distance to another mean.
+    second: f32,
 }
 
 impl Groups {
@@ -187,7 +205,7 @@ impl Groups {
         for number in 1..count {
             let last = Vectors::dense_f32(means[(number - 1) * dim..].to_vec(), dim);
             let distances = nearest(rows, &last)?;
-            least.iter_mut().zip(distances).for_each(|(least, (_, distance))| *least = least.min(distance));
+            least.iter_mut().zip(distances).for_each(|(least, near)| *least = least.min(near.distance));
             let mut left = draws.unit(number as u64) * sum(&least);
             let is_drawn = |&distance: &f32| {
                 left -= f64::from(distance);
@@ -201,10 +219,11 @@ impl Groups {
             let of_rows = nearest(rows, &means)?;
             let mut sums = vec![0f64; count * dim];
             let mut sizes = vec![0f64; count];
-            for (row, &(group, _)) in of_rows.iter().enumerate() {
-                let sums = &mut sums[group as usize * dim..][..dim];
+            for (row, near) in of_rows.iter().enumerate() {
+                let group = near.group as usize;
+                let sums = &mut sums[group * dim..][..dim];
                 sums.iter_mut().zip(&*rows.host_row(row)).for_each(|(sum, &x)| *sum += f64::from(x));
-                sizes[group as usize] += 1.0;
+                sizes[group] += 1.0;
             }
             // A group without rows keeps its mean.
             let mean = |place: usize| match sizes[place / dim] {
@@ -213,8 +232,17 @@ impl Groups {
             };
             means = Vectors::dense_f32((0..count * dim).map(mean).collect(), dim);
         }
-        let (of_rows, distances): (Vec<u32>, Vec<f32>) = nearest(rows, &means)?.into_iter().unzip();
-        Ok(Self { means, of_rows, left: sum(&distances) })
+        let near = nearest(rows, &means)?;
+        let of_rows = near.iter().map(|near| near.group).collect();
+        let left = near.iter().map(|near| f64::from(near.distance)).sum();
+        let between = near.iter().filter(|near| BETWEEN * near.distance > near.second).count();
+        Ok(Self { means, of_rows, left, between })
+    }
+
+    /// Whether no group is small and few rows lie between groups.
+    fn are_apart(&self) -> bool {
+        let is_small = |&size: &usize| size < MIN_SAMPLED;
+        !self.sizes().iter().any(is_small) && FEW_BETWEEN * self.between <= self.of_rows.len()
     }
 
     /// The rows of each group.
@@ -225,8 +253,8 @@ impl Groups {
     }
 }
 
-/// The nearest of `means` to each row, and its squared distance.
-fn nearest(rows: &Vectors, means: &Vectors) -> Result<Vec<(u32, f32)>> {
+/// The nearest of `means` to each row.
+fn nearest(rows: &Vectors, means: &Vectors) -> Result<Vec<Nearest>> {
     let ids: Vec<u32> = (0..means.len() as u32).collect();
     collected_in_parallel((0..rows.len()).into_par_iter().map(|row| {
         let mut distances = [f32::INFINITY; MAX_GROUPS];
@@ -234,8 +262,15 @@ fn nearest(rows: &Vectors, means: &Vectors) -> Result<Vec<(u32, f32)>> {
         if let TypedRows::F32(means) = means.rows() {
             one_to_many::<SquaredL2, f32>(&rows.host_row(row), means, &ids, distances);
         }
-        let pairs = ids.iter().copied().zip(distances.iter().copied());
-        pairs.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_default()
+        let mut near = Nearest { group: 0, distance: f32::INFINITY, second: f32::INFINITY };
+        for (group, &distance) in distances.iter().enumerate() {
+            if distance < near.distance {
+                near = Nearest { group: group as u32, distance, second: near.distance };
+            } else {
+                near.second = near.second.min(distance);
+            }
+        }
+        near
     }))
 }
 
@@ -289,6 +324,13 @@ mod tests {
     fn rows_of_one_cloud_are_not() {
         for n in [100, 1000, 5000] {
             assert_eq!(sizes(&rows(n, |_| 5.0), Metric::InnerProduct), None);
+        }
+        // Of few dimensions, where k-means leaves little.
+        for dim in [1, 2, 3, 6] {
+            let values = rows(1000, |_| 0.0).to_f32().unwrap();
+            let values = values[..values.len() / dim * dim].to_vec();
+            let base = Vectors::from_f32(values, dim).unwrap();
+            assert_eq!(sizes(&base, Metric::InnerProduct), None, "{dim} dimensions");
         }
         assert_eq!(sizes(&rows(4000, |row| if row < 8 { 1e3 } else { 0.0 }), Metric::InnerProduct), None);
         let equal = Vectors::from_f32(vec![1.0; 1000 * DIM], DIM).unwrap();
