@@ -13,12 +13,13 @@ use tagore_device::random::{Draws, Stage};
 use super::Builder;
 use super::octaves::{MIN_OUTSIDE, Octaves};
 use super::spots::{MIN_ROWS, Spots, join};
+use crate::memory::collected_in_parallel;
 use crate::search::exact::ExactSearch;
 use crate::vectors::space::Space;
 use crate::{Device, Metric, Progress, Result};
 
-/// Lists that show whether there are spots.
-const FIRST_LISTS: u32 = 256;
+/// Lists that show whether there are spots: of one row in eight, at least and at most.
+const FIRST_LISTS: [u32; 2] = [1 << 6, 1 << 8];
 
 /// Lists that show the spots: of one row in [`SHARE`], at least and at most.
 const LISTS: [u32; 2] = [1 << 11, 1 << 14];
@@ -38,7 +39,14 @@ const FEW_PAIRS: usize = 1024;
 /// Maximum number of distances from rows to spots.
 const MAX_TO_FIRST: u64 = 1 << 26;
 
-/// Two rows of a list, and their squared distance.
+/// Rows that are compared with one another: spots of many rows may be in no list.
+const COMPARED: u32 = 1 << 10;
+
+/// Rows of spots that harm searches, or take long to rank, are one row in this many.
+const FEW_ROWS: usize = 32;
+
+/// Two rows, and their squared distance.
+#[derive(Clone, Copy)]
 struct Near {
     row: u32,
     other: u32,
@@ -54,17 +62,32 @@ impl Builder {
             return Ok(None);
         }
         let vectors = Space::unprepared(space.vectors(), Metric::L2);
-        let first = self.near_in_lists(space, &vectors, FIRST_LISTS)?;
-        let distances: Vec<f32> = first.iter().map(|near| near.distance).collect();
-        let bound = Octaves::count(&distances).bound();
-        let below = |&bound: &f32| distances.iter().filter(|&&distance| distance < bound).count();
-        let Some(bound) = bound.filter(|bound| below(bound) * FEW_PAIRS >= distances.len()) else {
-            return Ok(None);
+        let k = NEAREST.min(space.len() - 1);
+        let lists = self.exact_lists(space, (n / 8).clamp(FIRST_LISTS[0], FIRST_LISTS[1]), k)?;
+        let near = |list: &[u32]| near_in_list(&vectors, list);
+        let distance = |near: Near| near.distance;
+        let in_lists: Vec<f32> =
+            lists.par_chunks_exact(k).flat_map_iter(|list| near(list).into_iter().map(distance)).collect();
+        let in_sample = near_in_sample(&vectors)?;
+        let bound = |distances: &[f32], few: usize| {
+            let bound = Octaves::count(distances).bound()?;
+            let below = distances.iter().filter(|&&distance| distance < bound).count();
+            (below * few >= distances.len()).then_some(bound)
         };
+        let nearest: Vec<f32> = in_sample.iter().copied().map(distance).collect();
+        let bounds = [bound(&in_lists, FEW_PAIRS), bound(&nearest, FEW_ROWS)];
+        let Some(bound) = bounds.into_iter().flatten().reduce(f32::max) else { return Ok(None) };
         let mut roots: Vec<u32> = (0..n).collect();
-        let near = self.near_in_lists(space, &vectors, (n / SHARE).clamp(LISTS[0], LISTS[1]))?;
-        for Near { row, other, .. } in near.into_iter().filter(|near| near.distance < bound) {
-            join(&mut roots, row, other);
+        let lists = self.exact_lists(space, (n / SHARE).clamp(LISTS[0], LISTS[1]), k)?;
+        let near = |list: &[u32]| {
+            let near = near(list).into_iter();
+            near.filter(|near| near.distance < bound).collect::<Vec<_>>()
+        };
+        let in_lists: Vec<Vec<Near>> = lists.par_chunks_exact(k).map(near).collect();
+        for Near { row, other, distance } in in_lists.into_iter().flatten().chain(in_sample) {
+            if distance < bound {
+                join(&mut roots, row, other);
+            }
         }
         let part =
             |rows: &[u32]| Space::owned(space.vectors().select(rows)?, Metric::L2, &Progress::silent());
@@ -85,13 +108,9 @@ impl Builder {
         Spots::of_trees(roots, bound, part)
     }
 
-    /// The pairs of rows that follow one another in the exact lists of up to `count` random rows of
-    /// `space`, with their distances of `vectors`.
-    fn near_in_lists(&self, space: &Space<'_>, vectors: &Space<'_>, count: u32) -> Result<Vec<Near>> {
-        let (n, k) = (space.len() as u32, NEAREST.min(space.len() - 1));
-        let count = count.min(n);
-        let id = |i: u32| drawn(Draws::new(0, Stage::Verify, 5, i.into()), i, count, n);
-        let rows: Vec<u32> = (0..count).map(id).collect();
+    /// The exact lists, of `k` rows each, of up to `count` random rows of `space`.
+    fn exact_lists(&self, space: &Space<'_>, count: u32, k: usize) -> Result<Vec<u32>> {
+        let rows = sample(count, space.len() as u32);
         // Lists are the same on every device.
         let device = match self.descent.device {
             Device::Emulated => Device::Cpu,
@@ -99,18 +118,38 @@ impl Builder {
         };
         let search = ExactSearch::new(k).metric(space.metric()).device(device);
         let keys = search.progress(self.descent.progress.unwatched()).neighbors_of(space, &rows)?;
-        let lists: Vec<u32> = keys.into_iter().map(|key| key as u32).collect();
-        let near = |list: &[u32]| {
-            let (mut near, mut distances) = (Vec::with_capacity(PLACES * list.len()), Vec::new());
-            let list = &list[..list.iter().position(|&id| id == NO_ID).unwrap_or(list.len())];
-            for (place, &row) in list.iter().enumerate() {
-                let next = &list[place + 1..list.len().min(place + 1 + PLACES)];
-                vectors.list_distances(vectors.query(row), next, &mut distances);
-                let pairs = next.iter().zip(&distances);
-                near.extend(pairs.map(|(&other, &distance)| Near { row, other, distance }));
-            }
-            near
-        };
-        Ok(lists.par_chunks_exact(k).flat_map_iter(near).collect())
+        Ok(keys.into_iter().map(|key| key as u32).collect())
     }
+}
+
+/// The pairs of rows that follow one another in a list, with their distances.
+fn near_in_list(vectors: &Space<'_>, list: &[u32]) -> Vec<Near> {
+    let (mut near, mut distances) = (Vec::with_capacity(PLACES * list.len()), Vec::new());
+    let list = &list[..list.iter().position(|&id| id == NO_ID).unwrap_or(list.len())];
+    for (place, &row) in list.iter().enumerate() {
+        let next = &list[place + 1..list.len().min(place + 1 + PLACES)];
+        vectors.list_distances(vectors.query(row), next, &mut distances);
+        let pairs = next.iter().zip(&distances);
+        near.extend(pairs.map(|(&other, &distance)| Near { row, other, distance }));
+    }
+    near
+}
+
+/// `count` different rows of `n`, or all.
+fn sample(count: u32, n: u32) -> Vec<u32> {
+    let count = count.min(n);
+    (0..count).map(|i| drawn(Draws::new(0, Stage::Verify, 5, i.into()), i, count, n)).collect()
+}
+
+/// Random rows, each with the nearest of the others.
+fn near_in_sample(vectors: &Space<'_>) -> Result<Vec<Near>> {
+    let rows = sample(COMPARED, vectors.len() as u32);
+    collected_in_parallel(rows.par_iter().map(|&row| {
+        let mut distances = Vec::new();
+        vectors.list_distances(vectors.query(row), &rows, &mut distances);
+        let others = rows.iter().zip(distances).filter(|&(&other, _)| other != row);
+        let near = others.map(|(&other, distance)| Near { row, other, distance });
+        let nearer = |a: Near, b: Near| if b.distance < a.distance { b } else { a };
+        near.reduce(nearer).unwrap_or(Near { row, other: row, distance: f32::INFINITY })
+    }))
 }

@@ -8,6 +8,10 @@ use crate::{Index, Metric};
 /// nodes than its beam.
 const ROOM: usize = 2;
 
+/// A search stops by the distance at this rank at least: one distance alone tells little of those
+/// around, as that of the first row found of a few that lie together.
+const MIN_RANK: usize = 10;
+
 /// A search of a layer expands no node beyond this multiple of the nearest list distance it found.
 /// List distances are squares, so the bound is twice as far. A search that has met a node of the
 /// query's cluster finds nothing nearer from other clusters, where clusters lie apart.
@@ -70,7 +74,7 @@ impl Breadth {
     /// ([`Start`](crate::index::Start)) it is fixed.
     pub(super) fn adaptive(k: usize, beam: usize, metric: Metric, growth: Option<f32>) -> Self {
         let Some(growth) = growth.map(f64::from) else { return Self::fixed(beam) };
-        let rank = k.clamp(1, beam);
+        let rank = k.max(MIN_RANK).min(beam);
         let ranks = beam as f64 / rank as f64;
         let (factor, slack) = match metric {
             Metric::InnerProduct => (1.0, growth * libm::log(ranks)),
