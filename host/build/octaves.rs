@@ -7,7 +7,7 @@ const OCTAVES_OF_F32: usize = 256;
 
 /// A spot's rows have lists this many octaves shorter than the rows outside: the last squared
 /// distances of lists differ by a factor of 2 to this power at least, with none between.
-const GAP: usize = 7;
+pub(super) const GAP: usize = 7;
 
 /// A lone row has a list this many octaves longer than the median.
 const LONE: usize = 5;

@@ -11,7 +11,7 @@ use tagore_device::key::NO_ID;
 use tagore_device::random::{Draws, Stage};
 
 use super::Builder;
-use super::octaves::{MIN_OUTSIDE, Octaves};
+use super::octaves::{GAP, MIN_OUTSIDE, Octaves};
 use super::spots::{MIN_ROWS, Spots, join};
 use crate::memory::collected_in_parallel;
 use crate::search::exact::ExactSearch;
@@ -89,9 +89,11 @@ impl Builder {
                 join(&mut roots, row, other);
             }
         }
+        // No row outside is so near to another.
+        let radius = bound * (1 << (GAP - 1)) as f32;
         let part =
             |rows: &[u32]| Space::owned(space.vectors().select(rows)?, Metric::L2, &Progress::silent());
-        let found = Spots::of_trees(roots.clone(), bound, part)?;
+        let found = Spots::of_trees(roots.clone(), radius, part)?;
         // Lists name the rows of the largest products of a spot, not all.
         let first: Vec<u32> = found.iter().flat_map(|found| &found.spots).map(|rows| rows[0]).collect();
         if u64::from(n) * first.len() as u64 > MAX_TO_FIRST {
@@ -100,12 +102,12 @@ impl Builder {
         let near = |row: u32| {
             let mut distances = Vec::new();
             vectors.list_distances(vectors.query(row), &first, &mut distances);
-            let near = first.iter().zip(distances).find(|&(_, distance)| distance < bound);
+            let near = first.iter().zip(distances).find(|&(_, distance)| distance < radius);
             near.map_or(row, |(&first, _)| first)
         };
         let near: Vec<u32> = (0..n).into_par_iter().map(near).collect();
         (0..n).zip(near).for_each(|(row, first)| join(&mut roots, row, first));
-        Spots::of_trees(roots, bound, part)
+        Spots::of_trees(roots, radius, part)
     }
 
     /// The exact lists, of `k` rows each, of up to `count` random rows of `space`.
