@@ -211,7 +211,7 @@ fn groups_far_apart_are_parts_of_their_own_under_inner_product() {
     for (length, share) in [(3.0, 0.1), (10.0, 0.5), (100.0, 0.05)] {
         check(Fault::Offset { length }, share, Metric::InnerProduct, some_kinds());
     }
-    // Three groups, in bytes, of which one is small.
+    // Bytes in three groups, one of them small.
     let values = uniform(ROWS, DIM, 7).to_f32().unwrap();
     let group = |row: usize| if row.is_multiple_of(25) { -90.0 } else { (row % 2) as f32 * 60.0 };
     let value = |(i, x): (usize, &f32)| (x * 20.0 + group(i / DIM)) as i8;

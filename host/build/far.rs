@@ -7,12 +7,12 @@
 //! rows that lie farthest along one of the means. So each group is an index of its own.
 
 use rayon::prelude::*;
-use tagore_device::cluster::drawn;
 use tagore_device::random::{Draws, Stage};
 
 use super::octaves::Octaves;
 use crate::memory::{collected_in_parallel, filled};
 use crate::vectors::distance::{SquaredL2, one_to_many};
+use crate::vectors::mean::drawn_rows;
 use crate::vectors::{Metric, TypedRows, Vectors};
 use crate::{Progress, Result};
 
@@ -39,7 +39,7 @@ const ATTEMPTS: usize = 8;
 const LEFT: f64 = 0.6;
 
 /// At most one row in this many lies between groups.
-const FEW_BETWEEN: usize = 20;
+const ROWS_PER_BETWEEN: usize = 20;
 
 /// A row lies between groups if the mean of another one is less than twice as far as its own: the
 /// ratio of squared distances.
@@ -101,9 +101,7 @@ fn means_of_groups(base: &Vectors, metric: Metric) -> Result<Option<Vectors>> {
     if metric != Metric::InnerProduct || n < 2 * MIN_ROWS {
         return Ok(None);
     }
-    let count = SAMPLE.min(n) as u32;
-    let id = |i: u32| drawn(Draws::new(0, Stage::Verify, 3, i.into()), i, count, n as u32);
-    let sample = base.select(&(0..count).map(id).collect::<Vec<_>>())?.to_f32()?;
+    let sample = base.select(&drawn_rows(3, SAMPLE, n))?.to_f32()?;
     group_means(&Vectors::dense_f32(sample, base.dim()))
 }
 
@@ -148,7 +146,7 @@ fn group_means(sample: &Vectors) -> Result<Option<Vectors>> {
     Ok(None)
 }
 
-/// The rows of a `sample` but those in dense spots, of which one is left: spots are no groups.
+/// The rows of a `sample`, with one row for each dense spot: a spot is not a group.
 fn apart(sample: &Vectors) -> Result<Vec<u32>> {
     let ids: Vec<u32> = (0..sample.len() as u32).collect();
     let all = |row: u32| {
@@ -242,7 +240,7 @@ impl Groups {
     /// Whether no group is small and few rows lie between groups.
     fn are_apart(&self) -> bool {
         let is_small = |&size: &usize| size < MIN_SAMPLED;
-        !self.sizes().iter().any(is_small) && FEW_BETWEEN * self.between <= self.of_rows.len()
+        !self.sizes().iter().any(is_small) && ROWS_PER_BETWEEN * self.between <= self.of_rows.len()
     }
 
     /// The rows of each group.

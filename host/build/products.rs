@@ -6,15 +6,14 @@
 //! fill its lists, and products that differ by little more than rounding take long to rank.
 
 use rayon::prelude::*;
-use tagore_device::cluster::drawn;
 use tagore_device::key::NO_ID;
-use tagore_device::random::{Draws, Stage};
 
 use super::Builder;
 use super::octaves::{GAP, MIN_OUTSIDE, Octaves};
 use super::spots::{MIN_ROWS, Spots, join};
 use crate::memory::collected_in_parallel;
 use crate::search::exact::ExactSearch;
+use crate::vectors::mean::drawn_rows;
 use crate::vectors::space::Space;
 use crate::{Device, Metric, Progress, Result};
 
@@ -34,16 +33,16 @@ const NEAREST: usize = 64;
 const PLACES: usize = 4;
 
 /// Near copies that harm searches are one pair in this many.
-const FEW_PAIRS: usize = 1024;
+const PAIRS_PER_NEAR: usize = 1024;
 
 /// Maximum number of distances from rows to spots.
 const MAX_TO_FIRST: u64 = 1 << 26;
 
 /// Rows that are compared with one another: spots of many rows may be in no list.
-const COMPARED: u32 = 1 << 10;
+const COMPARED: usize = 1 << 10;
 
 /// Rows of spots that harm searches, or take long to rank, are one row in this many.
-const FEW_ROWS: usize = 32;
+const ROWS_PER_NEAR: usize = 32;
 
 /// Two rows, and their squared distance.
 #[derive(Clone, Copy)]
@@ -75,7 +74,7 @@ impl Builder {
             (below * few >= distances.len()).then_some(bound)
         };
         let nearest: Vec<f32> = in_sample.iter().copied().map(distance).collect();
-        let bounds = [bound(&in_lists, FEW_PAIRS), bound(&nearest, FEW_ROWS)];
+        let bounds = [bound(&in_lists, PAIRS_PER_NEAR), bound(&nearest, ROWS_PER_NEAR)];
         let Some(bound) = bounds.into_iter().flatten().reduce(f32::max) else { return Ok(None) };
         let mut roots: Vec<u32> = (0..n).collect();
         let lists = self.exact_lists(space, (n / SHARE).clamp(LISTS[0], LISTS[1]), k)?;
@@ -112,7 +111,7 @@ impl Builder {
 
     /// The exact lists, of `k` rows each, of up to `count` random rows of `space`.
     fn exact_lists(&self, space: &Space<'_>, count: u32, k: usize) -> Result<Vec<u32>> {
-        let rows = sample(count, space.len() as u32);
+        let rows = drawn_rows(5, count as usize, space.len());
         // Lists are the same on every device.
         let device = match self.descent.device {
             Device::Emulated => Device::Cpu,
@@ -137,15 +136,9 @@ fn near_in_list(vectors: &Space<'_>, list: &[u32]) -> Vec<Near> {
     near
 }
 
-/// `count` different rows of `n`, or all.
-fn sample(count: u32, n: u32) -> Vec<u32> {
-    let count = count.min(n);
-    (0..count).map(|i| drawn(Draws::new(0, Stage::Verify, 5, i.into()), i, count, n)).collect()
-}
-
 /// Random rows, each with the nearest of the others.
 fn near_in_sample(vectors: &Space<'_>) -> Result<Vec<Near>> {
-    let rows = sample(COMPARED, vectors.len() as u32);
+    let rows = drawn_rows(5, COMPARED, vectors.len());
     collected_in_parallel(rows.par_iter().map(|&row| {
         let mut distances = Vec::new();
         vectors.list_distances(vectors.query(row), &rows, &mut distances);

@@ -22,11 +22,10 @@ use crate::{Metric, Progress, Repeated, Result, Vectors};
 /// is not that of a few rows.
 const ONE_IN: usize = 100;
 
-/// Nodes that are searched for in any graph, if there are so many to attach.
+/// The least limit on the nodes that are searched for, however small the graph.
 const MIN_SEARCHES: usize = 1024;
 
-/// Minimum number of lone nodes that are searched for, if there are so many and half of the
-/// searches suffice for them.
+/// The least limit on the lone nodes that are searched for; they get half of all searches at most.
 const MIN_LONE: usize = 4096;
 
 /// Further lone nodes are searched for as long as one in this many was missed.
@@ -347,7 +346,7 @@ mod tests {
 
     const NODES: usize = 40_000;
 
-    /// Points on a line with edges to the 8 next ones, but for those that no edge leads to.
+    /// Points on a line, each with edges to the next 8; to some of them no edge leads.
     fn check(degree: usize, is_without: impl Fn(u32) -> bool, left: u64) {
         let mut values: Vec<f32> = (0..NODES).map(|i| i as f32).collect();
         (values[NODES - 1], values[NODES - 2]) = (499.0, 501.0);

@@ -38,6 +38,13 @@ const LEFT: f64 = 0.35;
 /// Rows moved at a time.
 const AT_A_TIME: usize = 1 << 16;
 
+/// `count` different random rows of `n`, or all; each `use_number` draws others.
+pub(crate) fn drawn_rows(use_number: u32, count: usize, n: usize) -> Vec<u32> {
+    let count = count.min(n) as u32;
+    let draws = |i: u32| Draws::new(0, Stage::Verify, use_number, i.into());
+    (0..count).map(|i| drawn(draws(i), i, count, n as u32)).collect()
+}
+
 /// What a graph for `metric` needs subtracted from the rows of `base`: most of their mean, which is
 /// that of a sample; else none.
 ///
@@ -48,17 +55,17 @@ pub(crate) fn common_mean(base: &Vectors, metric: Metric) -> Result<Option<Vec<f
     if metric != Metric::InnerProduct || n < MIN_ROWS {
         return Ok(None);
     }
-    let count = SAMPLE.min(n) as u32;
-    let id = |i: u32| drawn(Draws::new(0, Stage::Verify, 2, i.into()), i, count, n as u32);
-    let sample = base.select(&(0..count).map(id).collect::<Vec<_>>())?.to_f32()?;
+    let ids = drawn_rows(2, SAMPLE, n);
+    let count = ids.len();
+    let sample = base.select(&ids)?.to_f32()?;
     let mut mean = vec![0f64; dim];
     for row in sample.chunks_exact(dim) {
         mean.iter_mut().zip(row).for_each(|(mean, &x)| *mean += f64::from(x));
     }
-    mean.iter_mut().for_each(|sum| *sum /= f64::from(count));
+    mean.iter_mut().for_each(|sum| *sum /= count as f64);
     let square = |x: f64| x * x;
     let spread = sample.chunks_exact(dim).flat_map(|row| row.iter().zip(&mean));
-    let spread = spread.map(|(&x, mean)| square(f64::from(x) - mean)).sum::<f64>() / f64::from(count);
+    let spread = spread.map(|(&x, mean)| square(f64::from(x) - mean)).sum::<f64>() / count as f64;
     let norm = mean.iter().map(|&x| square(x)).sum::<f64>().sqrt();
     let part = 1.0 - LEFT * spread.sqrt() / norm;
     // Not of a mean of 0 either.
