@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::memory::Given;
 use super::{Builder, Built};
 use crate::quantize::{Codes, Compression, ScalarQuantizer, Use};
 use crate::vectors::space::Space;
@@ -95,7 +96,7 @@ impl Builder {
         let coding = began.elapsed().as_secs_f64();
         let mut builder = self.on_codes(k).progress(building).with(|descent| descent.settled_by(rests));
         builder.of_vectors = Some(Arc::new((Self { compression: None, ..self.clone() }, vectors.clone())));
-        let Built { mut index, mut stats } = builder.build_any(&codes, None)?;
+        let Built { mut index, mut stats } = builder.build_any(&codes, Given::Nothing)?;
         (stats.coding, stats.code_warning) = (coding, code_warning);
         stats.sample = stats.sample.by(space);
         index.describe_as(metric, compression);

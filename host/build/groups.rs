@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tagore_device::key::NO_ID;
 
 use super::far::FarGroups;
-use super::memory::Built;
+use super::memory::{Built, Given};
 use super::{BuildStats, Builder, Layering};
 use crate::index::{Fingerprint, PaddedRows, Spots};
 use crate::memory::{filled, zeros};
@@ -55,7 +55,7 @@ impl Builder {
             (rest, left) = (after, left - rows.len());
             let group = base.only(&rows)?;
             let builder = builder.of_part(k, base.len(), rows.len()).progress(here);
-            let Built { index, stats: built } = builder.build_any(&group, None)?;
+            let Built { index, stats: built } = builder.build_any(&group, Given::Nothing)?;
             stats.add(built);
             let moved = Arc::new(less_mean(&group, &groups.means.host_row(number))?);
             parts.push(Part { index: index.over(&moved)?, rows, moved });

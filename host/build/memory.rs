@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::far::far_groups;
 use super::graph::{OnDevice, PrunedRows};
+use super::kept::{Earlier, KeptRows};
 use super::spots::Odd;
 use super::{BuildStats, Builder, Layering, LowerGraph, Target, estimate};
 use crate::descent::{DescentStats, KnnGraph, sampled};
@@ -42,6 +43,25 @@ struct NodeRows {
     absent: Absent,
 }
 
+/// What a build begins with beside its base.
+pub(super) enum Given<'a> {
+    /// Nothing: it makes a k-NN graph.
+    Nothing,
+    /// The k-NN graph.
+    Graph(&'a KnnGraph),
+    /// The index of an earlier state of the base.
+    Index(Earlier<'a>),
+    /// The rows that such an index leaves to the nodes.
+    Rows(Box<KeptRows>),
+}
+
+impl<'a> Given<'a> {
+    /// The k-NN graph, if that is given.
+    fn graph(&self) -> Option<&'a KnnGraph> {
+        if let Self::Graph(graph) = self { Some(graph) } else { None }
+    }
+}
+
 impl NodeRows {
     /// The rows at the places `unique` among `chosen` rows, where the rows repeated in `absent` are
     /// places too; none if all rows are nodes.
@@ -52,11 +72,16 @@ impl NodeRows {
         Some(Self { rows, absent: Absent { repeated: absent.repeated.renamed(&chosen), ..absent } })
     }
 
+    /// The node of each of `count` rows of the base; none (`u32::MAX`) if it is left out.
+    fn places(&self, count: usize) -> Vec<u32> {
+        self.absent.repeated.places(&self.rows, count)
+    }
+
     /// The index of the nodes as one of `base`.
     fn extend(self, Built { index, mut stats }: Built, base: &Vectors) -> Result<Built> {
+        let places = self.places(base.len());
         let Self { rows, absent } = self;
         stats.repeated = absent.repeated.len() as u64;
-        let places = absent.repeated.places(&rows, base.len());
         let index = index.expanded(base, &rows, &places, absent)?;
         stats.resident = stats.resident.map(|there| there.expanded(&index, &places)).transpose()?.flatten();
         Ok(Built { index, stats })
@@ -90,7 +115,7 @@ impl Builder {
     /// # Errors
     /// As [`build`](Self::build) and [`build_from`](Self::build_from).
     pub fn build_with_stats(&self, base: &Vectors, graph: Option<&KnnGraph>) -> Result<(Index, BuildStats)> {
-        let Built { index, stats } = self.build_any(base, graph)?;
+        let Built { index, stats } = self.build_any(base, graph.map_or(Given::Nothing, Given::Graph))?;
         Ok((index, stats))
     }
 
@@ -98,8 +123,9 @@ impl Builder {
     /// the base, each of a group of equal rows once; less their mean, if they have a common
     /// direction; and codes of these, if asked for. The index of the nodes becomes one of the base
     /// at the end.
-    pub(super) fn build_any(&self, base: &Vectors, graph: Option<&KnnGraph>) -> Result<Built> {
+    pub(super) fn build_any(&self, base: &Vectors, given: Given<'_>) -> Result<Built> {
         self.strategy.check()?;
+        let graph = given.graph();
         if graph.is_some() {
             self.check_full("from a given k-NN graph")?;
         }
@@ -141,32 +167,36 @@ impl Builder {
                 (&unique_vectors, Space::new(&unique_vectors, metric, &checking.unwatched())?)
             }
         };
-        let graph = graph.filter(|_| unique.is_none());
         let k = k.min(vectors.len() - 1);
 
         // A sample of lists is one of all rows.
         let sample = if chosen.is_none() && unique.is_none() { self.sample } else { 0 };
         let builder = self.clone().among(None).dedupe(false).sample(sample);
         let builder = builder.keep_on_device(self.keep_on_device && chosen.is_none());
-        let builder = if graph.is_none() && k > 0 { builder.knn(k) } else { builder };
-        let mut built = builder.progress(building).build_nodes(vectors, space, k, graph)?;
+        let given = if unique.is_some() && graph.is_some() { Given::Nothing } else { given };
+        let builder = if given.graph().is_none() && k > 0 { builder.knn(k) } else { builder };
+        let absent = Absent { repeated: repeated.unwrap_or_default(), left_out };
+        let nodes = NodeRows::new(chosen, unique, absent);
+        let given = match given {
+            Given::Index(earlier) => {
+                let every_row = || (0..base.len() as u32).collect();
+                let places = nodes.as_ref().map_or_else(every_row, |nodes| nodes.places(base.len()));
+                Given::Rows(Box::new(earlier.kept(&places, vectors.len(), self.strategy.degree)?))
+            }
+            given => given,
+        };
+        let mut built = builder.progress(building).build_nodes(vectors, space, k, given)?;
         built.stats.grouping = grouping;
-        match NodeRows::new(chosen, unique, Absent { repeated: repeated.unwrap_or_default(), left_out }) {
+        match nodes {
             Some(nodes) => nodes.extend(built, base),
             None => Ok(built),
         }
     }
 
     /// Builds the index of `base`, whose space this is, with a node for every row, from lists of
-    /// `k` or from `graph`: of rows less their mean, if they have a common direction, and of codes,
-    /// if asked for; in parts, if rows lie in groups far apart.
-    fn build_nodes(
-        &self,
-        base: &Vectors,
-        space: Space<'_>,
-        k: usize,
-        graph: Option<&KnnGraph>,
-    ) -> Result<Built> {
+    /// `k` or from what is `given`: of rows less their mean, if they have a common direction, and
+    /// of codes, if asked for; in parts, if rows lie in groups far apart.
+    fn build_nodes(&self, base: &Vectors, space: Space<'_>, k: usize, given: Given<'_>) -> Result<Built> {
         let (metric, unwatched) = (self.descent.metric, self.descent.progress.unwatched());
         // Codes are those of rows that are moved already. A layer has no parts.
         let may_part = self.of_vectors.is_none() && self.layering != Layering::Always;
@@ -175,7 +205,7 @@ impl Builder {
             (None, None) => common_mean(base, metric)?,
             _ => None,
         };
-        if graph.is_some() && (groups.take().is_some() || mean.take().is_some()) {
+        if given.graph().is_some() && (groups.take().is_some() || mean.take().is_some()) {
             tracing::warn!(
                 "rows have a common direction, by which the given k-NN graph ranks them all: build without it"
             );
@@ -193,7 +223,7 @@ impl Builder {
             }
         };
         let built = match self.compression {
-            None => builder.build_every_row(rows, &space, k, graph)?,
+            None => builder.build_every_row(rows, &space, k, given)?,
             Some(compression) => builder.build_on_codes(rows, &space, compression, k)?,
         };
         let is_of_base = moved.is_none() && self.compression.is_none();
@@ -201,14 +231,21 @@ impl Builder {
     }
 
     /// Builds the index of `base`, whose space this is, with a node for every row, from lists of
-    /// `k` or from `graph`.
+    /// `k` or from what is `given`.
     fn build_every_row(
         &self,
         base: &Vectors,
         space: &Space<'_>,
         k: usize,
-        graph: Option<&KnnGraph>,
+        given: Given<'_>,
     ) -> Result<Built> {
+        let graph = match given {
+            Given::Rows(kept) => match self.changed(base, space, *kept, k)? {
+                Some(built) => return Ok(built),
+                None => None,
+            },
+            given => given.graph(),
+        };
         let nodes = sampled(base.len(), self.sample, self.descent.seed);
         let gpu = self.gpu_with_room(base, space, k, graph.is_some())?;
         if gpu.is_none() {
@@ -236,22 +273,9 @@ impl Builder {
             return pruning.build_in_parts(base, &spots, stats);
         }
         let sample = graph.sample(&nodes)?;
-        let (mut pruned, on_device) = pruning.prune(space, graph)?;
-        let (layered, search) = finishing.finish(base, space, &mut pruned, &lone, on_device)?;
-
-        let Pruned { rows, stats: prune, .. } = pruned;
-        let mut stats = BuildStats { knn: k, descent, prune, sample, ..BuildStats::default() };
-        let (degrees, neighbors) = rows.into_parts();
-        let rows = PaddedRows { max_degree: self.strategy.degree, degrees, neighbors };
-        let mut description = self.description(k);
-        let (join, refine) = stats.descent.iterations;
-        description.parameters.insert("iterations".to_owned(), format!("{join},{refine}"));
-        let base = Fingerprint::compute(base)?;
-        let Layered { entries, layers, growth } = layered;
-        let element = space.vectors().element_type();
-        let index = Index::new(description, base, rows, entries).with_layers(layers, growth);
-        stats.resident = search.map(|search| search.into_resident(&index, element)).transpose()?;
-        Ok(Built { index, stats })
+        let (pruned, on_device) = pruning.prune(space, graph)?;
+        let stats = BuildStats { knn: k, descent, sample, ..BuildStats::default() };
+        finishing.finished(base, space, pruned, &lone, on_device, stats)
     }
 
     /// Builds the pruned graph of a cluster, with a node for every row, and finds the rows that are
@@ -368,6 +392,33 @@ impl Builder {
     /// The devices for builds of parts of `nodes` nodes.
     pub(crate) fn devices_for(&self, nodes: usize) -> Result<Vec<Device>> {
         self.all_devices().map(|device| device.for_graph(nodes)).collect()
+    }
+
+    /// The index of a pruned graph of `base`; its nodes include the `lone` rows. `stats` are those
+    /// of its k-NN graph.
+    pub(super) fn finished(
+        &self,
+        base: &Vectors,
+        space: &Space<'_>,
+        mut pruned: Pruned,
+        lone: &[u32],
+        on_device: Option<OnDevice>,
+        mut stats: BuildStats,
+    ) -> Result<Built> {
+        let (layered, search) = self.finish(base, space, &mut pruned, lone, on_device)?;
+        let Pruned { rows, stats: prune, .. } = pruned;
+        stats.prune = prune;
+        let (degrees, neighbors) = rows.into_parts();
+        let rows = PaddedRows { max_degree: self.strategy.degree, degrees, neighbors };
+        let mut description = self.description(stats.knn);
+        let (join, refine) = stats.descent.iterations;
+        description.parameters.insert("iterations".to_owned(), format!("{join},{refine}"));
+        let base = Fingerprint::compute(base)?;
+        let Layered { entries, layers, growth } = layered;
+        let element = space.vectors().element_type();
+        let index = Index::new(description, base, rows, entries).with_layers(layers, growth);
+        stats.resident = search.map(|search| search.into_resident(&index, element)).transpose()?;
+        Ok(Built { index, stats })
     }
 
     /// Builds the layers that searches need, then attaches unreachable nodes. Nodes must be

@@ -7,6 +7,7 @@ mod far;
 mod graph;
 mod groups;
 mod growth;
+mod kept;
 mod knn;
 mod layer_nodes;
 mod layer_plan;
@@ -22,6 +23,7 @@ mod set;
 mod spots;
 mod stats;
 mod target;
+mod update;
 
 use std::sync::Arc;
 
@@ -33,6 +35,7 @@ pub(crate) use memory::BuiltCluster;
 pub use plan::BuildPlan;
 pub use stats::BuildStats;
 pub use target::Target;
+pub use update::{IndexUpdate, UpdateStats};
 
 use crate::descent::Descent;
 use crate::index::Description;

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
 use super::graph::Graph;
-use super::memory::Built;
+use super::memory::{Built, Given};
 use super::octaves::{MIN_OUTSIDE, Octaves};
 use super::{BuildStats, Builder, Layering};
 use crate::descent::{DeviceGraph, KnnGraph};
@@ -182,7 +182,7 @@ impl Odd {
     }
 
     /// The odd rows of `space`, whose k-NN graph is on the host.
-    fn on_host(space: &Space<'_>, graph: &KnnGraph) -> Result<Self> {
+    pub fn on_host(space: &Space<'_>, graph: &KnnGraph) -> Result<Self> {
         if !has_odd_rows(space) {
             return Ok(Self::default());
         }
@@ -239,7 +239,7 @@ impl Builder {
         tracing::info!(spots = count, rows, "dense spots are parts of their own");
         let part = |builder: &Self, base: &Vectors, rows: &[u32]| {
             let builder = builder.of_part(stats.knn, base.len(), rows.len());
-            builder.build_any(&base.only(rows)?, None)
+            builder.build_any(&base.only(rows)?, Given::Nothing)
         };
         let Built { index, stats: mut pruned } = part(self, base, outside)?;
         let began = Instant::now();

@@ -1,5 +1,7 @@
 //! Layers above an index: ever smaller graphs over its nodes, where searches start.
 
+use std::collections::BTreeMap;
+
 use tagore_device::key::NO_ID;
 
 use super::Graph;
@@ -98,6 +100,24 @@ impl Layer {
         let name = |id: u32| if id == NO_ID { id } else { names[id as usize] };
         let nodes = self.nodes.into_iter().map(name).collect();
         Self { nodes, neighbors: self.neighbors.into_iter().map(name).collect(), ..self }
+    }
+
+    /// The layer of those nodes that have a name (not `u32::MAX`), which may be in any order.
+    pub(crate) fn kept(&self, names: &[u32]) -> Self {
+        let named = |id: u32| Some(names[id as usize]).filter(|&name| name != NO_ID);
+        let rows = self.nodes.iter().enumerate().filter_map(|(place, &node)| Some((named(node)?, place)));
+        let rows: BTreeMap<u32, usize> = rows.collect();
+        let mut neighbors = Vec::with_capacity(rows.len() * self.degree);
+        for (&node, &place) in &rows {
+            let start = neighbors.len();
+            for id in self.neighbors(place).iter().filter_map(|&id| named(id)) {
+                if id != node && !neighbors[start..].contains(&id) {
+                    neighbors.push(id);
+                }
+            }
+            neighbors.resize(start + self.degree, NO_ID);
+        }
+        Self { nodes: rows.into_keys().collect(), neighbors, ..*self }
     }
 
     /// Serialises layers into the words of the file's section (`docs/formats.md`); empty without

@@ -337,6 +337,11 @@ impl Index {
         Ok(Self { fingerprint: Fingerprint::compute(base)?, ..self })
     }
 
+    /// This index with the description of an `earlier` one.
+    pub(crate) fn described_as(self, earlier: &Self) -> Self {
+        Self { description: earlier.description.clone(), ..self }
+    }
+
     /// Describes an index of codes as one of the vectors, by their metric.
     pub(crate) fn describe_as(&mut self, metric: Metric, compression: Compression) {
         self.description.metric = metric;

@@ -47,7 +47,7 @@ pub(crate) fn prune(
     let scratch = || {
         let collector =
             Collector::new(space, graph, &entries, strategy.collect_from(graph.k()), strategy.candidates);
-        (collector, Pruner::new(space, graph, strategy), Vec::new(), Vec::new())
+        (collector, Pruner::new(space, Some(graph), strategy), Vec::new(), Vec::new())
     };
     for_each_row(&mut forward, degree, &stage, scratch, |scratch, node, row| {
         let (collector, pruner, candidates, accepted) = scratch;
@@ -107,7 +107,7 @@ struct Storer<'a> {
 impl<'a> Storer<'a> {
     fn new(space: &'a Space<'a>, graph: &'a KnnGraph, strategy: &'a Strategy) -> Self {
         let nodes = if strategy.store == Store::Interleave { space.len() } else { 0 };
-        let (pruner, seen) = (Pruner::new(space, graph, strategy), Visited::new(nodes));
+        let (pruner, seen) = (Pruner::new(space, Some(graph), strategy), Visited::new(nodes));
         Self { pruner, seen, edges: Vec::new(), accepted: Vec::new() }
     }
 
@@ -150,7 +150,7 @@ impl<'a> Storer<'a> {
 }
 
 /// The entry points of an index.
-fn entries(space: &Space<'_>, entry: Entry, seed: u64, progress: &Progress) -> Result<Vec<u32>> {
+pub(crate) fn entries(space: &Space<'_>, entry: Entry, seed: u64, progress: &Progress) -> Result<Vec<u32>> {
     match entry {
         Entry::Medoid => Ok(vec![space.medoid(progress)?]),
         Entry::Random => Ok(random_entries(space.len(), seed)),

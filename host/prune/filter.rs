@@ -11,7 +11,8 @@ use crate::vectors::space::Space;
 /// Filters candidates on the CPU, one node at a time.
 pub(super) struct Pruner<'a> {
     space: &'a Space<'a>,
-    graph: &'a KnnGraph,
+    /// Without lists, detours are counted by distances.
+    graph: Option<&'a KnnGraph>,
     strategy: &'a Strategy,
     alive: Vec<Candidate>,
     ids: Vec<u32>,
@@ -30,7 +31,7 @@ struct Candidate {
 }
 
 impl<'a> Pruner<'a> {
-    pub(super) fn new(space: &'a Space<'a>, graph: &'a KnnGraph, strategy: &'a Strategy) -> Self {
+    pub(super) fn new(space: &'a Space<'a>, graph: Option<&'a KnnGraph>, strategy: &'a Strategy) -> Self {
         Self {
             space,
             graph,
@@ -49,7 +50,13 @@ impl<'a> Pruner<'a> {
     pub(super) fn filter(&mut self, node: u32, candidates: &[Key], most: usize, accepted: &mut Vec<Key>) {
         match self.strategy.filter.rule() {
             Some(rule) => rule.select(self, node, candidates, most, accepted),
-            None => self.rank(candidates, most, accepted),
+            None => {
+                match self.graph {
+                    Some(graph) => self.count_in_lists(graph, candidates),
+                    None => self.count_by_distances(candidates),
+                }
+                self.rank(candidates, most, accepted);
+            }
         }
     }
 
@@ -102,10 +109,10 @@ impl<'a> Pruner<'a> {
         }
     }
 
-    /// CAGRA: the candidates with the fewest detours, nearer ones first among equals. A detour of B
-    /// runs through a better-ranked candidate D whose list holds B.
-    fn rank(&mut self, candidates: &[Key], most: usize, accepted: &mut Vec<Key>) {
-        let Self { space, graph, counts, detours, places, .. } = self;
+    /// Counts the detours of each candidate B: they run through a better-ranked candidate D whose
+    /// list holds B.
+    fn count_in_lists(&mut self, graph: &KnnGraph, candidates: &[Key]) {
+        let Self { space, counts, places, .. } = self;
         // Allocated on first use, since only this filter needs it. Places count from 1; nodes that
         // are no candidates have place 0, which no detour leads to. So counting needs no branches,
         // which the processor would mispredict: they took two thirds of the time.
@@ -128,6 +135,30 @@ impl<'a> Pruner<'a> {
         for &key in candidates {
             places[key as u32 as usize] = 0;
         }
+    }
+
+    /// Counts the detours of each candidate B of a node: they run through a nearer candidate D that
+    /// is nearer to B than the node is. Ranks in lists stand for these distances (Ootomo et al.,
+    /// section 3.2).
+    fn count_by_distances(&mut self, candidates: &[Key]) {
+        let Self { space, counts, ids, distances, .. } = self;
+        counts.clear();
+        counts.resize(candidates.len() + 1, 0);
+        ids.clear();
+        ids.extend(candidates.iter().map(|&key| key as u32));
+        for (place, &via) in candidates.iter().enumerate() {
+            space.order_distances(via as u32, &ids[place + 1..], distances);
+            let farther = candidates[place + 1..].iter().zip(&*distances);
+            let counts = counts[place + 2..].iter_mut();
+            for (count, (&key, &distance)) in counts.zip(farther) {
+                *count += u32::from(distance < key::distance(key));
+            }
+        }
+    }
+
+    /// CAGRA: the candidates with the fewest detours, nearer ones first among equals.
+    fn rank(&mut self, candidates: &[Key], most: usize, accepted: &mut Vec<Key>) {
+        let Self { counts, detours, .. } = self;
         detours.clear();
         detours.extend(counts[1..].iter().copied().zip(0..));
         if let Filter::Rank { max_detours: Some(limit) } = self.strategy.filter {
@@ -256,7 +287,7 @@ mod tests {
         cases(|space, graph, seed| {
             for (filter, rule, threshold) in &filters {
                 let strategy = Strategy::nsg().filter(filter.clone());
-                let mut pruner = Pruner::new(space, graph, &strategy);
+                let mut pruner = Pruner::new(space, Some(graph), &strategy);
                 for node in [0, space.len() as u32 - 1] {
                     let candidates = all_others(space, node);
                     for most in [1, 7, 200] {
@@ -275,7 +306,7 @@ mod tests {
     fn spread_is_the_greedy_selection() {
         cases(|space, graph, seed| {
             let strategy = Strategy::dpg();
-            let mut pruner = Pruner::new(space, graph, &strategy);
+            let mut pruner = Pruner::new(space, Some(graph), &strategy);
             let candidates = all_others(space, 0);
             for most in [1, 5, 16] {
                 let mut accepted = Vec::new();
@@ -290,7 +321,7 @@ mod tests {
         cases(|space, graph, seed| {
             for strict in [false, true] {
                 let strategy = Strategy::cagra().strict_detours(strict);
-                let mut pruner = Pruner::new(space, graph, &strategy);
+                let mut pruner = Pruner::new(space, Some(graph), &strategy);
                 for node in 0..space.len() as u32 {
                     let candidates: Vec<Key> = (graph.neighbors(node as usize).iter())
                         .map(|&id| order_key(space, node, id))
@@ -324,7 +355,7 @@ mod tests {
         let candidates = all_others(&space, 5);
         let run = |strategy: &Strategy| {
             let mut accepted = Vec::new();
-            Pruner::new(&space, &graph, strategy).filter(5, &candidates, 100, &mut accepted);
+            Pruner::new(&space, Some(&graph), strategy).filter(5, &candidates, 100, &mut accepted);
             accepted
         };
         let (all, few) = (run(&all), run(&few));

@@ -1,5 +1,6 @@
 //! Pruning of a k-NN graph into rows of an index by Collect-Filter-Store (paper section 5).
 
+pub(crate) mod change;
 pub(crate) mod collect;
 pub(crate) mod cpu;
 mod filter;

@@ -155,6 +155,7 @@ impl Near<'_> {
 pub(crate) struct NodeSearches<'a> {
     space: &'a Space<'a>,
     start: Start<'a>,
+    limits: BeamLimits,
     /// Searches are reused, since each has a bit per node.
     free: Mutex<Vec<BeamSearch>>,
 }
@@ -162,17 +163,22 @@ pub(crate) struct NodeSearches<'a> {
 impl<'a> NodeSearches<'a> {
     /// Searches from `start`, by the list distances of `space`.
     pub(crate) fn new(space: &'a Space<'a>, start: Start<'a>) -> Self {
-        Self { space, start, free: Mutex::default() }
+        Self { space, start, limits: NEAREST, free: Mutex::default() }
+    }
+
+    /// These searches with a beam of `width`, if that is wider.
+    pub(crate) fn width(self, width: usize) -> Self {
+        Self { limits: BeamLimits::all_of(width.max(NEAREST.beam)), ..self }
     }
 
     /// The nodes of `graph` found for each of `nodes`, nearest first.
     pub(crate) fn nearest(&self, graph: &impl Graph, nodes: &[u32]) -> Vec<Vec<u32>> {
-        let &Self { space, start, .. } = self;
+        let &Self { space, start, limits, .. } = self;
         let free = || self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let search = |&node: &u32| {
             let taken = free().pop();
             let mut search = taken.unwrap_or_else(|| BeamSearch::new(space.len()));
-            let task = BeamTask { query: space.query(node), start, limits: NEAREST, among: None };
+            let task = BeamTask { query: space.query(node), start, limits, among: None };
             search.run(space, graph, task, |_| ());
             let found = search.found().map(|key| key as u32).collect();
             free().push(search);

@@ -8,6 +8,7 @@ use crate::index::Graph;
 use crate::memory::collected_in_parallel;
 
 /// A row of at most `stride` distinct ids per node; unused slots hold `u32::MAX`.
+#[derive(Clone)]
 pub(crate) struct GraphRows {
     stride: usize,
     degrees: Vec<u32>,
@@ -55,6 +56,15 @@ impl GraphRows {
     /// Replaces the edge at `slot` of the row.
     pub(crate) fn replace(&mut self, node: u32, slot: usize, id: u32) {
         self.ids[node as usize * self.stride + slot] = id;
+    }
+
+    /// Replaces a row by at most [`stride`](Self::stride) distinct ids.
+    pub(crate) fn set(&mut self, node: u32, ids: &[u32]) {
+        let row = &mut self.ids[node as usize * self.stride..][..self.stride];
+        let (named, padding) = row.split_at_mut(ids.len());
+        named.copy_from_slice(ids);
+        padding.fill(NO_ID);
+        self.degrees[node as usize] = ids.len() as u32;
     }
 
     /// A row, padded.

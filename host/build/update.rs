@@ -1,0 +1,231 @@
+//! Brings an index up to date with its base: rows come, go and change.
+//!
+//! Rows that stay keep their neighbours. A row that lost neighbours takes theirs as candidates, and a
+//! new row those that a search for it finds and the nearest of the other new rows, so that rows that
+//! lie apart from all others find each other. The kind's own filter chooses among them, and the
+//! neighbours of a new row take edges back. Then layers and reach follow as in a build.
+
+use std::time::Instant;
+
+use super::kept::{Earlier, KeptRows};
+use super::memory::{Built, Given};
+use super::spots::Odd;
+use super::{BuildStats, Builder};
+use crate::memory::peak_host_bytes;
+use crate::prune::change::RowChanges;
+use crate::prune::reach::NodeSearches;
+use crate::prune::{PruneStats, Pruned, cpu};
+use crate::vectors::space::Space;
+use crate::{Device, Error, IdSet, Index, Progress, Result, Strategy, Vectors};
+
+/// New rows that are searched for at a time.
+const SEARCHED: usize = 1 << 14;
+
+/// The beam of a search for a new row, over the length of its list in a build: so many nodes are
+/// found that their nearest are nearly those of the list.
+const WIDER: usize = 2;
+
+/// An update of an index: its base has new rows at the end, rows that go, or rows with other
+/// vectors.
+///
+/// The rows keep their numbers. A row that goes is [left out](Index::left_out): searches do not
+/// return it, and a later update may give its place to another vector
+/// ([`replace`](Self::replace)). The result is a new index; the old one and its searchers stay as
+/// they are.
+///
+/// ```
+/// use tagore::{Builder, IdSet, IndexUpdate, Strategy, Synth, Vectors};
+/// let all = Synth::new(1200, 16, 1)?.base();
+/// let first: Vec<_> = (0..1000).map(|row| all.row_to_f32(row)).collect::<Result<_, _>>()?;
+/// let index = Builder::new(Strategy::nsg()).build(&Vectors::from_rows(&first)?)?;
+/// let gone = IdSet::from_ids(1000, [3, 17])?;
+/// let (index, stats) = IndexUpdate::new(&index)?.remove(gone).run(&all)?;
+/// assert_eq!((index.len(), stats.inserted, stats.removed), (1200, 200, 2));
+/// # Ok::<(), tagore::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct IndexUpdate<'a> {
+    index: &'a Index,
+    builder: Builder,
+    removed: Option<IdSet>,
+    replaced: Option<IdSet>,
+}
+
+/// What an update did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UpdateStats {
+    /// Rows that were inserted: those past the rows of the index, and the replaced ones.
+    pub inserted: u64,
+    /// Rows that were removed, without the replaced ones.
+    pub removed: u64,
+    /// Nodes that lost neighbours and got others; none if the index was built anew, since more rows
+    /// came than stayed, or since the rows lie in dense spots or in groups far apart.
+    pub mended: Option<u64>,
+    /// Statistics of the build.
+    pub build: BuildStats,
+}
+
+impl Builder {
+    /// The builder that makes an index like this one: its kind, metric, seed and parameters.
+    ///
+    /// # Errors
+    /// If the index is of a user's own kind, or of another system.
+    pub fn like(index: &Index) -> Result<Self> {
+        let description = index.description();
+        let strategy: Strategy = description.kind.parse()?;
+        let builder = Self::new(strategy).metric(description.metric).seed(description.seed);
+        builder.set_all(&description.parameters)
+    }
+
+    /// The index of `base` with the rows `kept`; none if rows lie in dense spots, which need parts
+    /// of their own.
+    pub(super) fn changed(
+        &self,
+        base: &Vectors,
+        space: &Space<'_>,
+        kept: KeptRows,
+        k: usize,
+    ) -> Result<Option<Built>> {
+        let began = Instant::now();
+        let progress = &self.descent.progress;
+        let lists = self.fresh_lists(space, &kept.fresh, k)?;
+        let Some(lists) = lists else { return Ok(None) };
+        let stage = progress.stage("update", (kept.torn.len() + 2 * kept.fresh.len()) as u64);
+        let changes = RowChanges { space, strategy: &self.strategy, progress };
+        let start = kept.start();
+        let mut rows = kept.rows.clone();
+        changes.choose(&mut rows, &kept.torn)?;
+        stage.advance(kept.torn.len() as u64)?;
+
+        let searches = NodeSearches::new(space, start).width(WIDER * k);
+        let mut found: Vec<(u32, Vec<u32>)> = Vec::with_capacity(kept.fresh.len());
+        for (nodes, lists) in kept.fresh.chunks(SEARCHED).zip(lists.chunks(SEARCHED)) {
+            let near = searches.nearest(&rows, nodes).into_iter().zip(lists);
+            let candidates = near.map(|(near, list)| [&near[..], list].concat());
+            found.extend(nodes.iter().copied().zip(candidates));
+            stage.advance(nodes.len() as u64)?;
+        }
+        changes.choose(&mut rows, &found)?;
+        drop(found);
+        changes.offer(&mut rows, &kept.fresh)?;
+        stage.advance(kept.fresh.len() as u64)?;
+
+        let entries = cpu::entries(space, self.strategy.entry, self.descent.seed, progress)?;
+        let prune = PruneStats {
+            device: "cpu".to_owned(),
+            seconds: began.elapsed().as_secs_f64(),
+            peak_host_bytes: peak_host_bytes(),
+            ..PruneStats::default()
+        };
+        let pruned = Pruned { rows, entries, stats: prune };
+        let mended = Some(kept.torn.len() as u64);
+        let stats = BuildStats { knn: k, mended, ..BuildStats::default() };
+        // A search for a new row must find it.
+        self.finished(base, space, pruned, &kept.fresh, None, stats).map(Some)
+    }
+
+    /// The nearest of the `fresh` nodes to each of them; none if they lie in dense spots.
+    fn fresh_lists(&self, space: &Space<'_>, fresh: &[u32], k: usize) -> Result<Option<Vec<Vec<u32>>>> {
+        if fresh.len() < 2 {
+            return Ok(Some(vec![Vec::new(); fresh.len()]));
+        }
+        let (part, k) = (space.part(fresh)?, k.min(fresh.len() - 1));
+        let graph = self.descent.of_part(fresh.len()).build_in(&part, k)?;
+        if Odd::on_host(&part, &graph)?.spots.is_some() {
+            return Ok(None);
+        }
+        let list = |place: usize| graph.neighbors(place).iter().map(|&near| fresh[near as usize]).collect();
+        Ok(Some((0..fresh.len()).map(list).collect()))
+    }
+}
+
+impl<'a> IndexUpdate<'a> {
+    /// An update of `index` with its own [builder](Builder::like).
+    ///
+    /// # Errors
+    /// As [`Builder::like`].
+    pub fn new(index: &'a Index) -> Result<Self> {
+        Ok(Self { index, builder: Builder::like(index)?, removed: None, replaced: None })
+    }
+
+    /// An update of `index`, which `builder` has built.
+    pub fn with(index: &'a Index, builder: Builder) -> Self {
+        Self { index, builder, removed: None, replaced: None }
+    }
+
+    /// Removes the rows of `ids`. Rows that are not in the index stay out.
+    #[must_use]
+    pub fn remove(mut self, ids: IdSet) -> Self {
+        self.removed = Some(ids);
+        self
+    }
+
+    /// The rows of `ids` have other vectors than the index knows, or come back after they were
+    /// removed.
+    #[must_use]
+    pub fn replace(mut self, ids: IdSet) -> Self {
+        self.replaced = Some(ids);
+        self
+    }
+
+    /// Sets the device: it finds the nearest of the new rows.
+    #[must_use]
+    pub fn device(mut self, device: Device) -> Self {
+        self.builder = self.builder.device(device);
+        self
+    }
+
+    /// Sets the handle that watches and cancels the update.
+    #[must_use]
+    pub fn progress(mut self, progress: Progress) -> Self {
+        self.builder = self.builder.progress(progress);
+        self
+    }
+
+    /// Makes the index of `base`: the rows of the index first, then the rows to insert.
+    ///
+    /// # Errors
+    /// If `base` has fewer rows than the index, other vectors where none were
+    /// [replaced](Self::replace), a row that is removed and replaced, or no row that stays; or as
+    /// [`Builder::build`].
+    pub fn run(self, base: &Vectors) -> Result<(Index, UpdateStats)> {
+        let Self { index, builder, removed, replaced } = self;
+        let (known, rows) = (index.len(), base.len());
+        if rows < known {
+            let expected = format!("at least the {known} of {}", index.describe());
+            return Err(Error::mismatch(base.describe(), format_args!("{rows} rows"), expected));
+        }
+        let is_in = |set: &Option<IdSet>, row: u32| {
+            set.as_ref().is_some_and(|set| (row as usize) < set.rows() && set.contains(row))
+        };
+        for (name, set) in [("remove", &removed), ("replace", &replaced)] {
+            let last = set.iter().flat_map(IdSet::iter).last().filter(|&row| row as usize >= known);
+            if let Some(row) = last {
+                return Err(Error::argument(name, row, format_args!("a row below the {known} of the index")));
+            }
+        }
+        if let Some(row) = (0..known as u32).find(|&row| is_in(&removed, row) && is_in(&replaced, row)) {
+            return Err(Error::argument("remove", row, "a row that is not replaced too"));
+        }
+        // The values of replaced rows differ, so those of the others cannot be told by their hash.
+        let replaced = replaced.filter(|ids| !ids.is_empty());
+        if replaced.is_none() {
+            index.check_base(&base.part(0..known)?)?;
+        }
+        let is_fresh = |row: u32| row as usize >= known || is_in(&replaced, row);
+        let fresh = IdSet::from_ids(rows, (0..rows as u32).filter(|&row| is_fresh(row)))?;
+        let stays = |row: u32| !index.is_left_out(row) && !is_in(&removed, row);
+        let live = IdSet::from_ids(rows, (0..rows as u32).filter(|&row| is_fresh(row) || stays(row)))?;
+        let goes = |&row: &u32| !index.is_left_out(row) && is_in(&removed, row);
+        let removed = (0..known as u32).filter(goes).count() as u64;
+        let inserted = fresh.len() as u64;
+
+        // Codes would only choose edges that distances of the vectors choose better.
+        let builder = builder.compressed(None).among(live.clone());
+        let is_anew = 2 * fresh.len() > live.len() || index.spots().is_some();
+        let given = if is_anew { Given::Nothing } else { Given::Index(Earlier { index, fresh: &fresh }) };
+        let Built { index: updated, stats } = builder.build_any(base, given)?;
+        let updated = updated.described_as(index);
+        Ok((updated, UpdateStats { inserted, removed, mended: stats.mended, build: stats }))
+    }
+}

@@ -1,0 +1,160 @@
+//! Changes of a pruned graph: rows that lost neighbours are filtered again, and nodes are added.
+//!
+//! Both are steps of Collect-Filter-Store for some of the nodes. Their candidates come from the
+//! graph itself: a row that lost neighbours takes theirs in their place (Singh et al., *FreshDiskANN*,
+//! 2021), and a new node those that a search for it finds.
+
+use rayon::prelude::*;
+use tagore_device::key::{self, Key};
+
+use super::filter::Pruner;
+use super::rows::GraphRows;
+use super::strategy::{Store, Strategy};
+use crate::vectors::space::Space;
+use crate::{Progress, Result};
+
+/// Changes rows of a graph over the rows of `space`. Results do not depend on the number of
+/// threads.
+pub(crate) struct RowChanges<'a> {
+    pub space: &'a Space<'a>,
+    pub strategy: &'a Strategy,
+    pub progress: &'a Progress,
+}
+
+/// An edge that a new node offers to one of its neighbours, ordered by this neighbour and the rank.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Offer {
+    to: u32,
+    /// The place in the row of the source if detours are counted, else the order distance.
+    rank: u32,
+    /// The order distance and the source.
+    key: Key,
+}
+
+/// Scratch memory of one thread.
+struct Scratch<'a> {
+    pruner: Pruner<'a>,
+    distances: Vec<f32>,
+    edges: Vec<Key>,
+    accepted: Vec<Key>,
+}
+
+impl<'a> Scratch<'a> {
+    fn new(&RowChanges { space, strategy, .. }: &RowChanges<'a>) -> Self {
+        let pruner = Pruner::new(space, None, strategy);
+        Self { pruner, distances: Vec::new(), edges: Vec::new(), accepted: Vec::new() }
+    }
+}
+
+/// The edges from `node` to `ids` as keys of order distances, in the order of the ids.
+fn keys_to<'s>(
+    space: &Space<'_>,
+    node: u32,
+    ids: &'s [u32],
+    distances: &'s mut Vec<f32>,
+) -> impl Iterator<Item = Key> + 's {
+    space.order_distances(node, ids, distances);
+    ids.iter().zip(&*distances).map(|(&id, &distance)| key::pack(distance, id))
+}
+
+impl RowChanges<'_> {
+    /// Gives each of `nodes` the neighbours that the filter accepts among its candidates, which may
+    /// repeat and hold the node itself.
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub(crate) fn choose(&self, rows: &mut GraphRows, nodes: &[(u32, Vec<u32>)]) -> Result<()> {
+        let Self { space, strategy, progress } = self;
+        let choose = |scratch: &mut Scratch<'_>, (node, candidates): &(u32, Vec<u32>)| {
+            progress.check()?;
+            let Scratch { pruner, distances, edges, accepted } = scratch;
+            edges.clear();
+            edges.extend(keys_to(space, *node, candidates, distances).filter(|&key| key as u32 != *node));
+            edges.sort_unstable();
+            edges.dedup();
+            edges.truncate(strategy.candidates);
+            pruner.filter(*node, edges, strategy.degree, accepted);
+            Ok(accepted.iter().map(|&key| key as u32).collect())
+        };
+        let chosen = nodes.par_iter().map_init(|| Scratch::new(self), choose);
+        let chosen: Vec<Vec<u32>> = chosen.collect::<Result<_>>()?;
+        nodes.iter().zip(chosen).for_each(|((node, _), ids)| rows.set(*node, &ids));
+        Ok(())
+    }
+
+    /// Gives the neighbours of each of `nodes` an edge back: a row that has no slot for its edges is
+    /// filtered again.
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub(crate) fn offer(&self, rows: &mut GraphRows, nodes: &[u32]) -> Result<()> {
+        let Self { space, strategy, progress } = self;
+        let by_place = strategy.counts_detours();
+        let offers_of = |distances: &mut Vec<f32>, &node: &u32| {
+            let keys = keys_to(space, node, rows.row(node), distances).zip(0..);
+            let offer = |(edge, place): (Key, u32)| Offer {
+                to: edge as u32,
+                rank: if by_place { place } else { (edge >> 32) as u32 },
+                key: edge >> 32 << 32 | Key::from(node),
+            };
+            keys.map(offer).collect::<Vec<_>>()
+        };
+        let mut offers: Vec<Offer> = nodes.par_iter().map_init(Vec::new, offers_of).flatten_iter().collect();
+        offers.par_sort_unstable();
+        let groups: Vec<&[Offer]> = offers.chunk_by(|a, b| a.to == b.to).collect();
+        let take = |scratch: &mut Scratch<'_>, offers: &&[Offer]| {
+            progress.check()?;
+            Ok(self.row_with(scratch, rows, offers))
+        };
+        let changed = groups.par_iter().map_init(|| Scratch::new(self), take);
+        let changed: Vec<Vec<u32>> = changed.collect::<Result<_>>()?;
+        groups.iter().zip(changed).for_each(|(offers, ids)| rows.set(offers[0].to, &ids));
+        Ok(())
+    }
+
+    /// The row of the node of `offers` with those that it takes.
+    fn row_with(&self, scratch: &mut Scratch<'_>, rows: &GraphRows, offers: &[Offer]) -> Vec<u32> {
+        let Self { space, strategy, .. } = self;
+        let Scratch { pruner, distances, edges, accepted } = scratch;
+        let (node, degree) = (offers[0].to, strategy.degree);
+        let row = rows.row(node);
+        let new: Vec<Offer> = offers.iter().copied().filter(|o| !row.contains(&(o.key as u32))).collect();
+        if row.len() + new.len() <= degree {
+            return row.iter().copied().chain(new.iter().map(|offer| offer.key as u32)).collect();
+        }
+        edges.clear();
+        edges.extend(keys_to(space, node, row, distances));
+        let old = edges.clone();
+        edges.extend(new.iter().map(|offer| offer.key));
+        edges.sort_unstable();
+        let half = degree.div_ceil(2);
+        let most = if strategy.store == Store::Interleave { half } else { degree };
+        pruner.filter(node, edges, most, accepted);
+        let mut ids: Vec<u32> = accepted.iter().map(|&key| key as u32).collect();
+        if strategy.store == Store::Refilter {
+            // Rows with a slot take edges back unfiltered, so those that lead both ways fill the
+            // slots that the filter leaves. Without them rows would shrink each time.
+            let others = edges.iter().map(|&key| key as u32).filter(|id| !ids.contains(id));
+            let mutual = others.filter(|&id| rows.row(id).contains(&node));
+            let mutual: Vec<u32> = mutual.take(degree - ids.len()).collect();
+            ids.extend(mutual);
+            return ids;
+        }
+        // Reverse edges by their ranks, of which the second half of the row is sorted; then the rest
+        // of the first half.
+        let rank_of = |(place, &key): (usize, &Key)| {
+            let rank = if strategy.counts_detours() { (place - half) as u32 } else { (key >> 32) as u32 };
+            (rank, key as u32)
+        };
+        let mut others: Vec<(u32, u32)> = old.iter().enumerate().skip(half).map(rank_of).collect();
+        others.extend(new.iter().map(|offer| (offer.rank, offer.key as u32)));
+        others.sort_by_key(|&(rank, _)| rank);
+        let first = old.iter().take(half).map(|&key| key as u32);
+        for id in others.into_iter().map(|(_, id)| id).chain(first) {
+            if ids.len() < degree && !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+        ids
+    }
+}
