@@ -43,6 +43,14 @@ struct NodeRows {
     absent: Absent,
 }
 
+/// A pruned graph whose nodes may not all be found yet.
+pub(super) struct Unfinished {
+    pub pruned: Pruned,
+    /// Nodes that searches for them must find.
+    pub lone: Vec<u32>,
+    pub on_device: Option<OnDevice>,
+}
+
 /// What a build begins with beside its base.
 pub(super) enum Given<'a> {
     /// Nothing: it makes a k-NN graph.
@@ -275,7 +283,7 @@ impl Builder {
         let sample = graph.sample(&nodes)?;
         let (pruned, on_device) = pruning.prune(space, graph)?;
         let stats = BuildStats { knn: k, descent, sample, ..BuildStats::default() };
-        finishing.finished(base, space, pruned, &lone, on_device, stats)
+        finishing.finished(base, space, Unfinished { pruned, lone, on_device }, stats)
     }
 
     /// Builds the pruned graph of a cluster, with a node for every row, and finds the rows that are
@@ -394,19 +402,16 @@ impl Builder {
         self.all_devices().map(|device| device.for_graph(nodes)).collect()
     }
 
-    /// The index of a pruned graph of `base`; its nodes include the `lone` rows. `stats` are those
-    /// of its k-NN graph.
+    /// The index of a pruned graph of `base`. `stats` are those of its k-NN graph.
     pub(super) fn finished(
         &self,
         base: &Vectors,
         space: &Space<'_>,
-        mut pruned: Pruned,
-        lone: &[u32],
-        on_device: Option<OnDevice>,
+        mut graph: Unfinished,
         mut stats: BuildStats,
     ) -> Result<Built> {
-        let (layered, search) = self.finish(base, space, &mut pruned, lone, on_device)?;
-        let Pruned { rows, stats: prune, .. } = pruned;
+        let (layered, search) = self.finish(base, space, &mut graph)?;
+        let Pruned { rows, stats: prune, .. } = graph.pruned;
         stats.prune = prune;
         let (degrees, neighbors) = rows.into_parts();
         let rows = PaddedRows { max_degree: self.strategy.degree, degrees, neighbors };
@@ -430,11 +435,9 @@ impl Builder {
         &self,
         base: &Vectors,
         space: &Space<'_>,
-        pruned: &mut Pruned,
-        lone: &[u32],
-        mut on_device: Option<OnDevice>,
+        graph: &mut Unfinished,
     ) -> Result<(Layered, Option<NodeSearch>)> {
-        let Pruned { rows, entries, stats } = pruned;
+        let Unfinished { pruned: Pruned { rows, entries, stats }, lone, on_device } = graph;
         let is_readable = space.vectors().is_readable();
         // A thousand searches take a device as long as one. The emulator takes its time.
         let search = on_device.take_if(|on| !is_readable || self.is_layered() && on.gpu.takes_ptx());
@@ -472,7 +475,7 @@ impl Builder {
         stats.attached += reach::find_lone(space, rows, lone, start, first, &self.descent.progress)? as u64;
         let mut kept = match search {
             _ if !self.keep_on_device => None,
-            None => on_device.map(node_search).transpose()?,
+            None => on_device.take().map(node_search).transpose()?,
             search => search,
         };
         // Rows outside host memory have followed the changes.

@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use super::kept::{Earlier, KeptRows};
-use super::memory::{Built, Given};
+use super::memory::{Built, Given, Unfinished};
 use super::spots::Odd;
 use super::{BuildStats, Builder};
 use crate::memory::peak_host_bytes;
@@ -121,7 +121,8 @@ impl Builder {
         let mended = Some(kept.torn.len() as u64);
         let stats = BuildStats { knn: k, mended, ..BuildStats::default() };
         // A search for a new row must find it.
-        self.finished(base, space, pruned, &kept.fresh, None, stats).map(Some)
+        let graph = Unfinished { pruned, lone: kept.fresh, on_device: None };
+        self.finished(base, space, graph, stats).map(Some)
     }
 
     /// The nearest of the `fresh` nodes to each of them; none if they lie in dense spots.

@@ -189,7 +189,7 @@ mod tests {
                 forward.keys.download(&mut serial).unwrap();
                 assert_eq!(serial, found, "{strategy:?} under {}, {pass_short}", space.metric());
             }
-            let mut pruner = Pruner::new(space, graph, strategy);
+            let mut pruner = Pruner::new(space, Some(graph), strategy);
             for (&node, keys) in nodes.iter().zip(candidates.chunks_exact(stride)) {
                 let count = keys.iter().take_while(|&&key| key != key::NONE).count();
                 let mut expected = Vec::new();

@@ -63,7 +63,7 @@ pub(super) fn forward_on_cpu(
 ) -> Vec<Key> {
     let mut collector =
         Collector::new(space, graph, &[0], strategy.collect_from(graph.k()), strategy.candidates);
-    let mut pruner = Pruner::new(space, graph, strategy);
+    let mut pruner = Pruner::new(space, Some(graph), strategy);
     let (mut candidates, mut accepted) = (Vec::new(), Vec::new());
     let row = |node: u32| {
         collector.collect(node, &mut candidates);
