@@ -30,3 +30,4 @@ mod storage;
 mod synth;
 mod truth;
 mod truth_files;
+mod updated;

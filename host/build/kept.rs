@@ -18,8 +18,8 @@ pub(super) struct Earlier<'a> {
 /// A graph whose nodes have the rows that an earlier index leaves them.
 pub(super) struct KeptRows {
     pub rows: GraphRows,
-    /// The nodes that lost neighbours, each with its candidates: the neighbours that it has, and
-    /// those of the neighbours that it lost.
+    /// The nodes that lost neighbours, each with more candidates: the neighbours of those that it
+    /// lost.
     pub torn: Vec<(u32, Vec<u32>)>,
     /// The nodes without a row, ascending.
     pub fresh: Vec<u32>,
@@ -57,20 +57,24 @@ impl Earlier<'_> {
         let rows = ids.par_chunks_exact_mut(degree).zip(&rows_of).enumerate();
         let torn = rows.filter(|&(_, (_, &row))| row != NO_ID).filter_map(|(node, (slots, &row))| {
             let node = node as u32;
-            let mut near: Vec<u32> = named(row).filter(|&id| id != NO_ID && id != node).collect();
-            let is_whole = near.len() == index.neighbors(row as usize).len();
-            let place = joined.partition_point(|pair| pair.0 < node);
-            let others = joined[place..].iter().take_while(|pair| pair.0 == node).map(|pair| pair.1);
-            others.for_each(|row| near.extend(named(row).filter(|&id| id != NO_ID && id != node)));
-            if is_whole && near.len() <= degree && joined.is_empty() {
-                slots[..near.len()].copy_from_slice(&near);
-                return None;
+            let is_other = |&id: &u32| id != NO_ID && id != node;
+            let (mut near, mut more): (Vec<u32>, Vec<u32>) = (Vec::new(), Vec::new());
+            for id in named(row).filter(is_other) {
+                // Rows that have become equal are one neighbour.
+                if near.len() < degree && !(!joined.is_empty() && near.contains(&id)) {
+                    near.push(id)
+                } else {
+                    more.push(id)
+                }
             }
+            slots[..near.len()].copy_from_slice(&near);
             let gone = index.neighbors(row as usize).iter().filter(|&&id| names[id as usize] == NO_ID);
-            near.extend(gone.flat_map(|&id| named(id)).filter(|&id| id != NO_ID && id != node));
-            near.sort_unstable();
-            near.dedup();
-            Some((node, near))
+            more.extend(gone.flat_map(|&id| named(id)).filter(is_other));
+            let place = joined.partition_point(|pair| pair.0 < node);
+            let others = joined[place..].iter().take_while(|pair| pair.0 == node);
+            more.extend(others.flat_map(|pair| named(pair.1)).filter(is_other));
+            let is_whole = named(row).filter(|&id| id != node).count() == near.len();
+            (!is_whole || !more.is_empty()).then_some((node, more))
         });
         let torn: Vec<(u32, Vec<u32>)> = torn.collect();
         let fresh = (0..nodes as u32).filter(|&node| rows_of[node as usize] == NO_ID).collect();

@@ -16,7 +16,7 @@ use crate::prune::change::RowChanges;
 use crate::prune::reach::NodeSearches;
 use crate::prune::{PruneStats, Pruned, cpu};
 use crate::vectors::space::Space;
-use crate::{Device, Error, IdSet, Index, Progress, Result, Strategy, Vectors};
+use crate::{Device, Error, IdSet, Index, Metric, Progress, Result, Strategy, Vectors};
 
 /// New rows that are searched for at a time.
 const SEARCHED: usize = 1 << 14;
@@ -74,7 +74,11 @@ impl Builder {
         let description = index.description();
         let strategy: Strategy = description.kind.parse()?;
         let builder = Self::new(strategy).metric(description.metric).seed(description.seed);
-        builder.set_all(&description.parameters)
+        // Lists of all other nodes tell nothing about those of more nodes.
+        let is_all = |name: &str, value: &str| {
+            name == "knn" && value.parse().is_ok_and(|knn: usize| knn + 1 >= index.len())
+        };
+        builder.set_all(description.parameters.iter().filter(|(name, value)| !is_all(name, value)))
     }
 
     /// The index of `base` with the rows `kept`; none if rows lie in dense spots, which need parts
@@ -94,7 +98,7 @@ impl Builder {
         let changes = RowChanges { space, strategy: &self.strategy, progress };
         let start = kept.start();
         let mut rows = kept.rows.clone();
-        changes.choose(&mut rows, &kept.torn)?;
+        changes.mend(&mut rows, &kept.torn)?;
         stage.advance(kept.torn.len() as u64)?;
 
         let searches = NodeSearches::new(space, start).width(WIDER * k);
@@ -120,13 +124,17 @@ impl Builder {
         let pruned = Pruned { rows, entries, stats: prune };
         let mended = Some(kept.torn.len() as u64);
         let stats = BuildStats { knn: k, mended, ..BuildStats::default() };
-        // A search for a new row must find it.
-        let graph = Unfinished { pruned, lone: kept.fresh, on_device: None };
+        // A search for a new row must find it, but for one of small products among larger ones.
+        let lone = if space.metric() == Metric::InnerProduct { Vec::new() } else { kept.fresh };
+        let graph = Unfinished { pruned, lone, on_device: None };
         self.finished(base, space, graph, stats).map(Some)
     }
 
-    /// The nearest of the `fresh` nodes to each of them; none if they lie in dense spots.
+    /// The nearest of the `fresh` nodes to each of them; none if rows lie in dense spots.
     fn fresh_lists(&self, space: &Space<'_>, fresh: &[u32], k: usize) -> Result<Option<Vec<Vec<u32>>>> {
+        if !fresh.is_empty() && self.spots_of_products(space)?.is_some() {
+            return Ok(None);
+        }
         if fresh.len() < 2 {
             return Ok(Some(vec![Vec::new(); fresh.len()]));
         }
@@ -222,11 +230,11 @@ impl<'a> IndexUpdate<'a> {
         let inserted = fresh.len() as u64;
 
         // Codes would only choose edges that distances of the vectors choose better.
-        let builder = builder.compressed(None).among(live.clone());
+        let builder = builder.compressed(None).among(live.clone()).with(|descent| descent.up_to(live.len()));
         let is_anew = 2 * fresh.len() > live.len() || index.spots().is_some();
         let given = if is_anew { Given::Nothing } else { Given::Index(Earlier { index, fresh: &fresh }) };
         let Built { index: updated, stats } = builder.build_any(base, given)?;
-        let updated = updated.described_as(index);
+        let updated = updated.described_like(index);
         Ok((updated, UpdateStats { inserted, removed, mended: stats.mended, build: stats }))
     }
 }

@@ -345,9 +345,13 @@ impl Descent {
     /// This descent for a part of its base with `nodes` nodes, at least 1, whose lists are not
     /// settled. Clamps `k` and reports no progress.
     pub(crate) fn of_part(&self, nodes: usize) -> Self {
-        let knn = self.knn.filter(|_| nodes > 1).map(|k| k.min(nodes - 1));
         let (settling, progress) = (Settling::None, self.progress.unwatched());
-        Self { knn, settling, progress, ..self.clone() }.or_knn(DEFAULT_KNN, nodes)
+        Self { settling, progress, ..self.clone().up_to(nodes) }.or_knn(DEFAULT_KNN, nodes)
+    }
+
+    /// This descent with at most as many neighbours per node as there are other ones of `nodes`.
+    pub(crate) fn up_to(self, nodes: usize) -> Self {
+        Self { knn: self.knn.filter(|_| nodes > 1).map(|k| k.min(nodes - 1)), ..self }
     }
 
     /// This descent for the clusters of a build out of core. A node has a list in each of two

@@ -337,9 +337,12 @@ impl Index {
         Ok(Self { fingerprint: Fingerprint::compute(base)?, ..self })
     }
 
-    /// This index with the description of an `earlier` one.
-    pub(crate) fn described_as(self, earlier: &Self) -> Self {
-        Self { description: earlier.description.clone(), ..self }
+    /// This index with the description of an `earlier` one, but for the length of its lists.
+    pub(crate) fn described_like(mut self, earlier: &Self) -> Self {
+        let knn = self.description.parameters.remove_entry("knn");
+        self.description = earlier.description.clone();
+        self.description.parameters.extend(knn);
+        self
     }
 
     /// Describes an index of codes as one of the vectors, by their metric.

@@ -58,6 +58,35 @@ fn keys_to<'s>(
 }
 
 impl RowChanges<'_> {
+    /// Filters the row of each of `nodes` again, with more candidates, which may repeat and hold the
+    /// node itself.
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub(crate) fn mend(&self, rows: &mut GraphRows, nodes: &[(u32, Vec<u32>)]) -> Result<()> {
+        let mend = |scratch: &mut Scratch<'_>, (node, candidates): &(u32, Vec<u32>)| {
+            self.progress.check()?;
+            scratch.edges.clear();
+            for ids in [rows.row(*node), candidates] {
+                scratch.edges.extend(keys_to(self.space, *node, ids, &mut scratch.distances));
+            }
+            scratch.edges.retain(|&key| key as u32 != *node);
+            let mut ids = self.filter_edges(scratch, *node);
+            match self.strategy.store {
+                Store::Interleave => {
+                    let nearest = scratch.edges.iter().map(|&key| key as u32);
+                    self.fill(&mut ids, rows.row(*node).iter().copied().chain(nearest));
+                }
+                Store::Refilter => self.fill_mutual(&mut ids, scratch, rows, *node),
+            }
+            Ok(ids)
+        };
+        let mended = nodes.par_iter().map_init(|| Scratch::new(self), mend);
+        let mended: Vec<Vec<u32>> = mended.collect::<Result<_>>()?;
+        nodes.iter().zip(mended).for_each(|((node, _), ids)| rows.set(*node, &ids));
+        Ok(())
+    }
+
     /// Gives each of `nodes` the neighbours that the filter accepts among its candidates, which may
     /// repeat and hold the node itself.
     ///
@@ -115,7 +144,7 @@ impl RowChanges<'_> {
     /// The row of the node of `offers` with those that it takes.
     fn row_with(&self, scratch: &mut Scratch<'_>, rows: &GraphRows, offers: &[Offer]) -> Vec<u32> {
         let Self { space, strategy, .. } = self;
-        let Scratch { pruner, distances, edges, accepted } = scratch;
+        let Scratch { distances, edges, .. } = scratch;
         let (node, degree) = (offers[0].to, strategy.degree);
         let row = rows.row(node);
         let new: Vec<Offer> = offers.iter().copied().filter(|o| !row.contains(&(o.key as u32))).collect();
@@ -126,22 +155,14 @@ impl RowChanges<'_> {
         edges.extend(keys_to(space, node, row, distances));
         let old = edges.clone();
         edges.extend(new.iter().map(|offer| offer.key));
-        edges.sort_unstable();
-        let half = degree.div_ceil(2);
-        let most = if strategy.store == Store::Interleave { half } else { degree };
-        pruner.filter(node, edges, most, accepted);
-        let mut ids: Vec<u32> = accepted.iter().map(|&key| key as u32).collect();
+        let mut ids = self.filter_edges(scratch, node);
         if strategy.store == Store::Refilter {
-            // Rows with a slot take edges back unfiltered, so those that lead both ways fill the
-            // slots that the filter leaves. Without them rows would shrink each time.
-            let others = edges.iter().map(|&key| key as u32).filter(|id| !ids.contains(id));
-            let mutual = others.filter(|&id| rows.row(id).contains(&node));
-            let mutual: Vec<u32> = mutual.take(degree - ids.len()).collect();
-            ids.extend(mutual);
+            self.fill_mutual(&mut ids, scratch, rows, node);
             return ids;
         }
         // Reverse edges by their ranks, of which the second half of the row is sorted; then the rest
         // of the first half.
+        let half = degree.div_ceil(2);
         let rank_of = |(place, &key): (usize, &Key)| {
             let rank = if strategy.counts_detours() { (place - half) as u32 } else { (key >> 32) as u32 };
             (rank, key as u32)
@@ -150,11 +171,36 @@ impl RowChanges<'_> {
         others.extend(new.iter().map(|offer| (offer.rank, offer.key as u32)));
         others.sort_by_key(|&(rank, _)| rank);
         let first = old.iter().take(half).map(|&key| key as u32);
-        for id in others.into_iter().map(|(_, id)| id).chain(first) {
-            if ids.len() < degree && !ids.contains(&id) {
-                ids.push(id);
+        self.fill(&mut ids, others.into_iter().map(|(_, id)| id).chain(first));
+        ids
+    }
+
+    /// What the filter accepts of the edges of `node` in `scratch`, which it sorts: half a row where
+    /// the other half is of reverse edges, else a row.
+    fn filter_edges(&self, scratch: &mut Scratch<'_>, node: u32) -> Vec<u32> {
+        let Self { strategy, .. } = self;
+        let Scratch { pruner, edges, accepted, .. } = scratch;
+        edges.sort_unstable();
+        edges.dedup();
+        let half = strategy.degree.div_ceil(2);
+        let most = if strategy.store == Store::Interleave { half } else { strategy.degree };
+        pruner.filter(node, &edges[..edges.len().min(strategy.candidates)], most, accepted);
+        accepted.iter().map(|&key| key as u32).collect()
+    }
+
+    /// Fills a row up with those of `others` that it lacks.
+    fn fill(&self, row: &mut Vec<u32>, others: impl Iterator<Item = u32>) {
+        for id in others {
+            if row.len() < self.strategy.degree && !row.contains(&id) {
+                row.push(id);
             }
         }
-        ids
+    }
+
+    /// Fills the row of `node` up with edges of `scratch` that lead both ways. Rows with a slot take
+    /// such edges unfiltered; without them rows would shrink each time they are filtered.
+    fn fill_mutual(&self, row: &mut Vec<u32>, scratch: &Scratch<'_>, rows: &GraphRows, node: u32) {
+        let ids = scratch.edges.iter().map(|&key| key as u32);
+        self.fill(row, ids.filter(|&id| rows.row(id).contains(&node)));
     }
 }
