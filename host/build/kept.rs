@@ -61,7 +61,7 @@ impl Earlier<'_> {
             let (mut near, mut more): (Vec<u32>, Vec<u32>) = (Vec::new(), Vec::new());
             for id in named(row).filter(is_other) {
                 // Rows that have become equal are one neighbour.
-                if near.len() < degree && !(!joined.is_empty() && near.contains(&id)) {
+                if near.len() < degree && (joined.is_empty() || !near.contains(&id)) {
                     near.push(id)
                 } else {
                     more.push(id)

@@ -21,6 +21,11 @@ use crate::{Device, Error, IdSet, Index, Metric, Progress, Result, Strategy, Vec
 /// New rows that are searched for at a time.
 const SEARCHED: usize = 1 << 14;
 
+/// The parameter of a description that counts the rows inserted since the build. If they are more
+/// than half of all, the index is built anew: rows that were there get few edges to later ones that
+/// are near to them but have nearer ones themselves.
+const INSERTED: &str = "inserted";
+
 /// The beam of a search for a new row, over the length of its list in a build: so many nodes are
 /// found that their nearest are nearly those of the list.
 const WIDER: usize = 2;
@@ -58,8 +63,8 @@ pub struct UpdateStats {
     pub inserted: u64,
     /// Rows that were removed, without the replaced ones.
     pub removed: u64,
-    /// Nodes that lost neighbours and got others; none if the index was built anew, since more rows
-    /// came than stayed, or since the rows lie in dense spots or in groups far apart.
+    /// Nodes that lost neighbours and got others; none if the index was built anew: since its build,
+    /// more than half of the rows have come, or the rows lie in dense spots or in groups far apart.
     pub mended: Option<u64>,
     /// Statistics of the build.
     pub build: BuildStats,
@@ -74,11 +79,12 @@ impl Builder {
         let description = index.description();
         let strategy: Strategy = description.kind.parse()?;
         let builder = Self::new(strategy).metric(description.metric).seed(description.seed);
-        // Lists of all other nodes tell nothing about those of more nodes.
-        let is_all = |name: &str, value: &str| {
-            name == "knn" && value.parse().is_ok_and(|knn: usize| knn + 1 >= index.len())
+        let is_set = |(name, value): &(&String, &String)| match name.as_str() {
+            // Lists of all other nodes tell nothing about those of more nodes.
+            "knn" => value.parse().is_ok_and(|knn: usize| knn + 1 < index.len()),
+            name => name != INSERTED,
         };
-        builder.set_all(description.parameters.iter().filter(|(name, value)| !is_all(name, value)))
+        builder.set_all(description.parameters.iter().filter(is_set))
     }
 
     /// The index of `base` with the rows `kept`; none if rows lie in dense spots, which need parts
@@ -231,10 +237,13 @@ impl<'a> IndexUpdate<'a> {
 
         // Codes would only choose edges that distances of the vectors choose better.
         let builder = builder.compressed(None).among(live.clone()).with(|descent| descent.up_to(live.len()));
-        let is_anew = 2 * fresh.len() > live.len() || index.spots().is_some();
+        let before = index.description().parameters.get(INSERTED).and_then(|count| count.parse().ok());
+        let all_inserted = before.unwrap_or(0) + inserted;
+        let is_anew = all_inserted > live.len() as u64 / 2 || index.spots().is_some();
         let given = if is_anew { Given::Nothing } else { Given::Index(Earlier { index, fresh: &fresh }) };
         let Built { index: updated, stats } = builder.build_any(base, given)?;
-        let updated = updated.described_like(index);
+        let all_inserted = stats.mended.map(|_| (INSERTED, all_inserted));
+        let updated = updated.described_like(index, all_inserted);
         Ok((updated, UpdateStats { inserted, removed, mended: stats.mended, build: stats }))
     }
 }

@@ -337,11 +337,14 @@ impl Index {
         Ok(Self { fingerprint: Fingerprint::compute(base)?, ..self })
     }
 
-    /// This index with the description of an `earlier` one, but for the length of its lists.
-    pub(crate) fn described_like(mut self, earlier: &Self) -> Self {
+    /// This index with the description of an `earlier` one, but for the length of its lists and the
+    /// `count` of a name.
+    pub(crate) fn described_like(mut self, earlier: &Self, count: Option<(&str, u64)>) -> Self {
         let knn = self.description.parameters.remove_entry("knn");
         self.description = earlier.description.clone();
-        self.description.parameters.extend(knn);
+        let parameters = &mut self.description.parameters;
+        parameters.extend(knn);
+        parameters.extend(count.map(|(name, count)| (name.to_owned(), count.to_string())));
         self
     }
 

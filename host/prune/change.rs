@@ -71,12 +71,11 @@ impl RowChanges<'_> {
                 scratch.edges.extend(keys_to(self.space, *node, ids, &mut scratch.distances));
             }
             scratch.edges.retain(|&key| key as u32 != *node);
-            let mut ids = self.filter_edges(scratch, *node);
+            // Detours tell good edges of both halves of a row.
+            let is_whole = self.strategy.store == Store::Refilter || self.strategy.counts_detours();
+            let mut ids = self.filter_edges(scratch, *node, is_whole);
             match self.strategy.store {
-                Store::Interleave => {
-                    let nearest = scratch.edges.iter().map(|&key| key as u32);
-                    self.fill(&mut ids, rows.row(*node).iter().copied().chain(nearest));
-                }
+                Store::Interleave => self.fill_back(&mut ids, scratch, rows, *node),
                 Store::Refilter => self.fill_mutual(&mut ids, scratch, rows, *node),
             }
             Ok(ids)
@@ -155,18 +154,19 @@ impl RowChanges<'_> {
         edges.extend(keys_to(space, node, row, distances));
         let old = edges.clone();
         edges.extend(new.iter().map(|offer| offer.key));
-        let mut ids = self.filter_edges(scratch, node);
+        let mut ids = self.filter_edges(scratch, node, strategy.store == Store::Refilter);
         if strategy.store == Store::Refilter {
             self.fill_mutual(&mut ids, scratch, rows, node);
+            return ids;
+        }
+        if !strategy.counts_detours() {
+            self.fill_back(&mut ids, scratch, rows, node);
             return ids;
         }
         // Reverse edges by their ranks, of which the second half of the row is sorted; then the rest
         // of the first half.
         let half = degree.div_ceil(2);
-        let rank_of = |(place, &key): (usize, &Key)| {
-            let rank = if strategy.counts_detours() { (place - half) as u32 } else { (key >> 32) as u32 };
-            (rank, key as u32)
-        };
+        let rank_of = |(place, &key): (usize, &Key)| ((place - half) as u32, key as u32);
         let mut others: Vec<(u32, u32)> = old.iter().enumerate().skip(half).map(rank_of).collect();
         others.extend(new.iter().map(|offer| (offer.rank, offer.key as u32)));
         others.sort_by_key(|&(rank, _)| rank);
@@ -175,15 +175,14 @@ impl RowChanges<'_> {
         ids
     }
 
-    /// What the filter accepts of the edges of `node` in `scratch`, which it sorts: half a row where
-    /// the other half is of reverse edges, else a row.
-    fn filter_edges(&self, scratch: &mut Scratch<'_>, node: u32) -> Vec<u32> {
+    /// What the filter accepts of the edges of `node` in `scratch`, which it sorts: a whole row, or
+    /// half of one, where the other half is of reverse edges.
+    fn filter_edges(&self, scratch: &mut Scratch<'_>, node: u32, is_whole: bool) -> Vec<u32> {
         let Self { strategy, .. } = self;
         let Scratch { pruner, edges, accepted, .. } = scratch;
         edges.sort_unstable();
         edges.dedup();
-        let half = strategy.degree.div_ceil(2);
-        let most = if strategy.store == Store::Interleave { half } else { strategy.degree };
+        let most = if is_whole { strategy.degree } else { strategy.degree.div_ceil(2) };
         pruner.filter(node, &edges[..edges.len().min(strategy.candidates)], most, accepted);
         accepted.iter().map(|&key| key as u32).collect()
     }
@@ -195,6 +194,15 @@ impl RowChanges<'_> {
                 row.push(id);
             }
         }
+    }
+
+    /// Fills the row of `node` up with edges of `scratch`: those back to nodes that have chosen it
+    /// first, nearest first.
+    fn fill_back(&self, row: &mut Vec<u32>, scratch: &Scratch<'_>, rows: &GraphRows, node: u32) {
+        let ids = || scratch.edges.iter().map(|&key| key as u32);
+        let half = |id: u32| rows.row(id).iter().take(self.strategy.degree.div_ceil(2));
+        self.fill(row, ids().filter(|&id| half(id).any(|&chosen| chosen == node)));
+        self.fill(row, ids());
     }
 
     /// Fills the row of `node` up with edges of `scratch` that lead both ways. Rows with a slot take
