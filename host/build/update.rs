@@ -16,7 +16,9 @@ use crate::prune::change::RowChanges;
 use crate::prune::reach::NodeSearches;
 use crate::prune::{PruneStats, Pruned, cpu};
 use crate::vectors::space::Space;
-use crate::{Device, Error, IdSet, Index, Metric, Progress, Result, Strategy, Vectors};
+use crate::{
+    Device, Error, Fingerprint, IdSet, Index, Metric, Progress, Result, Strategy, Vectors,
+};
 
 /// New rows that are searched for at a time.
 const SEARCHED: usize = 1 << 14;
@@ -200,9 +202,9 @@ impl<'a> IndexUpdate<'a> {
     /// Makes the index of `base`: the rows of the index first, then the rows to insert.
     ///
     /// # Errors
-    /// If `base` has fewer rows than the index, other vectors where none were
-    /// [replaced](Self::replace), a row that is removed and replaced, or no row that stays; or as
-    /// [`Builder::build`].
+    /// If `base` has fewer rows than the index, rows of another shape, other vectors where none
+    /// were [replaced](Self::replace), a row that is removed and replaced, or no row that stays; if
+    /// the file of the index is damaged; or as [`Builder::build`].
     pub fn run(self, base: &Vectors) -> Result<(Index, UpdateStats)> {
         let Self { index, builder, removed, replaced } = self;
         let (known, rows) = (index.len(), base.len());
@@ -210,6 +212,14 @@ impl<'a> IndexUpdate<'a> {
             let expected = format!("at least the {known} of {}", index.describe());
             return Err(Error::mismatch(base.describe(), format_args!("{rows} rows"), expected));
         }
+        let Fingerprint { dim, element, .. } = index.fingerprint();
+        if (base.dim(), base.element_type()) != (dim as usize, element) {
+            let found = format!("rows of {} {}", base.dim(), base.element_type());
+            let expected = format!("{dim} {element} as in the data set of {}", index.describe());
+            return Err(Error::mismatch(base.describe(), found, expected));
+        }
+        // Rows of a damaged file would get new checksums.
+        index.verify(&builder.descent.progress.unwatched())?;
         let is_in = |set: &Option<IdSet>, row: u32| {
             set.as_ref().is_some_and(|set| (row as usize) < set.rows() && set.contains(row))
         };
@@ -231,6 +241,9 @@ impl<'a> IndexUpdate<'a> {
         let fresh = IdSet::from_ids(rows, (0..rows as u32).filter(|&row| is_fresh(row)))?;
         let stays = |row: u32| !index.is_left_out(row) && !is_in(&removed, row);
         let live = IdSet::from_ids(rows, (0..rows as u32).filter(|&row| is_fresh(row) || stays(row)))?;
+        if live.is_empty() {
+            return Err(Error::argument("remove", "every row", "at least one row that stays"));
+        }
         let goes = |&row: &u32| !index.is_left_out(row) && is_in(&removed, row);
         let removed = (0..known as u32).filter(goes).count() as u64;
         let inserted = fresh.len() as u64;
