@@ -26,7 +26,7 @@ struct Short {
     shown: &'static [&'static str],
 }
 
-const SHORT: [Short; 13] = [
+const SHORT: [Short; 14] = [
     Short {
         name: "tagore",
         examples: &[
@@ -44,6 +44,14 @@ const SHORT: [Short; 13] = [
             "zcat base.fbin.gz | tagore build - --format fbin -o base.tagore",
         ],
         shown: &["positional", "output", "strategy", "metric", "device", "html"],
+    },
+    Short {
+        name: "tagore update",
+        examples: &[
+            "tagore update base.tagore --base longer.npy",
+            "tagore update base.tagore --base base.npy --remove gone.txt -o smaller.tagore",
+        ],
+        shown: &["index", "base", "remove", "replace", "output", "device"],
     },
     Short {
         name: "tagore knn",

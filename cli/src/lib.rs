@@ -35,6 +35,7 @@ mod synth;
 mod task;
 mod tasks;
 mod timeline;
+mod update;
 mod usage;
 mod walked;
 
@@ -98,6 +99,8 @@ struct Cli {
 enum Command {
     /// Build a graph index of a data set
     Build(Box<build::Args>),
+    /// Bring an index up to date with its data set: rows inserted, removed, replaced
+    Update(update::Args),
     /// Build the k-nearest-neighbour graph alone
     Knn(knn::Args),
     /// Find the nearest neighbours of queries with an index
@@ -237,6 +240,7 @@ impl Command {
     fn run(self, output: &Output) -> error::Result<()> {
         match self {
             Self::Build(args) => args.run(output),
+            Self::Update(args) => args.run(output),
             Self::Knn(args) => args.run(output),
             Self::Search(args) => args.run(output),
             Self::Eval(args) => args.run(output),

@@ -102,9 +102,19 @@ fn short_help_is_a_screen_that_begins_with_examples() {
         assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{arguments}");
         String::from_utf8(output.stdout).unwrap()
     };
-    for name in
-        ["", "build ", "knn ", "search ", "eval ", "groundtruth ", "synth ", "convert ", "inspect ", "plan "]
-    {
+    for name in [
+        "",
+        "build ",
+        "update ",
+        "knn ",
+        "search ",
+        "eval ",
+        "groundtruth ",
+        "synth ",
+        "convert ",
+        "inspect ",
+        "plan ",
+    ] {
         let short = help(&format!("{name}-h"), "100");
         assert!(short.lines().count() <= 36, "{} lines: {short}", short.lines().count());
         let (examples, usage) = (short.find("Examples:\n  tagore "), short.find("Usage:"));
@@ -121,9 +131,19 @@ fn short_help_is_a_screen_that_begins_with_examples() {
 #[test]
 fn examples_of_help_are_right() {
     let s = Session { folder: tempfile::tempdir().unwrap() };
-    for name in
-        ["build", "knn", "search", "eval", "groundtruth", "synth", "convert", "inspect", "plan", "bench"]
-    {
+    for name in [
+        "build",
+        "update",
+        "knn",
+        "search",
+        "eval",
+        "groundtruth",
+        "synth",
+        "convert",
+        "inspect",
+        "plan",
+        "bench",
+    ] {
         let help = String::from_utf8(s.run(&format!("{name} -h")).stdout).unwrap();
         let examples = help.lines().skip_while(|line| *line != "Examples:").skip(1);
         for example in examples.take_while(|line| !line.is_empty()) {

@@ -27,6 +27,7 @@ mod streams;
 mod synth;
 mod task;
 mod truth;
+mod update;
 mod wrong;
 
 use std::path::Path;

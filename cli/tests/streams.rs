@@ -6,7 +6,7 @@ use std::process::{Output, Stdio};
 use super::Session;
 
 /// Commands whose result is text, each with words of it.
-const PRINTING: [(&str, &str); 17] = [
+const PRINTING: [(&str, &str); 18] = [
     ("plan -i base.fbin --knn 20 --kind nsg", "memory "),
     ("plan --n 1000 --dim 8 --details --device cpu", "memory "),
     ("plan --n 5000 --dim 8 --kind vamana --device cpu --cluster-size 1000 --workers 2", "2 workers"),
@@ -22,6 +22,7 @@ const PRINTING: [(&str, &str); 17] = [
         "bench search -i base.fbin --index index.tagore --queries query.fbin --groundtruth gt.bin --device cpu",
         "recall@10",
     ),
+    ("update index.tagore --base base.fbin", "nsg of 500 x 8 in "),
     ("knn -i base.fbin --knn 8 --verify 20", "recall@8"),
     ("eval --index index.tagore --base base.fbin --queries query.fbin --groundtruth gt.bin", "recall@10"),
     ("search --index index.tagore --base base.fbin --queries query.fbin", "\n19 "),

@@ -19,6 +19,7 @@ LINES = [
     "build -i base.fbin -o out --kind tau-mng --knn 8 --device cpu --no-report --threshold 1",
     "build base.fbin --device cpu",
     "build base.npy --kind NSG --knn 8 --device CPU --no-report",
+    "update index.tagore --base base.fbin -o out --device cpu",
     "knn base.fbin -o out --knn 8 --device cpu",
     "knn -i base.fbin --knn 8 --verify 10",
     "search --index index.tagore --base base.fbin --queries query.fbin -k 5 --beam 20 -o out",
