@@ -27,7 +27,7 @@ pub(crate) fn build(x: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResu
     let call = options.call(BUILD)?;
     let ids = Index::ids_of(options, base.len())?;
     let rows = options.value("filter")?;
-    let rows = rows.map(|rows| filter::id_set(&rows, base.len(), ids.as_ref())).transpose()?;
+    let rows = rows.map(|rows| filter::id_set(&rows, "filter", base.len(), ids.as_ref())).transpose()?;
     let builder = builder.among(rows);
     let built = call.run(py, |progress| {
         let graph = graph.as_deref().map(|path| (path, metric));

@@ -1,4 +1,4 @@
-//! Sets of rows, for searches and builds: a mask, or ids.
+//! Sets of rows, for searches, builds and updates: a mask, or ids.
 
 use numpy::ndarray::ArrayView1;
 use numpy::{PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
@@ -9,10 +9,16 @@ use crate::errors::{self, Names};
 
 const SETS: &str = "a 1-D array of bools or of ids";
 
-/// The rows of the argument `filter`: an array of bools, one per row, or of ids as u64.
-pub(crate) fn id_set(filter: &Bound<'_, PyAny>, rows: usize, ids: Option<&Ids>) -> PyResult<IdSet> {
+/// The rows of an argument, `filter` of the given name: an array of bools, one per row, or of ids as
+/// u64.
+pub(crate) fn id_set(
+    filter: &Bound<'_, PyAny>,
+    name: &str,
+    rows: usize,
+    ids: Option<&Ids>,
+) -> PyResult<IdSet> {
     let py = filter.py();
-    let wrong = |found: String, expected: &str| Err(errors::argument(py, "filter", found, expected));
+    let wrong = |found: String, expected: &str| Err(errors::argument(py, name, found, expected));
     if filter.cast::<PyUntypedArray>().is_ok_and(|array| array.dtype().kind() == b'b') {
         // Any byte but 0 is true to NumPy. A `bool` of Rust must be 0 or 1.
         let mask = filter.call_method1("view", ("u1",))?;
@@ -33,9 +39,10 @@ pub(crate) fn id_set(filter: &Bound<'_, PyAny>, rows: usize, ids: Option<&Ids>) 
     let given = given.readonly();
     let given = given.as_array();
     if given.len() == rows && given.iter().all(|&id| id < 2) {
-        let expected = "a mask of bools or the ids of the rows: call numpy.asarray(filter, dtype=bool) or \
-                        numpy.flatnonzero(filter)";
-        return wrong(format!("{rows} integers, one per row, all 0 or 1"), expected);
+        let expected = format!(
+            "a mask of bools or the ids of the rows: call numpy.asarray({name}, dtype=bool) or numpy.flatnonzero({name})"
+        );
+        return wrong(format!("{rows} integers, one per row, all 0 or 1"), &expected);
     }
     let mut set = IdSet::new(rows);
     for &id in given {

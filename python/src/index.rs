@@ -57,6 +57,23 @@ impl Index {
         Self { index, base, ids, built: None, device: Device::Auto, searchers: Mutex::default() }
     }
 
+    /// An index over vectors that others may share.
+    pub(crate) fn over(index: tagore::Index, base: Arc<Vectors>, ids: Option<Ids>) -> Self {
+        Self { base: Some(base), ..Self::new(index, None, ids) }
+    }
+
+    /// The base.
+    ///
+    /// # Errors
+    /// If the index has none.
+    pub(crate) fn known_base(&self) -> tagore::Result<&Arc<Vectors>> {
+        self.base.as_ref().ok_or_else(|| tagore::Error::Argument {
+            parameter: "base",
+            found: "none".to_owned(),
+            expected: "the vectors: Index.open(path, base=x)".to_owned(),
+        })
+    }
+
     /// With the measurements of its build on `device`.
     pub(crate) fn built(self, built: Built, device: Device) -> Self {
         Self { built: Some(built), device, ..self }
@@ -99,10 +116,7 @@ impl Index {
         if let Some(known) = self.known(place) {
             return Ok(known);
         }
-        let Some(base) = &self.base else {
-            let (found, expected) = ("none".to_owned(), "the vectors: Index.open(path, base=x)".to_owned());
-            return Err(tagore::Error::Argument { parameter: "base", found, expected });
-        };
+        let base = self.known_base()?;
         // All share what the CPU has checked and prepared, and its codes.
         let mut searcher = match self.known(&Place::full(vec![Device::Cpu])) {
             Some(searcher) => searcher,

@@ -15,6 +15,7 @@ mod plan;
 mod process;
 mod search;
 mod tasks;
+mod update;
 mod watch;
 
 use std::ffi::OsString;
@@ -42,6 +43,7 @@ mod _tagore {
         process::forked,
         search::{evaluate, exact, exact_on_device, search, search_on_device, search_one},
         tasks::{TaskObject, Tasks, open_tasks, plan_tasks, shape},
+        update::update,
     };
 
     #[pymodule_init]

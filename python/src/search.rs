@@ -41,7 +41,9 @@ impl Settings {
             width: options.count("width")?,
             rerank: options.count("rerank")?,
             place: place(options)?,
-            filter: filter.map(|filter| filter::id_set(&filter, rows, index.ids.as_ref())).transpose()?,
+            filter: filter
+                .map(|filter| filter::id_set(&filter, "filter", rows, index.ids.as_ref()))
+                .transpose()?,
         })
     }
 

@@ -18,6 +18,7 @@ from ._foreign import IndexFormat, recognised
 from ._metric import Measure, Metric, measure
 from ._progress import Progress, reporting
 from ._results import Found, Report, found
+from ._update import appended, ids_of_all, on_host
 
 Path = str | os.PathLike[str]
 Walked = Literal["full", "f16", "int8"]
@@ -31,8 +32,9 @@ def given(**options: Any) -> dict[str, Any]:
 class Index:
     """A graph index over n rows of dim values, with the rows themselves (`base`) if they are known.
 
-    `build`, `build_file` and `Index.open` make one. It does not change, and threads may search one
-    at the same time. Ids are rows of the base, or the caller's own ids if they were given.
+    `build`, `build_file` and `Index.open` make one. It does not change: `update` makes another.
+    Threads may search one at the same time. Ids are rows of the base, or the caller's own ids if
+    they were given.
 
     >>> import numpy as np, tagore_ann
     >>> x = np.random.default_rng(0).standard_normal((2000, 16), dtype=np.float32)
@@ -193,13 +195,7 @@ class Index:
             path = os.path.join(folder, "index.tagore")
             self._native.save(path, {})
             graph = np.fromfile(path, np.uint8)
-        base, ids = self._base, self._ids
-        if isinstance(base, _tagore.DeviceArray):
-            base = base.numpy()
-        elif isinstance(base, str):
-            base = self._native.rows()
-            if base is not None and base.dtype == np.uint16:
-                base = base.view(bfloat16())
+        base, ids = self._rows(), self._ids
         if isinstance(ids, (str, os.PathLike)):
             ids = self._native.own_ids()
         return _unpickled, (graph, base, ids, self._measure.is_root, self._report)
@@ -376,6 +372,149 @@ class Index:
             options["device"] = on(device, q=array, base=self._base)
             figures = _tagore.evaluate(self._native, array, ids.astype(np.uint32), beams, options)
         return list(json.loads(figures))
+
+    # --- Updates
+
+    def update(
+        self,
+        base: Any,
+        *,
+        remove: Any = None,
+        replace: Any = None,
+        ids: Any = None,
+        device: str = "auto",
+        threads: int | None = None,
+        progress: Progress = None,
+        convert: bool = True,
+    ) -> Index:
+        """Makes the index of a base that has changed. This index stays as it is.
+
+        Rows keep their numbers and their own ids. Removed rows are left out: no search returns
+        them. If more rows come than stay, the index is built anew.
+
+        Args:
+            base: the vectors after the change, shape (n, dim), or the path of their file: first the
+                rows of this index, then rows to insert. Arrays on a GPU are copied to the host.
+            remove: rows to remove: a bool per row of this index, or ids.
+            replace: rows with other vectors than before, or removed rows that come back: bools or
+                ids.
+            ids: own ids of the appended rows, or of all n rows; or the path of a file of n ids. An
+                index with own ids needs them for appended rows.
+            device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``. It finds the nearest of the new rows.
+            threads: threads of the call; one per core unless given.
+            progress: True for a bar, or a callable that takes each `Update`.
+            convert: False refuses a base that needs a copy.
+
+        Raises:
+            ArgumentError: if the base has fewer rows than this index, or other vectors in rows that
+                are not replaced; or if another system has built this index.
+            FileError: if the file of this index is damaged.
+
+        >>> import numpy as np, tagore_ann
+        >>> x = np.random.default_rng(0).standard_normal((1200, 8), dtype=np.float32)
+        >>> index = tagore_ann.build(x[:1000], "nsg")
+        >>> index = index.update(x, remove=[3, 17])
+        >>> len(index), index.search(x[1100], k=1)[0].tolist()
+        (1200, [1100])
+        >>> bool(np.isin([3, 17], index.search(x, k=5)[0]).any())
+        False
+        """
+        is_file = isinstance(base, (str, os.PathLike))
+        array = None if is_file else on_host(base, "base", convert, self._measure.of_bits)
+        n = len(array) if array is not None else _tagore.shape(_path(base, "base"), {})[1]
+        if n < len(self):
+            raise refused("base", f"{n} rows", f"at least the {len(self)} of the index")
+        options = given(
+            base=os.path.abspath(base) if is_file else None, device=device, threads=threads,
+            remove=None if remove is None else passing(remove, "remove"),
+            replace=None if replace is None else passing(replace, "replace"),
+        )  # fmt: skip
+        return self._updated(array, n, ids, options, progress)
+
+    def insert(
+        self,
+        x: Any,
+        *,
+        ids: Any = None,
+        device: str = "auto",
+        threads: int | None = None,
+        progress: Progress = None,
+        convert: bool = True,
+    ) -> Index:
+        """Makes the index of the base with the rows of x behind: `update` of a copy of all rows.
+
+        Args:
+            x: rows of the type of the base, shape (m, dim), or one row, shape (dim,).
+            ids: their own ids; needed if the index has own ids.
+            device: as of `update`.
+            threads: as of `update`.
+            progress: as of `update`.
+            convert: False refuses rows that need a copy.
+
+        Raises:
+            ArgumentError: if the index has no base, or x does not fit it.
+
+        >>> import numpy as np, tagore_ann
+        >>> x = np.random.default_rng(0).standard_normal((1001, 8), dtype=np.float32)
+        >>> index = tagore_ann.build(x[:1000], "nsg", ids=np.arange(1000) + 5000)
+        >>> index.insert(x[1000], ids=[7]).search(x[1000], k=1)[0].tolist()
+        [7]
+        """
+        base = self._rows()
+        if base is None:
+            raise refused("base", "none", "the vectors: Index.open(path, base=x)")
+        every = appended(base, on_host(x, "x", convert, self._measure.of_bits))
+        return self._updated(every, len(every), ids, given(device=device, threads=threads), progress)
+
+    def remove(
+        self,
+        ids: Any,
+        *,
+        device: str = "auto",
+        threads: int | None = None,
+        progress: Progress = None,
+    ) -> Index:
+        """Makes the index without some rows. The others keep their numbers.
+
+        Args:
+            ids: rows to remove: a bool per row, or ids.
+            device: as of `update`.
+            threads: as of `update`.
+            progress: as of `update`.
+
+        Raises:
+            ArgumentError: if the index has no base, or an id is not in it.
+
+        >>> import numpy as np, tagore_ann
+        >>> x = np.random.default_rng(0).standard_normal((1000, 8), dtype=np.float32)
+        >>> index = tagore_ann.build(x, "nsg").remove([7])
+        >>> 7 in index.search(x[7])[0]
+        False
+        """
+        array = self._base.numpy() if isinstance(self._base, _tagore.DeviceArray) else None
+        options = given(remove=passing(ids, "ids"), device=device, threads=threads)
+        return self._updated(array, len(self), None, options, progress)
+
+    def _rows(self) -> Any:
+        """The base in host memory, or None."""
+        if isinstance(self._base, _tagore.DeviceArray):
+            return self._base.numpy()
+        if not isinstance(self._base, str):
+            return self._base
+        base = self._native.rows()
+        return base.view(bfloat16()) if base is not None and base.dtype == np.uint16 else base
+
+    def _updated(self, array: Any, n: int, ids: Any, options: dict[str, Any], progress: Progress) -> Index:
+        """The index of n rows: of an array, of the file ``base`` of the options, or its own."""
+        of_known = self._native.own_ids()
+        if of_known is not None:
+            own, kept = ids_of_all(self._ids, of_known, ids, n)
+        else:
+            own, kept = (ids, ids) if ids is None or isinstance(ids, (str, os.PathLike)) else own_ids(ids)
+        with reporting(progress) as callback:
+            native = _tagore.update(self._native, array, options | given(ids=own, progress=callback))
+        base = options.get("base", self._base) if array is None else array
+        return Index._of(native, base, kept, None, self._measure)
 
     # --- What it holds
 
