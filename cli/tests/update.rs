@@ -107,7 +107,7 @@ fn mode(mode: u32) -> fs::Permissions {
 }
 
 #[test]
-fn an_index_of_which_little_stays_is_built_anew() {
+fn an_index_that_keeps_few_rows_is_built_anew() {
     let s = session();
     let header = "{'descr': '|b1', 'fortran_order': False, 'shape': (500,), }\n";
     let mut mask = [&b"\x93NUMPY\x01\x00"[..], &[header.len() as u8, 0], header.as_bytes()].concat();
