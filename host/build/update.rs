@@ -16,9 +16,7 @@ use crate::prune::change::RowChanges;
 use crate::prune::reach::NodeSearches;
 use crate::prune::{PruneStats, Pruned, cpu};
 use crate::vectors::space::Space;
-use crate::{
-    Device, Error, Fingerprint, IdSet, Index, Metric, Progress, Result, Strategy, Vectors,
-};
+use crate::{Device, Error, Fingerprint, IdSet, Index, Metric, Progress, Result, Strategy, Vectors};
 
 /// New rows that are searched for at a time.
 const SEARCHED: usize = 1 << 14;
@@ -100,6 +98,8 @@ impl Builder {
     ) -> Result<Option<Built>> {
         let began = Instant::now();
         let progress = &self.descent.progress;
+        base.on_host()?;
+        space.vectors().on_host()?;
         let lists = self.fresh_lists(space, &kept.fresh, k)?;
         let Some(lists) = lists else { return Ok(None) };
         let stage = progress.stage("update", (kept.torn.len() + 2 * kept.fresh.len()) as u64);
@@ -248,12 +248,16 @@ impl<'a> IndexUpdate<'a> {
         let removed = (0..known as u32).filter(goes).count() as u64;
         let inserted = fresh.len() as u64;
 
-        // Codes would only choose edges that distances of the vectors choose better.
-        let builder = builder.compressed(None).among(live.clone()).with(|descent| descent.up_to(live.len()));
         let before = index.description().parameters.get(INSERTED).and_then(|count| count.parse().ok());
         let all_inserted = before.unwrap_or(0) + inserted;
         let is_anew = all_inserted > live.len() as u64 / 2 || index.spots().is_some();
-        let given = if is_anew { Given::Nothing } else { Given::Index(Earlier { index, fresh: &fresh }) };
+        let builder = builder.with(|descent| descent.up_to(live.len())).among(live);
+        let (builder, given) = if is_anew {
+            (builder, Given::Nothing)
+        } else {
+            // Codes would only choose edges that distances of the vectors choose better.
+            (builder.compressed(None), Given::Index(Earlier { index, fresh: &fresh }))
+        };
         let Built { index: updated, stats } = builder.build_any(base, given)?;
         let all_inserted = stats.mended.map(|_| (INSERTED, all_inserted));
         let updated = updated.described_like(index, all_inserted);
