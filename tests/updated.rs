@@ -279,7 +279,7 @@ fn wrong_updates_say_what_is_wrong() {
     assert_eq!(error(both, &base), "remove: found 7, expected a row that is not replaced too");
     assert_eq!(
         error(update().remove(set(300, all())), &base),
-        "rows: found an empty set, expected at least one row to build over"
+        "remove: found every row, expected at least one row that stays"
     );
     let narrow = uniform(300, DIM - 1, 1);
     assert!(error(update(), &narrow).contains("300 x 11 f32, expected 300 x 12 f32"));

@@ -23,7 +23,8 @@ pub struct BuildStats {
     /// Rows left out of the graph because they repeat an earlier row; see
     /// [`Index::repeated`](crate::Index::repeated).
     pub repeated: u64,
-    /// Nodes of an [update](crate::IndexUpdate) that lost neighbours and got others; none of a build.
+    /// Nodes of an [update](crate::IndexUpdate) that lost neighbours and got others; none of a
+    /// build.
     pub mended: Option<u64>,
     /// Seconds of finding repeated rows.
     pub grouping: f64,

@@ -1,9 +1,9 @@
 //! Brings an index up to date with its base: rows come, go and change.
 //!
-//! Rows that stay keep their neighbours. A row that lost neighbours takes theirs as candidates, and a
-//! new row those that a search for it finds and the nearest of the other new rows, so that rows that
-//! lie apart from all others find each other. The kind's own filter chooses among them, and the
-//! neighbours of a new row take edges back. Then layers and reach follow as in a build.
+//! Rows that stay keep their neighbours. A row that lost neighbours takes theirs as candidates, and
+//! a new row those that a search for it finds and the nearest of the other new rows, so that rows
+//! that lie apart from all others find each other. The kind's own filter chooses among them, and
+//! the neighbours of a new row take edges back. Then layers and reach follow as in a build.
 
 use std::time::Instant;
 
@@ -63,8 +63,9 @@ pub struct UpdateStats {
     pub inserted: u64,
     /// Rows that were removed, without the replaced ones.
     pub removed: u64,
-    /// Nodes that lost neighbours and got others; none if the index was built anew: since its build,
-    /// more than half of the rows have come, or the rows lie in dense spots or in groups far apart.
+    /// Nodes that lost neighbours and got others; none if the index was built anew: since its
+    /// build, more than half of the rows have come, or the rows lie in dense spots or in groups far
+    /// apart.
     pub mended: Option<u64>,
     /// Statistics of the build.
     pub build: BuildStats,

@@ -1,8 +1,8 @@
 //! Changes of a pruned graph: rows that lost neighbours are filtered again, and nodes are added.
 //!
 //! Both are steps of Collect-Filter-Store for some of the nodes. Their candidates come from the
-//! graph itself: a row that lost neighbours takes theirs in their place (Singh et al., *FreshDiskANN*,
-//! 2021), and a new node those that a search for it finds.
+//! graph itself: a row that lost neighbours takes theirs in their place (Singh et al.,
+//! *FreshDiskANN*, 2021), and a new node those that a search for it finds.
 
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
@@ -58,8 +58,8 @@ fn keys_to<'s>(
 }
 
 impl RowChanges<'_> {
-    /// Filters the row of each of `nodes` again, with more candidates, which may repeat and hold the
-    /// node itself.
+    /// Filters the row of each of `nodes` again, with more candidates, which may repeat and hold
+    /// the node itself.
     ///
     /// # Errors
     /// If the work is cancelled.
@@ -110,8 +110,8 @@ impl RowChanges<'_> {
         Ok(())
     }
 
-    /// Gives the neighbours of each of `nodes` an edge back: a row that has no slot for its edges is
-    /// filtered again.
+    /// Gives the neighbours of each of `nodes` an edge back: a row that has no slot for its edges
+    /// is filtered again.
     ///
     /// # Errors
     /// If the work is cancelled.
@@ -163,8 +163,8 @@ impl RowChanges<'_> {
             self.fill_back(&mut ids, scratch, rows, node);
             return ids;
         }
-        // Reverse edges by their ranks, of which the second half of the row is sorted; then the rest
-        // of the first half.
+        // Reverse edges by their ranks, of which the second half of the row is sorted; then the
+        // rest of the first half.
         let half = degree.div_ceil(2);
         let rank_of = |(place, &key): (usize, &Key)| ((place - half) as u32, key as u32);
         let mut others: Vec<(u32, u32)> = old.iter().enumerate().skip(half).map(rank_of).collect();
@@ -205,8 +205,8 @@ impl RowChanges<'_> {
         self.fill(row, ids());
     }
 
-    /// Fills the row of `node` up with edges of `scratch` that lead both ways. Rows with a slot take
-    /// such edges unfiltered; without them rows would shrink each time they are filtered.
+    /// Fills the row of `node` up with edges of `scratch` that lead both ways. Rows with a slot
+    /// take such edges unfiltered; without them rows would shrink each time they are filtered.
     fn fill_mutual(&self, row: &mut Vec<u32>, scratch: &Scratch<'_>, rows: &GraphRows, node: u32) {
         let ids = scratch.edges.iter().map(|&key| key as u32);
         self.fill(row, ids.filter(|&id| rows.row(id).contains(&node)));

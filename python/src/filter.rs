@@ -9,8 +9,8 @@ use crate::errors::{self, Names};
 
 const SETS: &str = "a 1-D array of bools or of ids";
 
-/// The rows of an argument, `filter` of the given name: an array of bools, one per row, or of ids as
-/// u64.
+/// The rows of an argument, `filter` of the given name: an array of bools, one per row, or of ids
+/// as u64.
 pub(crate) fn id_set(
     filter: &Bound<'_, PyAny>,
     name: &str,
