@@ -1,5 +1,5 @@
 //! Updates of an index beside builds of the same rows: `cargo bench --bench updates -- MODE ROWS
-//! QUERIES [KIND] [METRIC] [ROUNDS] [DEVICE]` takes files of vectors. Prints recall@10 by distances
+//! QUERIES [KIND] [METRIC] [ROUNDS] [DEVICE] [UPDATES ON]` takes files of vectors. Prints recall@10 by distances
 //! and distances per query at three beams, and the seconds of both.
 //!
 //! - `churn`: an index of half of the rows; each round 1 % of them, at random, give way to others.
@@ -54,7 +54,9 @@ fn measure(index: &Index, base: &Vectors, queries: &Vectors) -> [(f64, f64); 3] 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|name| name != "--bench").collect();
     let [mode, rows, queries, rest @ ..] = &arguments[..] else {
-        println!("usage: cargo bench --bench updates -- MODE ROWS QUERIES [KIND] [METRIC] [ROUNDS] [DEVICE]");
+        println!(
+            "usage: cargo bench --bench updates -- MODE ROWS QUERIES [KIND] [METRIC] [ROUNDS] [DEVICE] [UPDATES ON]"
+        );
         return;
     };
     let (rows, queries) = (Vectors::open(rows).unwrap(), Vectors::open(queries).unwrap());
@@ -75,6 +77,7 @@ fn main() {
     // The row at each place of the base.
     let first = if mode == "start" { 1 } else { n as usize / 2 };
     let (mut held, mut next) = (order[..first].to_vec(), first);
+    let updates_on: Device = rest.get(4).map_or(Device::Cpu, |device| device.parse().unwrap());
     let builder = Builder::new(strategy).metric(metric).device(device);
     let mut index = builder.build(&select(&rows, &held)).unwrap();
     let (mut update_seconds, mut changed) = (0.0, 0);
@@ -104,7 +107,7 @@ fn main() {
         next = end;
         let base = select(&rows, &held);
         let begun = Instant::now();
-        let update = IndexUpdate::with(&index, builder.clone()).replace(replaced);
+        let update = IndexUpdate::with(&index, builder.clone().device(updates_on)).replace(replaced);
         let (updated, stats) = update.run(&base).unwrap();
         update_seconds += begun.elapsed().as_secs_f64();
         changed += stats.inserted;

@@ -282,7 +282,8 @@ fn wrong_updates_say_what_is_wrong() {
         "remove: found every row, expected at least one row that stays"
     );
     let narrow = uniform(300, DIM - 1, 1);
-    assert!(error(update(), &narrow).contains("300 x 11 f32, expected 300 x 12 f32"));
+    let expected = "vectors: found rows of 11 f32, expected 12 f32 as in the data set of index";
+    assert_eq!(error(update(), &narrow), expected);
     let cancelled = Progress::silent();
     cancelled.cancel();
     assert!(update().progress(cancelled).remove(set(300, [1])).run(&base).is_err());

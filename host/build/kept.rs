@@ -69,7 +69,7 @@ impl Earlier<'_> {
             }
             slots[..near.len()].copy_from_slice(&near);
             let gone = index.neighbors(row as usize).iter().filter(|&&id| names[id as usize] == NO_ID);
-            more.extend(gone.flat_map(|&id| named(id)).filter(is_other));
+            more.extend(gone.flat_map(|&id| named(id).take(OF_GONE)).filter(is_other));
             let place = joined.partition_point(|pair| pair.0 < node);
             let others = joined[place..].iter().take_while(|pair| pair.0 == node);
             more.extend(others.flat_map(|pair| named(pair.1)).filter(is_other));
@@ -105,6 +105,10 @@ impl Earlier<'_> {
         }))
     }
 }
+
+/// Neighbours of a lost neighbour that become candidates, the first of its row: more hardly add to
+/// what is found, and take time with their square.
+const OF_GONE: usize = 16;
 
 /// Maximum number of entry points in place of those that are gone.
 const ENTRIES: usize = 32;

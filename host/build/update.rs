@@ -3,7 +3,8 @@
 //! Rows that stay keep their neighbours. A row that lost neighbours takes theirs as candidates, and
 //! a new row those that a search for it finds and the nearest of the other new rows, so that rows
 //! that lie apart from all others find each other. The kind's own filter chooses among them, and
-//! the neighbours of a new row take edges back. Then layers and reach follow as in a build.
+//! the neighbours of a new row take edges back. Then layers and reach follow as in a build
+//! (docs/updates.md).
 
 use std::time::Instant;
 
@@ -63,9 +64,9 @@ pub struct UpdateStats {
     pub inserted: u64,
     /// Rows that were removed, without the replaced ones.
     pub removed: u64,
-    /// Nodes that lost neighbours and got others; none if the index was built anew: since its
-    /// build, more than half of the rows have come, or the rows lie in dense spots or in groups far
-    /// apart.
+    /// Nodes that lost neighbours and got others; none if the index was built anew: on a GPU, if
+    /// more than half of the rows have come since the last build, or if rows lie in dense spots or
+    /// in groups far apart.
     pub mended: Option<u64>,
     /// Statistics of the build.
     pub build: BuildStats,
@@ -186,7 +187,7 @@ impl<'a> IndexUpdate<'a> {
         self
     }
 
-    /// Sets the device: it finds the nearest of the new rows.
+    /// Sets the device. A GPU builds the index anew.
     #[must_use]
     pub fn device(mut self, device: Device) -> Self {
         self.builder = self.builder.device(device);
@@ -251,7 +252,10 @@ impl<'a> IndexUpdate<'a> {
 
         let before = index.description().parameters.get(INSERTED).and_then(|count| count.parse().ok());
         let all_inserted = before.unwrap_or(0) + inserted;
-        let is_anew = all_inserted > live.len() as u64 / 2 || index.spots().is_some();
+        // A GPU builds all rows anew sooner than a CPU changes one in a hundred.
+        let gpu = builder.descent.gpu(live.len(), base.dim())?;
+        let is_on_gpu = gpu.is_some_and(|gpu| gpu.takes_ptx());
+        let is_anew = is_on_gpu || all_inserted > live.len() as u64 / 2 || index.spots().is_some();
         let builder = builder.with(|descent| descent.up_to(live.len())).among(live);
         let (builder, given) = if is_anew {
             (builder, Given::Nothing)
