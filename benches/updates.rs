@@ -1,6 +1,6 @@
 //! Updates of an index beside builds of the same rows: `cargo bench --bench updates -- MODE ROWS
-//! QUERIES [KIND] [METRIC] [ROUNDS] [DEVICE] [UPDATES ON]` takes files of vectors. Prints recall@10 by distances
-//! and distances per query at three beams, and the seconds of both.
+//! QUERIES [KIND] [METRIC] [ROUNDS] [DEVICE] [UPDATES ON]` takes files of vectors. Prints recall@10
+//! by distances and distances per query at three beams, and the seconds of both.
 //!
 //! - `churn`: an index of half of the rows; each round 1 % of them, at random, give way to others.
 //! - `window`: the rows ordered by the nearest of 20 rows; each round the oldest 2 % of a window of
