@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use half::{bf16, f16};
 use tagore::{
-    Builder, Compression, IdSet, Index, IndexUpdate, Metric, Progress, Search, Searcher, Strategy, Synth,
-    UpdateStats, Vectors, ground_truth,
+    Builder, Compression, GroundTruth, IdSet, Index, IndexUpdate, Metric, Progress, Search, Searcher,
+    Strategy, Synth, TestQueries, UpdateStats, Vectors, evaluate, ground_truth,
 };
 
 use crate::reference::uniform;
@@ -287,4 +287,35 @@ fn wrong_updates_say_what_is_wrong() {
     let cancelled = Progress::silent();
     cancelled.cancel();
     assert!(update().progress(cancelled).remove(set(300, [1])).run(&base).is_err());
+}
+
+#[test]
+fn rows_that_were_removed_do_not_count_in_an_evaluation() {
+    let base = Synth::new(1500, DIM, 12).unwrap().base();
+    let queries = Synth::new(1500, DIM, 12).unwrap().queries(50);
+    for metric in [Metric::L2, Metric::Cosine, Metric::InnerProduct] {
+        let index = Builder::new(Strategy::nsg()).metric(metric).build(&base).unwrap();
+        let gone = set(1500, (0..1500).filter(|row| row % 10 == 3));
+        let (index, _) = IndexUpdate::new(&index).unwrap().remove(gone).run(&base).unwrap();
+        let truth = |k| ground_truth(&base, &queries, metric, k, &Progress::silent()).unwrap();
+        let evaluated = |truth: &GroundTruth| {
+            evaluate(&index, &base, TestQueries::new(&queries, truth, 10), &[BEAM], &Progress::silent())
+        };
+        let of_all = evaluated(&truth(30)).unwrap()[0];
+        assert!(of_all.recall > 0.98 && of_all.recall_ids > 0.98, "{metric}: {of_all:?}");
+        let error = evaluated(&truth(10)).unwrap_err().to_string();
+        assert!(error.starts_with("ground truth: found "), "{error}");
+        assert!(error.ends_with("expected 10: make it with more neighbours per query, or take a smaller k"));
+        // One of the rows that stay alone is right too, and one with a wrong row is refused.
+        let live = |id: &u32| !index.left_out().unwrap().contains(*id);
+        let mut ids = Vec::new();
+        (0..50).for_each(|query| ids.extend(truth(30).ids(query).iter().copied().filter(live).take(10)));
+        assert_eq!(
+            evaluated(&GroundTruth::new(10, ids.clone(), None).unwrap()).unwrap()[0].recall,
+            of_all.recall
+        );
+        ids.chunks_exact_mut(10)
+            .for_each(|row| row[0] = (0..).find(|id| live(id) && !row.contains(id)).unwrap());
+        assert!(evaluated(&GroundTruth::new(10, ids, None).unwrap()).is_err());
+    }
 }

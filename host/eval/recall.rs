@@ -77,15 +77,18 @@ pub fn evaluate(
 impl Searcher {
     /// Searches with each of `beams` and compares the results with the ground truth.
     ///
+    /// Rows that the index [leaves out](Index::left_out) do not count: a truth may hold them beside
+    /// enough others.
+    ///
     /// Once, before the searches, the ids of the truth are checked by exact search of at most 64 of
     /// the queries (fewer for a large base without a GPU); its distances may follow any convention
     /// ([`Searcher::distance_convention`]).
     ///
     /// # Errors
     /// As [`Searcher::search`], or if the truth does not belong to these queries and this base: it
-    /// has another number of rows, an id is unknown or there twice, or a row of the base is nearer,
-    /// by more than 1e-4 of the distance (1e-3 for a base in f16) and by the metric of the index,
-    /// than the one in its place.
+    /// has another number of rows, an id is unknown or there twice, too few ids are in the index,
+    /// or a row of the base is nearer, by more than 1e-4 of the distance (1e-3 for a base in f16)
+    /// and by the metric of the index, than the one in its place.
     pub fn evaluate(
         &self,
         test: TestQueries<'_>,
@@ -110,6 +113,14 @@ impl Engine<'_> {
         if queries.is_empty() {
             return Err(Error::mismatch(queries.describe(), "0 rows", "at least 1"));
         }
+        let of_index;
+        let truth = match self.index().left_out() {
+            None => truth,
+            Some(left_out) => {
+                of_index = truth.without(left_out, k)?;
+                &of_index
+            }
+        };
         let check = TruthCheck { engine: self, queries, prepared: &prepared, truth, k };
         let truth = CheckedTruth::new(&check, progress)?;
         let count = queries.len() as f64;

@@ -156,7 +156,15 @@ impl<'a> TruthCheck<'a> {
         sample.dedup();
         let queries = self.queries.select(&sample)?;
         let exact = ExactSearch::new(self.k).devices(&devices).progress(progress.clone());
-        let keys = exact.nearest_to(space, &space.queries(&queries, progress)?)?;
+        let keys = match self.engine.index().left_out() {
+            None => exact.nearest_to(space, &space.queries(&queries, progress)?)?,
+            Some(left_out) => {
+                let rows: Vec<u32> = left_out.complement().iter().collect();
+                let part = Space::owned(self.engine.base().only(&rows)?, space.metric(), progress)?;
+                let keys = exact.nearest_to(&part, &part.queries(&queries, progress)?)?;
+                keys.into_iter().map(|key| key::pack(key::distance(key), rows[key as u32 as usize])).collect()
+            }
+        };
         let exact = Exact { queries: sample, k: self.k, keys };
         let mut distances = Vec::new();
         for (query, ids, nearest) in exact.lists() {

@@ -6,7 +6,7 @@ use crate::atomic_file::AtomicFile;
 use crate::vectors::open::{BinHeader, OpenedFile};
 use crate::vectors::save::save_ids;
 use crate::vectors::{Format, MAX_ROWS};
-use crate::{Error, Progress, Result};
+use crate::{Error, IdSet, Progress, Result};
 
 /// The `k` nearest rows of each query, nearest first, and their distances if known.
 ///
@@ -68,6 +68,29 @@ impl GroundTruth {
     /// Whether there are no queries.
     pub fn is_empty(&self) -> bool {
         self.queries == 0
+    }
+
+    /// The first `k` ids of each query that are not among the rows `left_out` of an index.
+    ///
+    /// # Errors
+    /// If a query has fewer, or `k` is above that of this ground truth.
+    pub(crate) fn without(&self, left_out: &IdSet, k: usize) -> Result<Self> {
+        if k > self.k {
+            return Err(Error::argument("k", k, format_args!("1 to the {} of the ground truth", self.k)));
+        }
+        let mut ids = Vec::with_capacity(self.queries * k);
+        for query in 0..self.queries {
+            let start = ids.len();
+            let is_in = |&id: &u32| id as usize >= left_out.rows() || !left_out.contains(id);
+            ids.extend(self.ids(query).iter().copied().filter(is_in).take(k));
+            let found = ids.len() - start;
+            if found < k {
+                let found = format!("{found} neighbours of query {query} that are in the index");
+                let expected = format!("{k}: make it with more neighbours per query, or take a smaller k");
+                return Err(Error::mismatch(self.describe(), found, expected));
+            }
+        }
+        Ok(Self { path: self.path.clone(), ..Self::new(k, ids, None)? })
     }
 
     /// Neighbours per query.
