@@ -8,6 +8,8 @@ use tagore::{
     Strategy, Synth, TestQueries, UpdateStats, Vectors, evaluate, ground_truth,
 };
 
+use tagore_device::random::{Draws, Stage};
+
 use crate::reference::uniform;
 
 const DIM: usize = 12;
@@ -24,7 +26,7 @@ fn set(rows: usize, ids: impl IntoIterator<Item = u32>) -> IdSet {
 
 fn ids_found(index: &Index, base: &Vectors, query: &[f32], k: usize) -> Vec<u32> {
     let searcher = Searcher::new(index.clone(), base.clone(), &Progress::silent()).unwrap();
-    let found = searcher.search_one(query, Search::new(k).beam(BEAM)).unwrap();
+    let found = searcher.search_one(query, Search::new(k).beam(BEAM.max(k))).unwrap();
     found.into_iter().map(|row| row.id).collect()
 }
 
@@ -317,5 +319,57 @@ fn rows_that_were_removed_do_not_count_in_an_evaluation() {
         ids.chunks_exact_mut(10)
             .for_each(|row| row[0] = (0..).find(|id| live(id) && !row.contains(id)).unwrap());
         assert!(evaluated(&GroundTruth::new(10, ids, None).unwrap()).is_err());
+    }
+}
+
+#[test]
+fn any_sequence_of_changes_keeps_an_index_sound() {
+    for seed in 0..60 {
+        let draws = Draws::new(seed, Stage::Test, 9, 0);
+        let draw = |count: &mut u64, below: usize| {
+            *count += 1;
+            draws.below(*count, below as u64) as u32
+        };
+        let mut count = 0;
+        // Few values, so that many rows are equal.
+        let value = |count: &mut u64| draw(count, 3) as f32 + 1.0;
+        let kinds = Strategy::all();
+        let strategy = kinds[seed as usize % kinds.len()].clone().degree(4);
+        let metric = [Metric::L2, Metric::Cosine, Metric::InnerProduct][seed as usize / 7 % 3];
+        let mut values: Vec<f32> = (0..3 * (1 + draw(&mut count, 40))).map(|_| value(&mut count)).collect();
+        let mut index = Builder::new(strategy)
+            .metric(metric)
+            .build(&Vectors::from_f32(values.clone(), 3).unwrap())
+            .unwrap();
+        for _ in 0..8 {
+            let known = index.len();
+            let mut pick = |share: usize| -> BTreeSet<u32> {
+                (0..known as u32).filter(|_| draw(&mut count, share) == 0).collect()
+            };
+            let (mut removed, replaced) = (pick(4), pick(6));
+            removed.retain(|row| !replaced.contains(row));
+            for &row in &replaced {
+                (0..3).for_each(|i| values[3 * row as usize + i] = value(&mut count));
+            }
+            values.extend((0..3 * draw(&mut count, 20)).map(|_| value(&mut count)));
+            let base = Vectors::from_f32(values.clone(), 3).unwrap();
+            let update = IndexUpdate::new(&index).unwrap();
+            let update = update.remove(set(known, removed.clone())).replace(set(known, replaced.clone()));
+            match update.run(&base) {
+                Ok((updated, _)) => index = updated,
+                Err(error) => {
+                    let expected = "remove: found every row, expected at least one row that stays";
+                    assert_eq!(error.to_string(), expected, "seed {seed}");
+                    break;
+                }
+            }
+            index.verify(&Progress::silent()).unwrap();
+            let live = |row: u32| !index.left_out().is_some_and(|gone| gone.contains(row));
+            let rows: Vec<u32> = (0..base.len() as u32).filter(|&row| live(row)).collect();
+            assert!(removed.iter().all(|&row| !live(row)) && replaced.iter().all(|&row| live(row)));
+            let found = ids_found(&index, &base, &base.row_to_f32(0).unwrap(), rows.len());
+            let found: BTreeSet<u32> = found.into_iter().collect();
+            assert_eq!(found, rows.into_iter().collect(), "seed {seed}, {} {metric}", index.kind());
+        }
     }
 }
