@@ -286,6 +286,8 @@ fn wrong_updates_say_what_is_wrong() {
     let narrow = uniform(300, DIM - 1, 1);
     let expected = "vectors: found rows of 11 f32, expected 12 f32 as in the data set of index";
     assert_eq!(error(update(), &narrow), expected);
+    let cosine = IndexUpdate::with(&index, Builder::new(Strategy::nsg()).metric(Metric::Cosine));
+    assert_eq!(error(cosine, &base), "metric: found cosine, expected l2 as index has");
     let cancelled = Progress::silent();
     cancelled.cancel();
     assert!(update().progress(cancelled).remove(set(300, [1])).run(&base).is_err());

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 use tagore_device::key::NO_ID;
 
-use crate::index::{Index, Layer, Start};
+use crate::index::{Index, Layer, Layered};
 use crate::memory::{collected_in_parallel, filled};
 use crate::prune::GraphRows;
 use crate::{IdSet, Result};
@@ -23,18 +23,8 @@ pub(super) struct KeptRows {
     pub torn: Vec<(u32, Vec<u32>)>,
     /// The nodes without a row, ascending.
     pub fresh: Vec<u32>,
-    /// What is left of the start of searches.
-    entries: Vec<u32>,
-    layers: Vec<Layer>,
-    growth: Option<f32>,
-}
-
-impl KeptRows {
     /// Where searches of the kept rows start.
-    pub(super) fn start(&self) -> Start<'_> {
-        let Self { entries, layers, growth, .. } = self;
-        Start { layers, growth: *growth, ..Start::at(entries) }
-    }
+    pub start: Layered,
 }
 
 impl Earlier<'_> {
@@ -80,15 +70,16 @@ impl Earlier<'_> {
         let fresh = (0..nodes as u32).filter(|&node| rows_of[node as usize] == NO_ID).collect();
         let mut entries: Vec<u32> = index.entries().iter().map(|&entry| names[entry as usize]).collect();
         entries.retain(|&entry| entry != NO_ID);
-        let layers: Vec<Layer> = index.layers().iter().map(|layer| layer.kept(&names)).collect();
+        let mut layers: Vec<Layer> = index.layers().iter().map(|layer| layer.kept(&names)).collect();
+        layers.retain(|layer| !layer.nodes().is_empty());
         if entries.is_empty() {
             // Any nodes of the highest layer, or of the graph.
             let known = || (0..nodes as u32).filter(|&node| rows_of[node as usize] != NO_ID);
             let highest = layers.last().map_or_else(|| known().collect(), |layer| layer.nodes().to_vec());
             entries = highest.into_iter().take(ENTRIES).collect();
         }
-        let growth = index.start().growth;
-        Ok(KeptRows { rows: GraphRows::from_padded(ids, degree)?, torn, fresh, entries, layers, growth })
+        let start = Layered { entries, layers, growth: index.start().growth };
+        Ok(KeptRows { rows: GraphRows::from_padded(ids, degree)?, torn, fresh, start })
     }
 
     /// The node of each node of the earlier index; none (`u32::MAX`) if it is gone. One whose own

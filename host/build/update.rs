@@ -102,18 +102,16 @@ impl Builder {
         let progress = &self.descent.progress;
         base.on_host()?;
         space.vectors().on_host()?;
-        let lists = self.fresh_lists(space, &kept.fresh, k)?;
-        let Some(lists) = lists else { return Ok(None) };
-        let stage = progress.stage("update", (kept.torn.len() + 2 * kept.fresh.len()) as u64);
+        let KeptRows { mut rows, torn, fresh, start } = kept;
+        let Some(lists) = self.fresh_lists(space, &fresh, k)? else { return Ok(None) };
+        let stage = progress.stage("update", (torn.len() + 2 * fresh.len()) as u64);
         let changes = RowChanges { space, strategy: &self.strategy, progress };
-        let start = kept.start();
-        let mut rows = kept.rows.clone();
-        changes.mend(&mut rows, &kept.torn)?;
-        stage.advance(kept.torn.len() as u64)?;
+        changes.mend(&mut rows, &torn)?;
+        stage.advance(torn.len() as u64)?;
 
-        let searches = NodeSearches::new(space, start).width(WIDER * k);
-        let mut found: Vec<(u32, Vec<u32>)> = Vec::with_capacity(kept.fresh.len());
-        for (nodes, lists) in kept.fresh.chunks(SEARCHED).zip(lists.chunks(SEARCHED)) {
+        let searches = NodeSearches::new(space, start.start()).width(WIDER * k);
+        let mut found: Vec<(u32, Vec<u32>)> = Vec::with_capacity(fresh.len());
+        for (nodes, lists) in fresh.chunks(SEARCHED).zip(lists.chunks(SEARCHED)) {
             let near = searches.nearest(&rows, nodes).into_iter().zip(lists);
             let candidates = near.map(|(near, list)| [&near[..], list].concat());
             found.extend(nodes.iter().copied().zip(candidates));
@@ -121,8 +119,8 @@ impl Builder {
         }
         changes.choose(&mut rows, &found)?;
         drop(found);
-        changes.offer(&mut rows, &kept.fresh)?;
-        stage.advance(kept.fresh.len() as u64)?;
+        changes.offer(&mut rows, &fresh)?;
+        stage.advance(fresh.len() as u64)?;
 
         let entries = cpu::entries(space, self.strategy.entry, self.descent.seed, progress)?;
         let prune = PruneStats {
@@ -132,10 +130,10 @@ impl Builder {
             ..PruneStats::default()
         };
         let pruned = Pruned { rows, entries, stats: prune };
-        let mended = Some(kept.torn.len() as u64);
+        let mended = Some(torn.len() as u64);
         let stats = BuildStats { knn: k, mended, ..BuildStats::default() };
         // A search for a new row must find it, but for one of small products among larger ones.
-        let lone = if space.metric() == Metric::InnerProduct { Vec::new() } else { kept.fresh };
+        let lone = if space.metric() == Metric::InnerProduct { Vec::new() } else { fresh };
         let graph = Unfinished { pruned, lone, on_device: None };
         self.finished(base, space, graph, stats).map(Some)
     }
@@ -219,6 +217,10 @@ impl<'a> IndexUpdate<'a> {
             let found = format!("rows of {} {}", base.dim(), base.element_type());
             let expected = format!("{dim} {element} as in the data set of {}", index.describe());
             return Err(Error::mismatch(base.describe(), found, expected));
+        }
+        if builder.descent.metric != index.metric() {
+            let expected = format!("{} as {} has", index.metric(), index.describe());
+            return Err(Error::argument("metric", builder.descent.metric, expected));
         }
         // Rows of a damaged file would get new checksums.
         index.verify(&builder.descent.progress.unwatched())?;

@@ -72,9 +72,11 @@ impl RowChanges<'_> {
             }
             scratch.edges.retain(|&key| key as u32 != *node);
             // Detours tell good edges of both halves of a row.
-            let is_whole = self.strategy.store == Store::Refilter || self.strategy.counts_detours();
-            let mut ids = self.filter_edges(scratch, *node, is_whole);
-            match self.strategy.store {
+            let Strategy { degree, store, .. } = *self.strategy;
+            let is_whole = store == Store::Refilter || self.strategy.counts_detours();
+            let most = if is_whole { degree } else { degree.div_ceil(2) };
+            let mut ids = self.filter_edges(scratch, *node, most, usize::MAX);
+            match store {
                 Store::Interleave => self.fill_back(&mut ids, scratch, rows, *node),
                 Store::Refilter => self.fill_mutual(&mut ids, scratch, rows, *node),
             }
@@ -154,18 +156,21 @@ impl RowChanges<'_> {
         edges.extend(keys_to(space, node, row, distances));
         let old = edges.clone();
         edges.extend(new.iter().map(|offer| offer.key));
-        let mut ids = self.filter_edges(scratch, node, strategy.store == Store::Refilter);
+        let half = degree.div_ceil(2);
         if strategy.store == Store::Refilter {
+            let mut ids = self.filter_edges(scratch, node, degree, usize::MAX);
             self.fill_mutual(&mut ids, scratch, rows, node);
             return ids;
         }
         if !strategy.counts_detours() {
+            // DPG's filter asks for directions alone, and would choose the farthest reverse edges.
+            let mut ids = self.filter_edges(scratch, node, half, half + half / 3);
             self.fill_back(&mut ids, scratch, rows, node);
             return ids;
         }
         // Reverse edges by their ranks, of which the second half of the row is sorted; then the
         // rest of the first half.
-        let half = degree.div_ceil(2);
+        let mut ids = self.filter_edges(scratch, node, half, usize::MAX);
         let rank_of = |(place, &key): (usize, &Key)| ((place - half) as u32, key as u32);
         let mut others: Vec<(u32, u32)> = old.iter().enumerate().skip(half).map(rank_of).collect();
         others.extend(new.iter().map(|offer| (offer.rank, offer.key as u32)));
@@ -175,15 +180,14 @@ impl RowChanges<'_> {
         ids
     }
 
-    /// What the filter accepts of the edges of `node` in `scratch`, which it sorts: a whole row, or
-    /// half of one, where the other half is of reverse edges.
-    fn filter_edges(&self, scratch: &mut Scratch<'_>, node: u32, is_whole: bool) -> Vec<u32> {
-        let Self { strategy, .. } = self;
+    /// The first `most` edges that the filter accepts among the nearest `pool` edges of `node` in
+    /// `scratch`, which it sorts.
+    fn filter_edges(&self, scratch: &mut Scratch<'_>, node: u32, most: usize, pool: usize) -> Vec<u32> {
         let Scratch { pruner, edges, accepted, .. } = scratch;
         edges.sort_unstable();
         edges.dedup();
-        let most = if is_whole { strategy.degree } else { strategy.degree.div_ceil(2) };
-        pruner.filter(node, &edges[..edges.len().min(strategy.candidates)], most, accepted);
+        let pool = &edges[..edges.len().min(self.strategy.candidates).min(pool)];
+        pruner.filter(node, pool, most, accepted);
         accepted.iter().map(|&key| key as u32).collect()
     }
 

@@ -8,7 +8,6 @@ use crate::index::Graph;
 use crate::memory::collected_in_parallel;
 
 /// A row of at most `stride` distinct ids per node; unused slots hold `u32::MAX`.
-#[derive(Clone)]
 pub(crate) struct GraphRows {
     stride: usize,
     degrees: Vec<u32>,
