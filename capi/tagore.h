@@ -347,7 +347,7 @@ typedef struct {
      */
     size_t repeated;
     /**
-     * The number of rows that were left out of the build.
+     * The number of rows that were left out of the build, or removed.
      */
     size_t left_out;
     /**
@@ -395,6 +395,28 @@ typedef struct {
      */
     void *context;
 } tagore_row_sink;
+
+/**
+ * Changes of the rows of an index. Zero is the default of each.
+ */
+typedef struct {
+    /**
+     * sizeof(tagore_index_update_options)
+     */
+    size_t size;
+    /**
+     * Null, or the rows to remove: no search returns them. They keep their numbers.
+     */
+    const tagore_id_set *remove;
+    /**
+     * Null, or the rows with other vectors than before. Removed rows come back this way.
+     */
+    const tagore_id_set *replace;
+    /**
+     * The device: "auto" (the default, null), "cpu", "cuda" or "cuda:1". A GPU builds anew.
+     */
+    const char *device;
+} tagore_index_update_options;
 
 /**
  * Options of an export. Zero is the default of each.
@@ -887,6 +909,18 @@ tagore_status tagore_index_report(const tagore_index *index,
  * searcher made from it lives on.
  */
 void tagore_index_free(tagore_index *index);
+
+/**
+ * Makes the index of `vectors` from that of its earlier state: the rows of the index come first,
+ * then the rows to insert. Kind, metric, seed and parameters are those of the index, which stays
+ * as it is, and so do its searchers. `options` may be null: rows are inserted alone. Not for an
+ * index of another system.
+ */
+tagore_status tagore_index_update(const tagore_index *index,
+                                  const tagore_vectors *vectors,
+                                  const tagore_index_update_options *options,
+                                  const tagore_progress *progress,
+                                  tagore_index **out);
 
 /**
  * Writes an index in a format: "tagore", "nsg", "nssg", "kgraph", "hnswlib", "faiss-nsg",

@@ -303,6 +303,8 @@ private:
     detail::handle<tagore_knn_graph, tagore_knn_graph_free> handle_;
 };
 
+struct update_options;
+
 // An index.
 class index {
 public:
@@ -336,6 +338,9 @@ public:
             return tagore_index_export(get(), file.c_str(), detail::text(format), &options, progress);
         });
     }
+
+    // The index of `base`: the rows of this index first, then the rows to insert.
+    index update(const vectors &base, const update_options &given, const watch &watch = {}) const;
 
     tagore_index_info info() const {
         auto info = sized<tagore_index_info>();
@@ -424,6 +429,25 @@ public:
 private:
     detail::handle<tagore_id_set, tagore_id_set_free> handle_;
 };
+
+// Changes of the rows of an index: rows to remove, and rows with other vectors than before.
+struct update_options {
+    const id_set *remove = nullptr;
+    const id_set *replace = nullptr;
+    std::string device = {};
+};
+
+inline index index::update(const vectors &base, const update_options &given, const watch &watch) const {
+    auto options = sized<tagore_index_update_options>();
+    options.remove = given.remove ? given.remove->get() : nullptr;
+    options.replace = given.replace ? given.replace->get() : nullptr;
+    options.device = detail::text(given.device);
+    tagore_index *made = nullptr;
+    detail::run(watch, [&](const tagore_progress *progress) {
+        return tagore_index_update(get(), base.get(), &options, progress, &made);
+    });
+    return index(made);
+}
 
 // The settings of builds.
 class builder {

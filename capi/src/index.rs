@@ -56,7 +56,7 @@ pub struct tagore_index_info {
     pub layers: usize,
     /// The number of rows that repeat an earlier row, and are found with it.
     pub repeated: usize,
-    /// The number of rows that were left out of the build.
+    /// The number of rows that were left out of the build, or removed.
     pub left_out: usize,
     /// The metric.
     pub metric: tagore_metric,

@@ -19,6 +19,8 @@ mod out_of_core;
 
 mod index;
 
+mod update;
+
 mod export;
 
 mod id_set;

@@ -1,5 +1,6 @@
 /* Too little memory is a status: no call ends the program. A child process for each of 50 limits of
- * its address space, from none to more than the work takes, opens, builds, saves and searches:
+ * its address space, from none to more than the work takes, opens, builds, updates, saves and
+ * searches:
  * memory FOLDER
  */
 #include <fcntl.h>
@@ -55,7 +56,7 @@ static int work(const char *kind, const char *metric, const char *file) {
     tagore_vectors *vectors = NULL;
     tagore_builder *builder = NULL;
     tagore_knn_graph *graph = NULL;
-    tagore_index *index = NULL, *opened = NULL;
+    tagore_index *index = NULL, *updated = NULL, *opened = NULL;
     tagore_searcher *searcher = NULL, *coded = NULL;
 
     refusals += refused("vectors", tagore_vectors_from_memory(&rows, NULL, NULL, &vectors));
@@ -70,6 +71,13 @@ static int work(const char *kind, const char *metric, const char *file) {
         refusals += refused("build", tagore_builder_build(builder, vectors, NULL, NULL, &index));
     }
     if (index) {
+        tagore_id_set *gone = NULL;
+        const uint64_t words[] = {1};
+        tagore_index_update_options changes = {.size = sizeof changes, .device = "cpu"};
+        refusals += refused("set", tagore_id_set_create(64, words, 1, &gone));
+        changes.remove = gone;
+        refusals += refused("update", tagore_index_update(index, vectors, &changes, NULL, &updated));
+        tagore_id_set_free(gone);
         refusals += refused("save", tagore_index_save(index, file));
         refusals += refused("open", tagore_index_open(file, &opened));
     }
@@ -88,6 +96,7 @@ static int work(const char *kind, const char *metric, const char *file) {
     tagore_searcher_free(coded);
     tagore_searcher_free(searcher);
     tagore_index_free(opened);
+    tagore_index_free(updated);
     tagore_index_free(index);
     tagore_knn_graph_free(graph);
     tagore_builder_free(builder);

@@ -72,6 +72,12 @@ for way in "c11 shared" "c11 static" "c++17 shared" "c++17 static"; do
   rm -r "$work/misused"
 done
 
+echo "-- updates"
+compile c11 "$sanitize" shared capi/tests/update.c "$work/update"
+"$work/update" "$work"
+compile c++17 "$sanitize" static capi/tests/update.c "$work/update"
+"$work/update" "$work"
+
 echo "-- too little memory"
 # Without the sanitizer, whose memory no limit allows.
 compile c11 "-O1 -D_GNU_SOURCE" shared capi/tests/memory.c "$work/memory"
@@ -180,8 +186,9 @@ if command -v valgrind >/dev/null; then
   echo "-- valgrind, which sees inside the library"
   compile c++17 "-O1 -g" shared capi/tests/wrapper.cpp "$work/wrapper"
   compile c11 "-O1 -g" shared capi/tests/misuse.c "$work/misuse"
+  compile c11 "-O1 -g" shared capi/tests/update.c "$work/update"
   mkdir "$work/misused"
-  for program in "$work/wrapper $work" "$work/misuse $work/misused"; do
+  for program in "$work/wrapper $work" "$work/misuse $work/misused" "$work/update $work"; do
     # shellcheck disable=SC2086
     valgrind --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=definite \
       --errors-for-leak-kinds=definite $program

@@ -89,6 +89,16 @@ int main(int argc, char **argv) {
     const auto near = searcher.search_one({values.begin(), values.begin() + dim}, options);
     demand(near.ids[0] == 0 && near.ids[1] == UINT32_MAX, "a radius");
 
+    const auto first = tagore::vectors::borrow(tagore::matrix(values.data(), rows / 2, dim));
+    const tagore::id_set gone(64, {1});
+    tagore::update_options changes;
+    changes.remove = &gone;
+    changes.device = "cpu";
+    const auto updated = builder.build(first).update(base, changes);
+    demand(updated.info().nodes == rows && updated.info().left_out == 1, "an updated index");
+    options.radius = {};
+    demand(tagore::searcher(updated, base).search(queries, options).ids[0] != 0, "a removed row is not found");
+
     // Errors of the library, and of callbacks.
     demand(thrown<tagore::error>([] { tagore::builder("hnsw"); }).find("hnsw") != std::string::npos, "an error");
     try {
