@@ -71,13 +71,13 @@ static int work(const char *kind, const char *metric, const char *file) {
         refusals += refused("build", tagore_builder_build(builder, vectors, NULL, NULL, &index));
     }
     if (index) {
-        tagore_id_set *gone = NULL;
-        const uint64_t words[] = {1};
+        tagore_id_set *others = NULL;
+        const uint64_t words[] = {UINT64_MAX};
         tagore_index_update_options changes = {.size = sizeof changes, .device = "cpu"};
-        refusals += refused("set", tagore_id_set_create(64, words, 1, &gone));
-        changes.remove = gone;
+        refusals += refused("set", tagore_id_set_create(64, words, 1, &others));
+        changes.replace = others;
         refusals += refused("update", tagore_index_update(index, vectors, &changes, NULL, &updated));
-        tagore_id_set_free(gone);
+        tagore_id_set_free(others);
         refusals += refused("save", tagore_index_save(index, file));
         refusals += refused("open", tagore_index_open(file, &opened));
     }
