@@ -57,7 +57,7 @@ impl ElementType {
 
     /// Bytes of a row of `dim` components.
     pub const fn row_bytes(self, dim: usize) -> usize {
-        self.values(dim) * self.size()
+        self.values(dim).saturating_mul(self.size())
     }
 
     /// The largest dimension: 32,768 bits, or 4,096 components of another type.
