@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// File of the new index [default: INDEX, which is replaced when the new one is complete]
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
-    /// Device that finds the nearest of the new rows: auto, cpu, cuda or cuda:N
+    /// Device: auto, cpu, cuda or cuda:N; a GPU builds the index anew
     #[arg(long, default_value = "auto")]
     device: Device,
 }

@@ -400,7 +400,7 @@ class Index:
                 ids.
             ids: own ids of the appended rows, or of all n rows; or the path of a file of n ids. An
                 index with own ids needs them for appended rows.
-            device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``. It finds the nearest of the new rows.
+            device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``. A GPU builds the index anew.
             threads: threads of the call; one per core unless given.
             progress: True for a bar, or a callable that takes each `Update`.
             convert: False refuses a base that needs a copy.
