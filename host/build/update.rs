@@ -12,6 +12,7 @@ use super::kept::{Earlier, KeptRows};
 use super::memory::{Built, Given, Unfinished};
 use super::spots::Odd;
 use super::{BuildStats, Builder};
+use crate::index::INSERTED;
 use crate::memory::peak_host_bytes;
 use crate::prune::change::RowChanges;
 use crate::prune::reach::NodeSearches;
@@ -21,11 +22,6 @@ use crate::{Device, Error, Fingerprint, IdSet, Index, Metric, Progress, Result, 
 
 /// New rows that are searched for at a time.
 const SEARCHED: usize = 1 << 14;
-
-/// The parameter of a description that counts the rows inserted since the build. If they are more
-/// than half of all, the index is built anew: rows that were there get few edges to later ones that
-/// are near to them but have nearer ones themselves.
-const INSERTED: &str = "inserted";
 
 /// The beam of a search for a new row, over the length of its list in a build: so many nodes are
 /// found that their nearest are nearly those of the list.
@@ -252,9 +248,9 @@ impl<'a> IndexUpdate<'a> {
         let removed = (0..known as u32).filter(goes).count() as u64;
         let inserted = fresh.len() as u64;
 
-        let before = index.description().parameters.get(INSERTED).and_then(|count| count.parse().ok());
-        let all_inserted = before.unwrap_or(0) + inserted;
-        // A GPU builds all rows anew sooner than a CPU changes one in a hundred.
+        let all_inserted = index.inserted() + inserted;
+        // A GPU builds all rows anew sooner than a CPU changes one in a hundred. Rows that were
+        // there get few edges to later ones that are near to them but have nearer ones themselves.
         let gpu = builder.descent.gpu(live.len(), base.dim())?;
         let is_on_gpu = gpu.is_some_and(|gpu| gpu.takes_ptx());
         let is_anew = is_on_gpu || all_inserted > live.len() as u64 / 2 || index.spots().is_some();
@@ -266,8 +262,7 @@ impl<'a> IndexUpdate<'a> {
             (builder.compressed(None), Given::Index(Earlier { index, fresh: &fresh }))
         };
         let Built { index: updated, stats } = builder.build_any(base, given)?;
-        let all_inserted = stats.mended.map(|_| (INSERTED, all_inserted));
-        let updated = updated.described_like(index, all_inserted);
+        let updated = updated.described_like(index, stats.mended.map_or(0, |_| all_inserted));
         Ok((updated, UpdateStats { inserted, removed, mended: stats.mended, build: stats }))
     }
 }

@@ -49,6 +49,9 @@ const SCANNED_SPOT: usize = 1024;
 /// Searches start at the representatives of spots that hold one row in this many, too.
 const LARGE_SPOT: usize = 32;
 
+/// The parameter of a description that counts the rows that updates have inserted since the build.
+pub(crate) const INSERTED: &str = "inserted";
+
 /// The largest degree.
 pub const MAX_DEGREE: usize = 512;
 
@@ -338,14 +341,22 @@ impl Index {
     }
 
     /// This index with the description of an `earlier` one, but for the length of its lists and the
-    /// `count` of a name.
-    pub(crate) fn described_like(mut self, earlier: &Self, count: Option<(&str, u64)>) -> Self {
+    /// rows `inserted` since its build.
+    pub(crate) fn described_like(mut self, earlier: &Self, inserted: u64) -> Self {
         let knn = self.description.parameters.remove_entry("knn");
         self.description = earlier.description.clone();
         let parameters = &mut self.description.parameters;
         parameters.extend(knn);
-        parameters.extend(count.map(|(name, count)| (name.to_owned(), count.to_string())));
+        parameters.remove(INSERTED);
+        if inserted > 0 {
+            parameters.insert(INSERTED.to_owned(), inserted.to_string());
+        }
         self
+    }
+
+    /// The rows that updates have inserted since the build.
+    pub(crate) fn inserted(&self) -> u64 {
+        self.description.parameters.get(INSERTED).and_then(|count| count.parse().ok()).unwrap_or(0)
     }
 
     /// Describes an index of codes as one of the vectors, by their metric.
