@@ -49,8 +49,8 @@ const WIDER: usize = 2;
 pub struct IndexUpdate<'a> {
     index: &'a Index,
     builder: Builder,
-    removed: Option<IdSet>,
-    replaced: Option<IdSet>,
+    removed: IdSet,
+    replaced: IdSet,
 }
 
 /// What an update did.
@@ -158,18 +158,18 @@ impl<'a> IndexUpdate<'a> {
     /// # Errors
     /// As [`Builder::like`].
     pub fn new(index: &'a Index) -> Result<Self> {
-        Ok(Self { index, builder: Builder::like(index)?, removed: None, replaced: None })
+        Ok(Self::with(index, Builder::like(index)?))
     }
 
     /// An update of `index`, which `builder` has built.
     pub fn with(index: &'a Index, builder: Builder) -> Self {
-        Self { index, builder, removed: None, replaced: None }
+        Self { index, builder, removed: IdSet::new(0), replaced: IdSet::new(0) }
     }
 
     /// Removes the rows of `ids`. Rows that are not in the index stay out.
     #[must_use]
     pub fn remove(mut self, ids: IdSet) -> Self {
-        self.removed = Some(ids);
+        self.removed = ids;
         self
     }
 
@@ -177,7 +177,7 @@ impl<'a> IndexUpdate<'a> {
     /// removed.
     #[must_use]
     pub fn replace(mut self, ids: IdSet) -> Self {
-        self.replaced = Some(ids);
+        self.replaced = ids;
         self
     }
 
@@ -220,32 +220,29 @@ impl<'a> IndexUpdate<'a> {
         }
         // Rows of a damaged file would get new checksums.
         index.verify(&builder.descent.progress.unwatched())?;
-        let is_in = |set: &Option<IdSet>, row: u32| {
-            set.as_ref().is_some_and(|set| (row as usize) < set.rows() && set.contains(row))
-        };
         for (name, set) in [("remove", &removed), ("replace", &replaced)] {
-            let last = set.iter().flat_map(IdSet::iter).last().filter(|&row| row as usize >= known);
-            if let Some(row) = last {
+            if let Some(row) = set.iter().last().filter(|&row| row as usize >= known) {
                 return Err(Error::argument(name, row, format_args!("a row below the {known} of the index")));
             }
         }
-        if let Some(row) = (0..known as u32).find(|&row| is_in(&removed, row) && is_in(&replaced, row)) {
+        if let Some(row) = removed.iter().find(|&row| replaced.contains(row)) {
             return Err(Error::argument("remove", row, "a row that is not replaced too"));
         }
         // The values of replaced rows differ, so those of the others cannot be told by their hash.
-        let replaced = replaced.filter(|ids| !ids.is_empty());
-        if replaced.is_none() {
+        if replaced.is_empty() {
             index.check_base(&base.part(0..known)?)?;
         }
-        let is_fresh = |row: u32| row as usize >= known || is_in(&replaced, row);
-        let fresh = IdSet::from_ids(rows, (0..rows as u32).filter(|&row| is_fresh(row)))?;
-        let stays = |row: u32| !index.is_left_out(row) && !is_in(&removed, row);
-        let live = IdSet::from_ids(rows, (0..rows as u32).filter(|&row| is_fresh(row) || stays(row)))?;
+        let (mut live, mut fresh) = (IdSet::all(rows), IdSet::new(rows));
+        index.left_out().into_iter().flat_map(IdSet::iter).try_for_each(|row| live.remove(row).map(drop))?;
+        let mut gone = 0;
+        removed.iter().try_for_each(|row| live.remove(row).map(|was_in| gone += u64::from(was_in)))?;
+        for row in (known as u32..rows as u32).chain(replaced.iter()) {
+            live.insert(row)?;
+            fresh.insert(row)?;
+        }
         if live.is_empty() {
             return Err(Error::argument("remove", "every row", "at least one row that stays"));
         }
-        let goes = |&row: &u32| !index.is_left_out(row) && is_in(&removed, row);
-        let removed = (0..known as u32).filter(goes).count() as u64;
         let inserted = fresh.len() as u64;
 
         let all_inserted = index.inserted() + inserted;
@@ -263,6 +260,6 @@ impl<'a> IndexUpdate<'a> {
         };
         let Built { index: updated, stats } = builder.build_any(base, given)?;
         let updated = updated.described_like(index, stats.mended.map_or(0, |_| all_inserted));
-        Ok((updated, UpdateStats { inserted, removed, mended: stats.mended, build: stats }))
+        Ok((updated, UpdateStats { inserted, removed: gone, mended: stats.mended, build: stats }))
     }
 }

@@ -81,7 +81,7 @@ impl GroundTruth {
         let mut ids = Vec::with_capacity(self.queries * k);
         for query in 0..self.queries {
             let start = ids.len();
-            let is_in = |&id: &u32| id as usize >= left_out.rows() || !left_out.contains(id);
+            let is_in = |&id: &u32| !left_out.contains(id);
             ids.extend(self.ids(query).iter().copied().filter(is_in).take(k));
             let found = ids.len() - start;
             if found < k {
