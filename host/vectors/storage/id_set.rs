@@ -135,9 +135,16 @@ impl IdSet {
 
     /// The ids, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        self.words.iter().zip((0u32..).step_by(64)).flat_map(|(&word, first)| {
-            let rest = std::iter::successors(Some(word), |word| Some(word & (word - 1)));
-            rest.take(word.count_ones() as usize).map(move |word| first + word.trailing_zeros())
+        let mut words = self.words.iter().zip((0u32..).step_by(64));
+        let (mut word, mut first) = (0u64, 0);
+        std::iter::from_fn(move || {
+            while word == 0 {
+                let (&next, number) = words.next()?;
+                (word, first) = (next, number);
+            }
+            let id = first + word.trailing_zeros();
+            word &= word - 1;
+            Some(id)
         })
     }
 
