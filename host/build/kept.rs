@@ -3,10 +3,14 @@
 use rayon::prelude::*;
 use tagore_device::key::NO_ID;
 
-use crate::index::{Index, Layer, Layered};
+use crate::index::{Index, Layer, Layered, RANDOM_ENTRIES};
 use crate::memory::{collected_in_parallel, filled};
 use crate::prune::GraphRows;
 use crate::{IdSet, Result};
+
+/// Neighbours of a lost neighbour that become candidates, the first of its row: more hardly add to
+/// what is found, and take time with their square.
+const OF_GONE: usize = 16;
 
 /// The index of an earlier state of a base, which had no more rows.
 pub(super) struct Earlier<'a> {
@@ -18,8 +22,7 @@ pub(super) struct Earlier<'a> {
 /// A graph whose nodes have the rows that an earlier index leaves them.
 pub(super) struct KeptRows {
     pub rows: GraphRows,
-    /// The nodes that lost neighbours, each with more candidates: the neighbours of those that it
-    /// lost.
+    /// The nodes that lost neighbours, each with the neighbours of the lost ones as candidates.
     pub torn: Vec<(u32, Vec<u32>)>,
     /// The nodes without a row, ascending.
     pub fresh: Vec<u32>,
@@ -76,7 +79,7 @@ impl Earlier<'_> {
             // Any nodes of the highest layer, or of the graph.
             let known = || (0..nodes as u32).filter(|&node| rows_of[node as usize] != NO_ID);
             let highest = layers.last().map_or_else(|| known().collect(), |layer| layer.nodes().to_vec());
-            entries = highest.into_iter().take(ENTRIES).collect();
+            entries = highest.into_iter().take(RANDOM_ENTRIES).collect();
         }
         let start = Layered { entries, layers, growth: index.start().growth };
         Ok(KeptRows { rows: GraphRows::from_padded(ids, degree)?, torn, fresh, start })
@@ -96,10 +99,3 @@ impl Earlier<'_> {
         }))
     }
 }
-
-/// Neighbours of a lost neighbour that become candidates, the first of its row: more hardly add to
-/// what is found, and take time with their square.
-const OF_GONE: usize = 16;
-
-/// Maximum number of entry points in place of those that are gone.
-const ENTRIES: usize = 32;

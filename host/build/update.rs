@@ -1,10 +1,10 @@
 //! Brings an index up to date with its base: rows come, go and change.
 //!
-//! Rows that stay keep their neighbours. A row that lost neighbours takes theirs as candidates, and
-//! a new row those that a search for it finds and the nearest of the other new rows, so that rows
-//! that lie apart from all others find each other. The kind's own filter chooses among them, and
-//! the neighbours of a new row take edges back. Then layers and reach follow as in a build
-//! (docs/updates.md).
+//! Rows that stay keep their neighbours. A row that lost some gets the neighbours of the lost ones
+//! as candidates. The candidates of a new row are the rows that a search for it finds, and the
+//! nearest of the other new rows, so that new rows far from all others find each other. The kind's
+//! own filter chooses among them, and the neighbours of a new row take edges back. Then layers and
+//! reach follow as in a build (docs/updates.md).
 
 use std::time::Instant;
 

@@ -1,8 +1,8 @@
 //! Changes of a pruned graph: rows that lost neighbours are filtered again, and nodes are added.
 //!
-//! Both are steps of Collect-Filter-Store for some of the nodes. Their candidates come from the
-//! graph itself: a row that lost neighbours takes theirs in their place (Singh et al.,
-//! *FreshDiskANN*, 2021), and a new node those that a search for it finds.
+//! Both are steps of Collect-Filter-Store for some of the nodes. Candidates come from the graph
+//! itself. A row that lost neighbours gets the neighbours of the lost ones (Singh et al.,
+//! *FreshDiskANN*, 2021). A new node gets the nodes that a search for it finds.
 
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
@@ -94,17 +94,13 @@ impl RowChanges<'_> {
     /// # Errors
     /// If the work is cancelled.
     pub(crate) fn choose(&self, rows: &mut GraphRows, nodes: &[(u32, Vec<u32>)]) -> Result<()> {
-        let Self { space, strategy, progress } = self;
         let choose = |scratch: &mut Scratch<'_>, (node, candidates): &(u32, Vec<u32>)| {
-            progress.check()?;
-            let Scratch { pruner, distances, edges, accepted } = scratch;
+            self.progress.check()?;
+            let Scratch { distances, edges, .. } = &mut *scratch;
             edges.clear();
-            edges.extend(keys_to(space, *node, candidates, distances).filter(|&key| key as u32 != *node));
-            edges.sort_unstable();
-            edges.dedup();
-            edges.truncate(strategy.candidates);
-            pruner.filter(*node, edges, strategy.degree, accepted);
-            Ok(accepted.iter().map(|&key| key as u32).collect())
+            edges.extend(keys_to(self.space, *node, candidates, distances));
+            edges.retain(|&key| key as u32 != *node);
+            Ok(self.filter_edges(scratch, *node, self.strategy.degree, usize::MAX))
         };
         let chosen = nodes.par_iter().map_init(|| Scratch::new(self), choose);
         let chosen: Vec<Vec<u32>> = chosen.collect::<Result<_>>()?;
@@ -142,7 +138,7 @@ impl RowChanges<'_> {
         Ok(())
     }
 
-    /// The row of the node of `offers` with those that it takes.
+    /// The row of the node that gets these `offers`, with those that it accepts.
     fn row_with(&self, scratch: &mut Scratch<'_>, rows: &GraphRows, offers: &[Offer]) -> Vec<u32> {
         let Self { space, strategy, .. } = self;
         let Scratch { distances, edges, .. } = scratch;
@@ -168,8 +164,8 @@ impl RowChanges<'_> {
             self.fill_back(&mut ids, scratch, rows, node);
             return ids;
         }
-        // Reverse edges by their ranks, of which the second half of the row is sorted; then the
-        // rest of the first half.
+        // Reverse edges follow by rank: the second half of a row is in this order. The rest of the
+        // first half comes last.
         let mut ids = self.filter_edges(scratch, node, half, usize::MAX);
         let rank_of = |(place, &key): (usize, &Key)| ((place - half) as u32, key as u32);
         let mut others: Vec<(u32, u32)> = old.iter().enumerate().skip(half).map(rank_of).collect();
