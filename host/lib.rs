@@ -106,6 +106,7 @@ mod held;
 mod index;
 #[cfg(test)]
 mod kernel_contracts;
+mod live;
 mod memory;
 pub mod outofcore;
 mod parallel;
@@ -132,6 +133,7 @@ pub use index::{
     Description, Export, Fingerprint, Index, IndexFormat, IndexRoom, Layer, MAX_DEGREE, MAX_LAYER_BEAM,
     RowSink, Statistics,
 };
+pub use live::{LiveIndex, LiveNeighbor, LiveResult, Snapshot};
 pub use memory::{check_room, host_memory_bytes, peak_host_bytes};
 pub use parallel::{THREAD_STACK, max_threads, start_threads, thread_pool};
 pub use progress::{Progress, Update};

@@ -17,6 +17,7 @@ mod gpu;
 mod index_file;
 mod knn;
 mod left_out;
+mod live;
 mod outofcore;
 mod progress;
 mod range;

@@ -172,6 +172,11 @@ impl Builder {
         self.clone().with(Descent::of_cluster)
     }
 
+    /// This builder with lists that fit `rows` rows.
+    pub(crate) fn up_to(self, rows: usize) -> Self {
+        self.with(|descent| descent.up_to(rows))
+    }
+
     fn with(mut self, change: impl FnOnce(Descent) -> Descent) -> Self {
         self.descent = change(self.descent);
         self

@@ -210,6 +210,13 @@ impl Builder {
         parameters
     }
 
+    /// What [`set_all`](Self::set_all) makes this builder of one of its kind with.
+    pub(crate) fn settings(&self) -> BTreeMap<String, String> {
+        let mut settings = self.all_parameters(self.descent.given_knn().unwrap_or_default());
+        settings.retain(|name, _| name != "index" && (name != "knn" || self.descent.given_knn().is_some()));
+        settings
+    }
+
     /// The parameters of the strategy, by the names of the command line.
     pub(crate) fn parameters(&self, knn: usize) -> BTreeMap<String, String> {
         let parameters = PARAMETERS.iter().filter_map(|(name, parameter)| match parameter {

@@ -251,7 +251,7 @@ impl<'a> IndexUpdate<'a> {
         let gpu = builder.descent.gpu(live.len(), base.dim())?;
         let is_on_gpu = gpu.is_some_and(|gpu| gpu.takes_ptx());
         let is_anew = is_on_gpu || all_inserted > live.len() as u64 / 2 || index.spots().is_some();
-        let builder = builder.with(|descent| descent.up_to(live.len())).among(live);
+        let builder = builder.up_to(live.len()).among(live);
         let (builder, given) = if is_anew {
             (builder, Given::Nothing)
         } else {

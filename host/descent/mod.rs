@@ -354,6 +354,11 @@ impl Descent {
         Self { knn: self.knn.filter(|_| nodes > 1).map(|k| k.min(nodes - 1)), ..self }
     }
 
+    /// The neighbours per node, if they were set.
+    pub(crate) fn given_knn(&self) -> Option<usize> {
+        self.knn
+    }
+
     /// This descent for the clusters of a build out of core. A node has a list in each of two
     /// clusters, and the better neighbours of both stay. So a start from cells takes two
     /// clusterings and no expansion on a GPU, if no other numbers are set (docs/outofcore.md).

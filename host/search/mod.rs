@@ -21,6 +21,7 @@ mod searcher;
 pub(crate) mod visited;
 
 pub(crate) use engine::Engine;
+pub(crate) use options::Filter;
 pub use options::Search;
 pub use prepare::prepare_search;
 pub use resident::ResidentIndex;

@@ -61,15 +61,15 @@ const MIN_SHARE: f64 = 0.01;
 /// graph's degree, the beam is wider than it is set.
 #[derive(Clone, Copy)]
 pub struct Search<'a> {
-    pub(super) k: usize,
+    pub(crate) k: usize,
     beam: Option<usize>,
-    pub(super) radius: f32,
-    pub(super) filter: Option<Filter<'a>>,
+    pub(crate) radius: f32,
+    pub(crate) filter: Option<Filter<'a>>,
 }
 
 /// The ids that a search may return.
 #[derive(Clone, Copy)]
-pub(super) enum Filter<'a> {
+pub(crate) enum Filter<'a> {
     Among(&'a IdSet),
     Accept(&'a (dyn Fn(u32) -> bool + Sync)),
 }
@@ -130,20 +130,27 @@ impl<'a> Search<'a> {
 
     /// Checks the options against the base.
     pub(super) fn check(&self, base: &Vectors) -> Result<()> {
-        let (n, k, beam) = (base.len(), self.k, self.beam_width());
+        let (n, k) = (base.len(), self.k);
         if k == 0 || k > n {
             return Err(Error::argument("k", k, format_args!("1 to the {n} rows of the base")));
         }
+        self.check_width()?;
+        match self.filter {
+            Some(Filter::Among(ids)) => ids.check("filter", base),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks the beam against k, and the radius.
+    pub(crate) fn check_width(&self) -> Result<()> {
+        let (k, beam) = (self.k, self.beam_width());
         if beam < k {
             return Err(Error::argument("beam", beam, format_args!("at least k = {k}")));
         }
         if self.radius.is_nan() {
             return Err(Error::argument("radius", self.radius, "a distance"));
         }
-        match self.filter {
-            Some(Filter::Among(ids)) => ids.check("filter", base),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// Whether so few of `n` rows pass, this share, that they are compared one by one, which takes
@@ -157,7 +164,7 @@ impl<'a> Search<'a> {
 }
 
 impl Filter<'_> {
-    pub(super) fn passes(&self, id: u32) -> bool {
+    pub(crate) fn passes(&self, id: u32) -> bool {
         match self {
             Self::Among(ids) => ids.contains(id),
             Self::Accept(accepts) => accepts(id),

@@ -36,6 +36,17 @@ pub struct SearchResult {
 }
 
 impl SearchResult {
+    /// Results from `k` keys per query of a search on the host.
+    pub(crate) fn of_keys(k: usize, keys: &[Key], computed: u64) -> Result<Self> {
+        Self::new(k, keys, computed, SharedTimes::default())
+    }
+
+    /// The keys of the results, [`k`](Self::k) per query.
+    pub(crate) fn keys(&self) -> Result<Vec<Key>> {
+        let slots = self.ids.iter().zip(&self.distances);
+        collected(slots.map(|(&id, &distance)| if id == NO_ID { key::NONE } else { key::pack(distance, id) }))
+    }
+
     /// Results from `k` keys per query.
     pub(super) fn new(k: usize, keys: &[Key], computed: u64, times: SharedTimes) -> Result<Self> {
         let id = |&key: &Key| key as u32;

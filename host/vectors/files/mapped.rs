@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapOptions};
 
 use crate::Error;
 use crate::vectors::ahead::ReadAhead;
@@ -24,8 +24,8 @@ pub(crate) struct MappedFile {
     map: Mmap,
     /// Threads that read the file ahead, if any.
     ahead: OnceLock<ReadAhead>,
-    /// Its entry in [`WATCHED`].
-    watched: usize,
+    /// Its entry in [`WATCHED`], if it has one.
+    watched: Option<usize>,
 }
 
 /// Bytes of pages that are given back at a time when a map is dropped.
@@ -104,7 +104,20 @@ impl MappedFile {
             inode: std::os::unix::fs::MetadataExt::ino(&found),
             state: FileState::from_metadata(&found),
         });
-        Ok(Self { map, ahead: OnceLock::new(), watched: number })
+        Ok(Self { map, ahead: OnceLock::new(), watched: Some(number) })
+    }
+
+    /// Maps the first `bytes` bytes of `file`, which may grow meanwhile.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    ///
+    /// # Safety
+    /// - The file has these bytes, and no one changes them or cuts them off while they are mapped.
+    pub(in crate::vectors) unsafe fn beginning(file: &File, bytes: usize) -> io::Result<Self> {
+        // SAFETY: guaranteed by the caller.
+        let map = unsafe { MmapOptions::new().len(bytes).map(file) }?;
+        Ok(Self { map, ahead: OnceLock::new(), watched: None })
     }
 
     /// Starts to read all of the file, at `path`, in the background. The first call counts.
@@ -128,7 +141,7 @@ impl Deref for MappedFile {
 
 impl Drop for MappedFile {
     fn drop(&mut self) {
-        watched().retain(|watched| watched.number != self.watched);
+        watched().retain(|watched| Some(watched.number) != self.watched);
         // While a large file is unmapped, no other thread can map memory: 10 ms for 512 MiB. So its
         // pages go first, some at a time.
         #[cfg(unix)]

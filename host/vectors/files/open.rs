@@ -1,5 +1,6 @@
 //! Opening of vector and id files. Sizes are checked against headers before any allocation.
 
+use std::fs::File;
 use std::path::Path;
 
 use bytemuck::AnyBitPattern;
@@ -71,6 +72,27 @@ impl Vectors {
         let content = Content::Mapped(unsafe { map(path) }?);
         OpenedFile { path, content }.vectors(format)
     }
+}
+
+/// Maps the first `rows` rows, at least one, of a file of rows without gaps.
+///
+/// # Safety
+/// - The file has these rows. No one changes them, or cuts the file short before their end, while
+///   the vectors, or clones of them, exist. Bytes after them may change.
+///
+/// # Errors
+/// If the system refuses.
+pub(crate) unsafe fn map_rows(
+    file: &File,
+    path: &Path,
+    rows: usize,
+    dim: usize,
+    element: ElementType,
+) -> Result<Vectors> {
+    let layout = Layout::dense(element, rows, dim);
+    // SAFETY: the caller's promise.
+    let map = unsafe { MappedFile::beginning(file, rows * layout.stride) }.map_err(Error::io(path))?;
+    Ok(Vectors::new(Storage::new(Content::Mapped(map)), layout, None))
 }
 
 /// A matrix of ids from a file, row-major.

@@ -75,6 +75,21 @@ impl IdSet {
         set
     }
 
+    /// Makes this a set of the rows of a base of `rows` rows, at least as many as before: the same
+    /// ids.
+    pub(crate) fn grow(&mut self, rows: usize) {
+        self.words.resize(rows.div_ceil(64), 0);
+        self.rows = rows;
+    }
+
+    /// The ids that are in `other` too, a set of the first rows of the base, as a set of these.
+    pub(crate) fn intersection(&self, other: &Self) -> Self {
+        let words = self.words.iter().zip(&other.words).map(|(word, other)| word & other);
+        let words: Vec<u64> = words.collect();
+        let count = words.iter().map(|word| word.count_ones() as usize).sum();
+        Self { words, rows: other.rows, count }
+    }
+
     fn clear_behind(&mut self) {
         if let (Some(last), rest @ 1..) = (self.words.last_mut(), self.rows % 64) {
             *last &= (1 << rest) - 1;
@@ -184,6 +199,11 @@ mod tests {
             assert_eq!(set, IdSet::new(rows));
             assert_eq!(IdSet::all(rows).iter().count(), rows);
             assert_eq!(IdSet::all(rows).len(), rows);
+            let mut grown = set.clone();
+            grown.grow(rows + 70);
+            assert!(grown.is_empty() && grown.insert(rows as u32 + 69).unwrap());
+            assert_eq!(IdSet::all(rows + 70).intersection(&IdSet::all(rows)), IdSet::all(rows));
+            assert_eq!(grown.intersection(&set), set);
         }
         let text = |words: Vec<u64>| IdSet::from_words(65, words).unwrap_err().to_string();
         assert_eq!(text(vec![0]), "words: found 1, expected 2 for 65 rows");
