@@ -1,0 +1,155 @@
+//! A live index under changes: `cargo bench --bench live -- ROWS QUERIES [KIND] [METRIC] [DEVICE]`
+//! takes files of vectors. Prints what changes and searches cost, and recall@10 at three beams
+//! beside that of a new build of the same rows.
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark stops at the first error")]
+
+use std::path::Path;
+use std::time::Instant;
+
+use tagore::{Builder, Device, LiveIndex, Metric, Progress, Search, Searcher, Strategy, Vectors, ground_truth};
+
+const K: usize = 10;
+const BEAMS: [usize; 3] = [50, 100, 200];
+
+fn hash(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// The rows `ids` of a data set as f32.
+fn select(rows: &Vectors, ids: &[u64]) -> Vectors {
+    let values = ids.iter().flat_map(|&id| rows.row_to_f32(id as usize).unwrap().into_owned());
+    Vectors::from_f32(values.collect(), rows.dim()).unwrap()
+}
+
+/// A live index, the rows that it takes, and which of them it has.
+struct Bench<'a> {
+    rows: &'a Vectors,
+    queries: &'a Vectors,
+    builder: &'a Builder,
+    metric: Metric,
+    held: Vec<u64>,
+}
+
+impl Bench<'_> {
+    fn create(&self, folder: &Path) -> LiveIndex {
+        let element = tagore::ElementType::F32;
+        LiveIndex::create(folder, self.builder.clone(), self.rows.dim(), element).unwrap()
+    }
+
+    /// Recall beside that of a new build, and microseconds per search on one thread.
+    fn measure(&self, index: &LiveIndex, name: &str) {
+        let silent = Progress::silent();
+        let base = select(self.rows, &self.held);
+        let truth = ground_truth(&base, self.queries, self.metric, K, &silent).unwrap();
+        let begun = Instant::now();
+        let anew = self.builder.build(&base).unwrap();
+        let build = begun.elapsed().as_secs_f64();
+        let searcher = Searcher::new(anew, base, &silent).unwrap();
+        let snapshot = index.snapshot();
+        print!("{name}: {} rows, {} places, build {build:.2} s;", snapshot.len(), snapshot.rows());
+        for beam in BEAMS {
+            let search = Search::new(K).beam(beam);
+            let hits = |query: usize, distances: &[f32]| {
+                let last = truth.distances(query).unwrap()[K - 1];
+                distances.iter().filter(|&&distance| distance <= last + last.abs() * 1e-6).count()
+            };
+            let (mut own, mut of_new, mut seconds) = (0, 0, [0.0; 2]);
+            for query in 0..self.queries.len() {
+                let row = self.queries.row_to_f32(query).unwrap();
+                let begun = Instant::now();
+                let found = snapshot.search_one(&row, search).unwrap();
+                seconds[0] += begun.elapsed().as_secs_f64();
+                own += hits(query, &found.iter().map(|near| near.distance).collect::<Vec<_>>());
+                let begun = Instant::now();
+                let found = searcher.search_one(&row, search).unwrap();
+                seconds[1] += begun.elapsed().as_secs_f64();
+                of_new += hits(query, &found.iter().map(|near| near.distance).collect::<Vec<_>>());
+            }
+            let count = self.queries.len() as f64;
+            let [own, of_new] = [own, of_new].map(|hits| hits as f64 / (count * K as f64));
+            let [live, new] = seconds.map(|seconds| 1e6 * seconds / count);
+            print!(" {beam}: {own:.4} {live:.0} us (new {of_new:.4} {new:.0} us)");
+        }
+        println!();
+    }
+
+    fn insert(&mut self, index: &LiveIndex, ids: std::ops::Range<usize>, batch: usize, name: &str) {
+        let (begun, count) = (Instant::now(), ids.len());
+        let mut longest: f64 = 0.0;
+        for first in ids.clone().step_by(batch) {
+            let batch: Vec<u64> = (first as u64..ids.end.min(first + batch) as u64).collect();
+            let rows = select(self.rows, &batch);
+            let begun = Instant::now();
+            index.insert(&batch, &rows).unwrap();
+            longest = longest.max(begun.elapsed().as_secs_f64());
+            self.held.extend(batch);
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        let each = 1e6 * seconds / count as f64;
+        println!("{name}: {seconds:.2} s, {each:.0} us a row, at most {longest:.3} s a call");
+    }
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|name| name != "--bench").collect();
+    let [rows, queries, rest @ ..] = &arguments[..] else {
+        println!("usage: cargo bench --bench live -- ROWS QUERIES [KIND] [METRIC] [DEVICE]");
+        return;
+    };
+    let (rows, queries) = (Vectors::open(rows).unwrap(), Vectors::open(queries).unwrap());
+    let strategy: Strategy = rest.first().map_or_else(Strategy::cagra, |kind| kind.parse().unwrap());
+    let metric: Metric = rest.get(1).map_or(Metric::L2, |metric| metric.parse().unwrap());
+    let device: Device = rest.get(2).map_or(Device::Cpu, |device| device.parse().unwrap());
+    let builder = Builder::new(strategy).metric(metric).device(device);
+    let n = rows.len();
+    let folder = std::env::temp_dir().join(format!("tagore-live-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let mut bench = Bench { rows: &rows, queries: &queries, builder: &builder, metric, held: Vec::new() };
+
+    for (name, batch, count) in [("batches of 1000", 1000, n), ("single rows", 1, n.min(10_000))] {
+        bench.held.clear();
+        let index = bench.create(&folder.join(name)).synced(false).device(device);
+        bench.insert(&index, 0..count, batch, name);
+        bench.measure(&index, name);
+    }
+
+    // Half of the rows; then each round 1 % of them give way to others, one by one and in batches.
+    let half = n / 2;
+    bench.held.clear();
+    let index = bench.create(&folder.join("churn")).synced(false).device(device);
+    bench.insert(&index, 0..half, half, "all at once");
+    index.consolidate().unwrap();
+    bench.measure(&index, "at first");
+    let batch = (half / 100).max(1);
+    let (mut next, mut seconds) = (half, [0.0; 2]);
+    for round in 1..=50 {
+        let gone: Vec<u64> = (0..batch)
+            .map(|count| {
+                let place = hash(round as u64 * 1_000_003 + count as u64) as usize % bench.held.len();
+                bench.held.swap_remove(place)
+            })
+            .collect();
+        let come: Vec<u64> = (next as u64..(next + batch) as u64).collect();
+        next += batch;
+        let rows = select(bench.rows, &come);
+        let begun = Instant::now();
+        index.remove(&gone).unwrap();
+        seconds[0] += begun.elapsed().as_secs_f64();
+        let begun = Instant::now();
+        index.insert(&come, &rows).unwrap();
+        seconds[1] += begun.elapsed().as_secs_f64();
+        bench.held.extend(come);
+        if round % 10 == 0 {
+            bench.measure(&index, &format!("round {round}"));
+        }
+    }
+    let each = seconds.map(|seconds| 1e6 * seconds / (50 * batch) as f64);
+    println!("{:.1} us a removal, {:.1} us an insertion, with the graphs", each[0], each[1]);
+    drop(index);
+    let begun = Instant::now();
+    let index = LiveIndex::open(folder.join("churn")).unwrap();
+    println!("opened in {:.3} s, {} rows", begun.elapsed().as_secs_f64(), index.len());
+    std::fs::remove_dir_all(folder).unwrap();
+}
