@@ -6,7 +6,9 @@
 use std::path::Path;
 use std::time::Instant;
 
-use tagore::{Builder, Device, LiveIndex, Metric, Progress, Search, Searcher, Strategy, Vectors, ground_truth};
+use tagore::{
+    Builder, Device, LiveIndex, Metric, Progress, Search, Searcher, Strategy, Vectors, ground_truth,
+};
 
 const K: usize = 10;
 const BEAMS: [usize; 3] = [50, 100, 200];
@@ -35,7 +37,9 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn create(&self, folder: &Path) -> LiveIndex {
         let element = tagore::ElementType::F32;
-        LiveIndex::create(folder, self.builder.clone(), self.rows.dim(), element).unwrap()
+        let index = LiveIndex::create(folder, self.builder.clone(), self.rows.dim(), element).unwrap();
+        index.set_synced(false);
+        index
     }
 
     /// Recall beside that of a new build, and microseconds per search on one thread.
@@ -110,7 +114,7 @@ fn main() {
 
     for (name, batch, count) in [("batches of 1000", 1000, n), ("single rows", 1, n.min(10_000))] {
         bench.held.clear();
-        let index = bench.create(&folder.join(name)).synced(false).device(device);
+        let index = bench.create(&folder.join(name));
         bench.insert(&index, 0..count, batch, name);
         bench.measure(&index, name);
     }
@@ -118,7 +122,7 @@ fn main() {
     // Half of the rows; then each round 1 % of them give way to others, one by one and in batches.
     let half = n / 2;
     bench.held.clear();
-    let index = bench.create(&folder.join("churn")).synced(false).device(device);
+    let index = bench.create(&folder.join("churn"));
     bench.insert(&index, 0..half, half, "all at once");
     index.consolidate().unwrap();
     bench.measure(&index, "at first");

@@ -41,7 +41,9 @@ fn vectors(rows: &[Vec<f32>], element: ElementType) -> Vectors {
 
 fn created(folder: &Path, strategy: Strategy, metric: Metric, dim: usize, element: ElementType) -> LiveIndex {
     let builder = Builder::new(strategy).metric(metric).device(Device::Cpu);
-    LiveIndex::create(folder, builder, dim, element).unwrap().device(Device::Cpu).synced(false)
+    let index = LiveIndex::create(folder, builder, dim, element).unwrap();
+    index.set_synced(false);
+    index
 }
 
 /// Compares searches with exact search of the model: only rows that are there, at their distances,
@@ -66,7 +68,7 @@ fn check(snapshot: &Snapshot, model: &Model, metric: Metric, element: ElementTyp
     let found = snapshot.search(&queries, Search::new(k).beam(100), &SILENT()).unwrap();
     let truth = ground_truth(&base, &queries, metric, k.min(ids.len()), &SILENT()).unwrap();
     let mut hits = 0;
-    for query in 0..queries.len() {
+    for (query, asked) in rows.iter().enumerate() {
         let real = found.ids(query).iter().take_while(|&&id| id != u64::MAX).count();
         assert_eq!(real, k.min(ids.len()), "rows found");
         assert!(found.ids(query)[..real].iter().all(|id| model.contains_key(id)), "a removed row");
@@ -77,7 +79,7 @@ fn check(snapshot: &Snapshot, model: &Model, metric: Metric, element: ElementTyp
             .iter()
             .map(|id| {
                 let row = vectors(&[model[id].clone()], element);
-                ground_truth(&row, &vectors(&[rows[query].clone()], element), metric, 1, &SILENT())
+                ground_truth(&row, &vectors(std::slice::from_ref(asked), element), metric, 1, &SILENT())
                     .unwrap()
                     .distances(0)
                     .unwrap()[0]
@@ -152,7 +154,9 @@ fn random_changes_are_found_and_survive_reopening() {
                 }
                 _ => {
                     drop(index);
-                    index = LiveIndex::open(&path).unwrap().device(Device::Cpu).synced(false);
+                    index = LiveIndex::open(&path).unwrap();
+                    index.set_device(Device::Cpu);
+                    index.set_synced(false);
                 }
             }
             check(&index.snapshot(), &model, metric, element, 0.93, step);
@@ -251,14 +255,21 @@ fn filters_take_rows_of_the_snapshot() {
         IdSet::from_ids(snapshot.rows(), (0..snapshot.rows() as u32).filter(|&row| passes(row))).unwrap();
     let search = Search::new(5).beam(200);
     let by_set = snapshot.search(&queries, search.among(&set), &SILENT()).unwrap();
-    assert_eq!(by_set, snapshot.search(&queries, search.accept(&passes), &SILENT()).unwrap());
-    let kept: Vec<usize> = (0..900).filter(|row| ids[*row] % 2 == 0 && !(690..720).contains(row)).collect();
+    let by_predicate = snapshot.search(&queries, search.accept(&passes), &SILENT()).unwrap();
+    assert_eq!(by_set.clone().into_parts(), by_predicate.into_parts());
+    let kept: Vec<usize> =
+        (0..900).filter(|row| ids[*row].is_multiple_of(2) && !(690..720).contains(row)).collect();
     let base = vectors(&kept.iter().map(|&row| rows[row].clone()).collect::<Vec<_>>(), ElementType::F32);
     let truth = ground_truth(&base, &queries, Metric::L2, 5, &SILENT()).unwrap();
     for query in 0..queries.len() {
         assert_eq!(by_set.distances(query), truth.distances(query).unwrap());
         assert!(by_set.ids(query).iter().all(|id| id % 2 == 0 && !(2070..2160).contains(id)));
     }
+    let even: Vec<u64> = ids.iter().copied().filter(|id| id % 2 == 0).chain([5000]).collect();
+    let live = snapshot.rows_of(&even);
+    assert_eq!(live.len(), kept.len());
+    let by_ids = snapshot.search(&queries, search.among(&live), &SILENT()).unwrap();
+    assert_eq!(by_set.clone().into_parts(), by_ids.into_parts());
     let near = by_set.distances(0)[2];
     let within = snapshot.search(&queries, search.accept(&passes).radius(near), &SILENT()).unwrap();
     assert_eq!(within.ids(0)[3..], [u64::MAX; 2]);
@@ -450,7 +461,7 @@ fn wrong_use_is_one_line_that_says_what_fits() {
     );
     assert_eq!(
         text(index.insert(&[1], &rows(1, 5))),
-        "rows: found rows of 5 f32, expected 4 f32 as in the index"
+        "vectors: found rows of 5 f32, expected 4 f32 as in the index"
     );
     let nan = Vectors::from_f32(vec![1.0, 2.0, f32::NAN, 4.0], 4).unwrap();
     assert!(text(index.insert(&[1], &nan)).contains("row 0"));
@@ -460,7 +471,7 @@ fn wrong_use_is_one_line_that_says_what_fits() {
     let search =
         |queries: &Vectors, search: Search<'_>| text(snapshot.search(queries, search, &SILENT()).map(drop));
     assert_eq!(search(&rows(1, 4), Search::new(0)), "k: found 0, expected at least 1");
-    assert_eq!(search(&rows(1, 3), Search::new(1)), "queries: found dimension 3, expected 4 as in the index");
+    assert_eq!(search(&rows(1, 3), Search::new(1)), "vectors: found dimension 3, expected 4 as in the index");
     let set = IdSet::new(3);
     assert_eq!(
         search(&rows(1, 4), Search::new(1).among(&set)),

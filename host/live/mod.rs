@@ -4,7 +4,7 @@ mod journal;
 mod store;
 mod version;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -14,8 +14,8 @@ use tagore_device::key;
 use version::{Block, Graph, NO_OWN_ID, RowKind, Version, bytes_of};
 
 use crate::{
-    Builder, Device, ElementType, Error, IdSet, Ids, Index, IndexUpdate, MAX_ROWS, Progress, Result, Search,
-    Strategy, Vectors,
+    Builder, Device, ElementType, Error, IdSet, Ids, Index, IndexUpdate, MAX_ROWS, Metric, Progress, Result,
+    Search, Strategy, Vectors,
 };
 
 /// Changes, as a share of the rows, after which they go into the graph.
@@ -78,6 +78,7 @@ pub struct LiveResult {
     k: usize,
     ids: Vec<u64>,
     distances: Vec<f32>,
+    computed: u64,
 }
 
 /// What changes a live index, one at a time.
@@ -173,28 +174,21 @@ impl LiveIndex {
     }
 
     /// Sets the device that makes the graphs; [`Device::Auto`] unless set.
-    #[must_use]
-    pub fn device(self, device: Device) -> Self {
+    pub fn set_device(&self, device: Device) {
         let mut writer = self.writer();
         writer.builder = writer.builder.clone().device(device);
-        drop(writer);
-        self
     }
 
     /// Sets the handle that watches and cancels the work on graphs. A change stays acknowledged if
     /// such work after it is cancelled.
-    #[must_use]
-    pub fn progress(self, progress: Progress) -> Self {
+    pub fn set_progress(&self, progress: Progress) {
         self.writer().progress = progress;
-        self
     }
 
     /// Sets whether a change waits until it is on disk; true unless set. Else a crash of the system
     /// may lose the last changes, but not that of the process.
-    #[must_use]
-    pub fn synced(self, is_synced: bool) -> Self {
+    pub fn set_synced(&self, is_synced: bool) {
         self.writer().journal.is_synced = is_synced;
-        self
     }
 
     fn writer(&self) -> MutexGuard<'_, Writer> {
@@ -219,6 +213,11 @@ impl LiveIndex {
     /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The kind of the graph, such as `nsg`.
+    pub fn kind(&self) -> String {
+        self.writer().state.kind.clone()
     }
 
     /// The folder.
@@ -372,7 +371,7 @@ impl Writer {
             return Err(Error::mismatch("ids", format_args!("{} ids", ids.len()), expected));
         }
         check_ids(ids)?;
-        self.version.check_rows("rows", rows)?;
+        self.version.check_rows(rows)?;
         if self.version.rows() + ids.len() > MAX_ROWS {
             return Err(Error::argument(
                 "rows",
@@ -526,6 +525,26 @@ impl Snapshot {
         self.len() == 0
     }
 
+    /// Components per row.
+    pub fn dim(&self) -> usize {
+        self.0.kind.dim
+    }
+
+    /// The type of the components.
+    pub fn element_type(&self) -> ElementType {
+        self.0.kind.element
+    }
+
+    /// The metric.
+    pub fn metric(&self) -> Metric {
+        self.0.kind.metric
+    }
+
+    /// The rows that searches compare one by one; the others are in the graph.
+    pub fn recent(&self) -> usize {
+        self.0.recent()
+    }
+
     /// Rows, with the gaps of those that are gone. A filter of a search is a set of these, or is
     /// asked about them ([`id`](Self::id)).
     pub fn rows(&self) -> usize {
@@ -537,6 +556,17 @@ impl Snapshot {
         self.0.id(row)
     }
 
+    /// The rows of these ids, for a filter. Ids without a row are no error. Takes a pass over all
+    /// ids.
+    pub fn rows_of(&self, ids: &[u64]) -> IdSet {
+        let ids: HashSet<u64> = ids.iter().copied().collect();
+        let rows = self.0.rows();
+        let has_id = |&row: &u32| self.0.is_live(row) && self.id(row).is_some_and(|id| ids.contains(&id));
+        let mut set = IdSet::new(rows);
+        (0..rows as u32).filter(has_id).for_each(|row| set.add(row));
+        set
+    }
+
     /// Finds the nearest rows for each of `queries`, k of them where there are as many, in parallel
     /// over queries. The graph is searched with the beam of `search`; recent rows are compared one
     /// by one.
@@ -545,8 +575,9 @@ impl Snapshot {
     /// As [`Searcher::search`](crate::Searcher::search), but k may exceed the rows.
     pub fn search(&self, queries: &Vectors, search: Search<'_>, progress: &Progress) -> Result<LiveResult> {
         let found = self.0.search(queries, &search, progress)?;
+        let computed = found.computed();
         let (rows, distances) = found.into_parts();
-        Ok(LiveResult { k: search.k, ids: self.0.ids(&rows)?, distances })
+        Ok(LiveResult { k: search.k, ids: self.0.ids(&rows)?, distances, computed })
     }
 
     /// Finds the nearest rows for one `query`, nearest first, on the calling thread: the answer of
@@ -600,6 +631,16 @@ impl LiveResult {
     /// If `query >= len()`.
     pub fn distances(&self, query: usize) -> &[f32] {
         &self.distances[query * self.k..][..self.k]
+    }
+
+    /// The number of queries that found fewer than [`k`](Self::k) rows.
+    pub fn short(&self) -> usize {
+        self.ids.chunks_exact(self.k).filter(|ids| ids.last() == Some(&NO_OWN_ID)).count()
+    }
+
+    /// Distances computed for all queries together.
+    pub fn computed(&self) -> u64 {
+        self.computed
     }
 
     /// All ids and distances, [`k`](Self::k) of each per query.

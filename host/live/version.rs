@@ -153,7 +153,12 @@ impl Version {
             let left_out = graph.searcher.index().left_out().map_or(0, IdSet::len);
             graph.ids.len() - left_out - graph.removed.len()
         });
-        of_graph + self.removed.rows() - self.removed.len()
+        of_graph + self.recent()
+    }
+
+    /// Recent rows that searches may return.
+    pub(super) fn recent(&self) -> usize {
+        self.removed.rows() - self.removed.len()
     }
 
     /// The id of `row`, if there is such a row.
@@ -172,12 +177,19 @@ impl Version {
         None
     }
 
+    /// Whether searches may return `row`.
+    pub(super) fn is_live(&self, row: u32) -> bool {
+        match &self.graph {
+            Some(graph) if (row as usize) < graph.ids.len() => {
+                !graph.removed.contains(row) && !graph.searcher.index().is_left_out(row)
+            }
+            _ => !self.removed.contains(row - self.graph_rows() as u32),
+        }
+    }
+
     /// The rows of the graph that are there, ascending.
     pub(super) fn live_graph_rows(&self) -> Vec<u32> {
-        let Some(graph) = &self.graph else { return Vec::new() };
-        let index = graph.searcher.index();
-        let is_live = |&row: &u32| !graph.removed.contains(row) && !index.is_left_out(row);
-        (0..graph.ids.len() as u32).filter(is_live).collect()
+        (0..self.graph_rows() as u32).filter(|&row| self.is_live(row)).collect()
     }
 
     /// The ids and the bytes of some rows of the graph.
@@ -234,24 +246,25 @@ impl Version {
         })
     }
 
-    /// Checks that rows have the dimension and type of those of this index, `name` in an error.
-    pub(super) fn check_rows(&self, name: &str, rows: &Vectors) -> Result<()> {
+    /// Checks that rows have the dimension and type of those of this index.
+    pub(super) fn check_rows(&self, rows: &Vectors) -> Result<()> {
         let RowKind { dim, element, .. } = self.kind;
         if (rows.dim(), rows.element_type()) == (dim, element) {
             return Ok(());
         }
         let found = format_args!("rows of {} {}", rows.dim(), rows.element_type());
-        Err(Error::mismatch(name, found, format_args!("{dim} {element} as in the index")))
+        Err(Error::mismatch(rows.describe(), found, format_args!("{dim} {element} as in the index")))
     }
 
-    fn check(&self, dim: usize, search: &Search<'_>) -> Result<()> {
+    /// Checks a search for queries of `dim` components, `name` in an error.
+    fn check(&self, name: &str, dim: usize, search: &Search<'_>) -> Result<()> {
         if search.k == 0 {
             return Err(Error::argument("k", 0, "at least 1"));
         }
         search.check_width()?;
         if dim != self.kind.dim {
             let expected = format_args!("{} as in the index", self.kind.dim);
-            return Err(Error::mismatch("queries", format_args!("dimension {dim}"), expected));
+            return Err(Error::mismatch(name, format_args!("dimension {dim}"), expected));
         }
         match search.filter {
             Some(Filter::Among(ids)) if ids.rows() != self.rows() => {
@@ -317,7 +330,7 @@ impl Version {
         search: &Search<'_>,
         progress: &Progress,
     ) -> Result<SearchResult> {
-        self.check(queries.dim(), search)?;
+        self.check(&queries.describe(), queries.dim(), search)?;
         let (k, count) = (search.k, queries.len());
         let (mut computed, mut lists): (u64, Vec<(usize, Vec<Key>)>) = (0, Vec::new());
         if let Some(graph) = &self.graph {
@@ -354,7 +367,7 @@ impl Version {
     /// As [`search`](Self::search) for one query, on the calling thread: the keys of the rows
     /// found, nearest first.
     pub(super) fn search_one(&self, query: &[f32], search: &Search<'_>) -> Result<Vec<Key>> {
-        self.check(query.len(), search)?;
+        self.check("query", query.len(), search)?;
         let mut all: Vec<Key> = Vec::new();
         if let Some(graph) = &self.graph {
             let run = |inside: Search<'_>| graph.searcher.search_one(query, inside);

@@ -10,6 +10,7 @@ mod events;
 mod files;
 mod filter;
 mod index;
+mod live;
 mod options;
 mod plan;
 mod process;
@@ -39,6 +40,7 @@ mod _tagore {
         device_array::{DeviceArray, array_of_capsule, array_of_interface, array_of_type},
         files::{read, read_truth, write, write_truth},
         index::{Index, index_element, open},
+        live::LiveIndex,
         plan::plan,
         process::forked,
         search::{evaluate, exact, exact_on_device, search, search_on_device, search_one},

@@ -25,6 +25,7 @@ from ._errors import (
 from ._files import read, read_truth, write, write_truth
 from ._foreign import IndexFormat
 from ._index import Index
+from ._live import LiveIndex
 from ._metric import Metric
 from ._progress import Update
 from ._results import Found, Report
@@ -50,6 +51,7 @@ __all__ = [
     "Index",
     "IndexFormat",
     "Kind",
+    "LiveIndex",
     "Metric",
     "MissingFileError",
     "OutOfMemoryError",

@@ -449,11 +449,11 @@ def _whole_numbers(values: Sequence[Any]) -> Array:
 _IDS, _SETS = "a 1-D array of integers of at least 0", "a 1-D array of bools or of ids"
 
 
-def own_ids(ids: Any) -> tuple[Array, Array]:
+def own_ids(ids: Any, name: str = "ids") -> tuple[Array, Array]:
     """Own ids as uint64, and a copy in their own type, which is that of results."""
-    array = _column(ids, "ids", _IDS)
+    array = _column(ids, name, _IDS)
     if array.dtype.kind == "b":
-        raise refused("ids", "bools", _IDS)
+        raise refused(name, "bools", _IDS)
     kept = array.astype(array.dtype.newbyteorder("="))
     kept.flags.writeable = False
     return array.astype(np.uint64), kept

@@ -129,6 +129,12 @@ impl IdSet {
         Ok(is_new)
     }
 
+    /// Adds `id`, which is a row.
+    pub(crate) fn add(&mut self, id: u32) {
+        let added = self.insert(id);
+        debug_assert!(added.is_ok(), "{id} is no row");
+    }
+
     /// Removes `id`; returns whether it was in the set.
     ///
     /// # Errors
