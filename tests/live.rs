@@ -487,3 +487,99 @@ fn wrong_use_is_one_line_that_says_what_fits() {
         format!("{shown}/journal: found another file, expected the journal of a live index, version 1")
     );
 }
+
+/// The variable with the folder of a process that changes a live index until it is killed.
+#[cfg(unix)]
+const WRITER: &str = "TAGORE_TEST_LIVE_WRITER";
+
+/// The ids after the first `changes` of a sequence, of which each is repeatable; `change` gets the
+/// ids that come and those that go.
+#[cfg(unix)]
+fn sequence(changes: usize, mut change: impl FnMut(usize, &[u64], &[u64])) -> BTreeSet<u64> {
+    let (mut random, mut ids, mut next) = (Random(77), BTreeSet::new(), 0);
+    for number in 1..=changes {
+        let count = 1 + random.below(60);
+        let (mut come, mut gone) = (Vec::new(), Vec::new());
+        if random.below(3) > 0 {
+            come.extend(next..next + count);
+            next += count;
+        } else {
+            let share = 2 + random.below(5);
+            gone.extend(ids.iter().copied().filter(|id| id % share == 0));
+        }
+        change(number, &come, &gone);
+        ids.extend(&come);
+        ids.retain(|id| !gone.contains(id));
+    }
+    ids
+}
+
+/// The vector of an id.
+#[cfg(unix)]
+fn row_of(id: u64) -> Vec<f32> {
+    (0..4).map(|at| (id * 7919 % 1009 + at) as f32).collect()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_killed_writer_loses_nothing_acknowledged() {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    if let Some(folder) = std::env::var_os(WRITER) {
+        let mut out = std::io::stdout();
+        let index = LiveIndex::open(folder).unwrap();
+        index.set_device(Device::Cpu);
+        sequence(10_000, |number, come, gone| {
+            if !come.is_empty() {
+                let rows: Vec<Vec<f32>> = come.iter().map(|&id| row_of(id)).collect();
+                index.insert(come, &vectors(&rows, ElementType::F32)).unwrap();
+            }
+            index.remove(gone).unwrap();
+            writeln!(out, "done {number}").unwrap();
+            if number % 3 == 0 {
+                index.consolidate().unwrap();
+            }
+        });
+        return;
+    }
+    let kills: u64 = std::env::var("TAGORE_TEST_KILLS").map_or(40, |kills| kills.parse().unwrap());
+    let (folder, mut random, mut most) = (tempfile::tempdir().unwrap(), Random(5), 0);
+    for kill in 0..kills {
+        let path = folder.path().join(format!("live-{kill}"));
+        drop(created(&path, Strategy::nsg(), Metric::L2, 4, ElementType::F32));
+        let name = "live::a_killed_writer_loses_nothing_acknowledged";
+        let mut writer = Command::new(std::env::current_exe().unwrap())
+            .args([name, "--exact", "--nocapture"])
+            .env(WRITER, &path)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(writer.stdout.take().unwrap());
+        let stop = std::thread::spawn(move || {
+            let numbers = lines.lines().map_while(Result::ok);
+            numbers.filter_map(|line| line.rsplit_once("done ")?.1.parse().ok()).last().unwrap_or(0)
+        });
+        std::thread::sleep(Duration::from_micros(3000 + random.below(60_000)));
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        let acknowledged: usize = stop.join().unwrap();
+        most = most.max(acknowledged);
+        let index = LiveIndex::open(&path).unwrap();
+        let held: BTreeSet<u64> = (0..100_000).filter(|&id| index.contains(id)).collect();
+        // The change that was going on may have become durable.
+        let states = [acknowledged, acknowledged + 1].map(|changes| sequence(changes, |_, _, _| ()));
+        assert!(states.contains(&held), "kill {kill} after change {acknowledged}");
+        assert_eq!(index.len(), held.len());
+        for &id in held.iter().take(5) {
+            let found = index.snapshot().search_one(&row_of(id), Search::new(1)).unwrap();
+            assert_eq!(found[0].distance, 0.0);
+        }
+        drop(index);
+        fs::remove_dir_all(path).unwrap();
+    }
+    assert!(most > 5, "killed before there was anything to lose");
+    println!("{kills} kills, after up to {most} changes");
+}

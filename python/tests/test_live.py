@@ -4,7 +4,6 @@ import threading
 
 import numpy as np
 import pytest
-import tagore_ann
 from tagore_ann import ArgumentError, Error, FileError, LiveIndex
 
 
