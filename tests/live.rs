@@ -562,7 +562,7 @@ fn a_killed_writer_loses_nothing_acknowledged() {
             let numbers = lines.lines().map_while(Result::ok);
             numbers.filter_map(|line| line.rsplit_once("done ")?.1.parse().ok()).last().unwrap_or(0)
         });
-        std::thread::sleep(Duration::from_micros(3000 + random.below(60_000)));
+        std::thread::sleep(Duration::from_micros(3000 + random.below(40_000) * (1 + kill % 4)));
         writer.kill().unwrap();
         writer.wait().unwrap();
         let acknowledged: usize = stop.join().unwrap();
@@ -582,4 +582,55 @@ fn a_killed_writer_loses_nothing_acknowledged() {
     }
     assert!(most > 5, "killed before there was anything to lose");
     println!("{kills} kills, after up to {most} changes");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_leaves_the_index_as_it_was() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    if let Some(folder) = std::env::var_os(WRITER) {
+        // SAFETY: no handler runs. Writes past the limit fail, as on a full disk.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+        let index = LiveIndex::open(folder).unwrap();
+        index.set_device(Device::Cpu);
+        let rows = |ids: std::ops::Range<u64>| {
+            let rows: Vec<Vec<f32>> = ids.map(row_of).collect();
+            vectors(&rows, ElementType::F32)
+        };
+        index.insert(&[0, 1, 2], &rows(0..3)).unwrap();
+        let limit = |bytes| {
+            let maximum = getrlimit(Resource::Fsize).maximum;
+            setrlimit(Resource::Fsize, Rlimit { current: bytes, maximum }).unwrap();
+        };
+        // The journal can take no more of such a change, or the graph's file is too large.
+        let ids: Vec<u64> = (10..110).collect();
+        limit(Some(1000));
+        let error = index.insert(&ids, &rows(10..110)).unwrap_err().to_string();
+        assert!(error.contains("journal: "), "{error}");
+        assert!(!index.contains(10) && index.len() == 3);
+        limit(None);
+        index.insert(&ids, &rows(10..110)).unwrap();
+        limit(Some(2000));
+        assert!(index.consolidate().is_err());
+        assert_eq!((index.len(), index.snapshot().recent()), (103, 103));
+        limit(None);
+        index.remove(&[1]).unwrap();
+        assert!(index.consolidate().unwrap());
+        limit(Some(2000));
+        index.insert(&[1], &rows(1..2)).unwrap();
+        assert!(index.consolidate().is_err());
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("live");
+    drop(created(&path, Strategy::nsg(), Metric::L2, 4, ElementType::F32));
+    let mut writer = std::process::Command::new(std::env::current_exe().unwrap());
+    let writer = writer.args(["live::a_full_disk_leaves_the_index_as_it_was", "--exact"]).env(WRITER, &path);
+    let output = writer.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let index = LiveIndex::open(&path).unwrap();
+    assert_eq!((index.len(), index.contains(1)), (103, true));
+    let found = index.snapshot().search_one(&row_of(1), Search::new(1)).unwrap();
+    assert_eq!((found[0].id, found[0].distance), (1, 0.0));
 }

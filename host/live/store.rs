@@ -15,6 +15,8 @@ use std::fmt::Display;
 use std::fs::{self, File, TryLockError};
 use std::io::{BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use super::journal::State;
 use super::version::RowKind;
@@ -22,6 +24,10 @@ use crate::flush::Flush;
 use crate::memory::zeros;
 use crate::vectors::map_rows;
 use crate::{Error, Index, Progress, Result, Vectors, regular_file};
+
+/// How often a lock is tried again, and the time between.
+const ATTEMPTS: usize = 20;
+const BETWEEN: Duration = Duration::from_millis(10);
 
 /// Bytes of rows that are written at a time.
 const AT_A_TIME: usize = 1 << 20;
@@ -66,7 +72,17 @@ impl Store {
         let name = path.join("lock");
         let lock = File::options().write(true).create(true).truncate(false).open(&name);
         let lock = lock.map_err(Error::io(&name))?;
-        match lock.try_lock() {
+        // A process that this one starts holds the locks of files that were closed meanwhile, until
+        // it runs its own program.
+        let mut locked = lock.try_lock();
+        for _ in 0..ATTEMPTS {
+            if !matches!(locked, Err(TryLockError::WouldBlock)) {
+                break;
+            }
+            thread::sleep(BETWEEN);
+            locked = lock.try_lock();
+        }
+        match locked {
             Ok(()) => (),
             Err(TryLockError::WouldBlock) => {
                 let expected = "a live index that no one has open: close it there first";
