@@ -18,6 +18,8 @@ mod index_file;
 mod knn;
 mod left_out;
 mod live;
+#[cfg(target_os = "linux")]
+mod live_crashes;
 mod outofcore;
 mod progress;
 mod range;

@@ -36,6 +36,15 @@ const HEAD: usize = 16;
 const INSERT: u64 = 1;
 const REMOVE: u64 = 2;
 
+/// The beginning of files of rows and their ids.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Extent {
+    pub rows: usize,
+    /// CRC-32 of these rows, and of their ids.
+    pub rows_crc: u32,
+    pub ids_crc: u32,
+}
+
 /// What the files beside the journal hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct State {
@@ -49,10 +58,8 @@ pub(super) struct State {
     pub index: Option<u64>,
     /// The number of the files of rows and ids.
     pub rows_file: u64,
-    /// Rows that these begin with. What follows was never acknowledged.
-    pub rows: usize,
-    /// CRC-32 of the ids of these rows.
-    pub ids_crc: u32,
+    /// What these begin with. What follows was never acknowledged.
+    pub stored: Extent,
 }
 
 /// A change as the journal has it.

@@ -18,8 +18,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use super::journal::State;
-use super::version::RowKind;
+use crc32fast::Hasher;
+
+use super::journal::{Extent, State};
+use super::version::{RowKind, bytes_of};
 use crate::flush::Flush;
 use crate::memory::zeros;
 use crate::vectors::map_rows;
@@ -115,6 +117,13 @@ impl Store {
         self.path.join(format!("index-{number}.tagore"))
     }
 
+    /// Deletes the files, and the folder if nothing else is in it.
+    pub(super) fn remove(&self) {
+        let names = [self.journal(), self.path.join("lock"), self.rows(0), self.ids(0), self.index(0)];
+        names.iter().for_each(|name| drop(fs::remove_file(name)));
+        let _ = fs::remove_dir(&self.path);
+    }
+
     /// Deletes all files but those of `state`: what unfinished changes have left. One that is in
     /// use may stay until the next time.
     pub(super) fn clean(&self, state: &State) {
@@ -130,50 +139,62 @@ impl Store {
         }
     }
 
-    /// Writes rows with their ids after the first `known` of the files `number`, which are made if
-    /// they are not there. Returns how many rows there are then.
+    /// Writes rows with their ids after those `known` of the files `number`, which are made if they
+    /// are not there. Returns what there is then.
     ///
     /// # Errors
     /// If the files cannot be written.
     pub(super) fn append<'r>(
         &self,
         number: u64,
-        known: usize,
+        known: Extent,
         row_bytes: usize,
         rows: impl Iterator<Item = (u64, &'r [u8])>,
-    ) -> Result<usize> {
+    ) -> Result<Extent> {
         let paths = [self.rows(number), self.ids(number)];
-        let [mut rows_file, mut ids_file] = [
-            Appended::open(&paths[0], (known * row_bytes) as u64)?,
-            Appended::open(&paths[1], (known * size_of::<u64>()) as u64)?,
-        ];
-        let mut count = known;
+        let mut rows_file = Appended::open(&paths[0], known.rows * row_bytes, known.rows_crc)?;
+        let mut ids_file = Appended::open(&paths[1], known.rows * size_of::<u64>(), known.ids_crc)?;
+        let mut count = known.rows;
         for (id, row) in rows {
             rows_file.write(row)?;
             ids_file.write(&id.to_le_bytes())?;
             count += 1;
         }
-        rows_file.finish()?;
-        ids_file.finish()?;
-        Ok(count)
+        Ok(Extent { rows: count, rows_crc: rows_file.finish()?, ids_crc: ids_file.finish()? })
     }
 
-    /// The first `rows` rows of the files `number`.
+    /// The beginning of the files `number`.
     ///
     /// # Errors
     /// If the files cannot be read or are shorter.
-    pub(super) fn stored(&self, number: u64, rows: usize, kind: RowKind) -> Result<StoredRows> {
-        let (path, ids_path) = (self.rows(number), self.ids(number));
-        let RowKind { dim, element, .. } = kind;
-        let file = self.checked(&path, rows * element.row_bytes(dim))?;
+    pub(super) fn stored(&self, number: u64, extent: Extent, kind: RowKind) -> Result<StoredRows> {
+        let (path, ids_path, rows) = (self.rows(number), self.ids(number), extent.rows);
+        let file = self.checked(&path, rows * kind.row_bytes())?;
         // SAFETY: this process alone writes the file, while it holds the lock of the folder, and
         // only after these rows: they were written before, and stay until the file is deleted.
-        let vectors = unsafe { map_rows(&file, &path, rows, dim, element) }?;
-        let bytes = rows * size_of::<u64>();
-        let mut file = self.checked(&ids_path, bytes)?;
+        let vectors = unsafe { map_rows(&file, &path, rows, kind.dim, kind.element) }?;
+        let mut file = self.checked(&ids_path, rows * size_of::<u64>())?;
         let mut ids: Vec<u64> = zeros(rows)?;
         file.read_exact(bytemuck::cast_slice_mut(&mut ids)).map_err(Error::io(&ids_path))?;
         Ok(StoredRows { rows: vectors, ids })
+    }
+
+    /// Checks that rows that were read are those of `extent`.
+    ///
+    /// # Errors
+    /// If they are others.
+    pub(super) fn check(&self, number: u64, extent: Extent, stored: &StoredRows) -> Result<()> {
+        let mut rows_crc = Hasher::new();
+        bytes_of(&stored.rows).for_each(|row| rows_crc.update(row));
+        let ids_crc = crc32fast::hash(bytemuck::cast_slice(&stored.ids));
+        let checks = [
+            (self.rows(number), rows_crc.finalize() == extent.rows_crc, "the rows"),
+            (self.ids(number), ids_crc == extent.ids_crc, "the ids"),
+        ];
+        match checks.iter().find(|(_, is_right, _)| !is_right) {
+            Some((path, _, what)) => Err(damaged(path, format_args!("damage in {what}"), what)),
+            None => Ok(()),
+        }
     }
 
     /// Opens a file that should have at least `bytes` bytes.
@@ -212,28 +233,33 @@ struct Appended<'a> {
     file: BufWriter<File>,
     path: &'a Path,
     flush: Flush,
+    crc: Hasher,
 }
 
 impl<'a> Appended<'a> {
-    fn open(path: &'a Path, begin: u64) -> Result<Self> {
+    /// The file at `path` after its first `begin` bytes, which have this checksum.
+    fn open(path: &'a Path, begin: usize, crc: u32) -> Result<Self> {
+        let begin = begin as u64;
         let file = File::options().write(true).create(true).truncate(false).open(path);
         let mut file = BufWriter::with_capacity(AT_A_TIME, file.map_err(Error::io(path))?);
         // What follows was never acknowledged, and no one reads it.
         file.get_ref().set_len(begin).map_err(Error::io(path))?;
         file.seek(SeekFrom::Start(begin)).map_err(Error::io(path))?;
-        Ok(Self { file, path, flush: Flush::default() })
+        Ok(Self { file, path, flush: Flush::default(), crc: Hasher::new_with_initial_len(crc, begin) })
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.crc.update(bytes);
         let written = self.file.write_all(bytes);
         written
             .and_then(|()| self.flush.wrote(bytes.len(), self.file.get_ref()))
             .map_err(Error::io(self.path))
     }
 
-    /// Waits until all is on disk.
-    fn finish(mut self) -> Result<()> {
+    /// Waits until all is on disk. Returns the checksum of the whole file.
+    fn finish(mut self) -> Result<u32> {
         let written = self.flush.wait().and_then(|()| self.file.flush());
-        written.and_then(|()| self.file.get_ref().sync_all()).map_err(Error::io(self.path))
+        written.and_then(|()| self.file.get_ref().sync_all()).map_err(Error::io(self.path))?;
+        Ok(self.crc.finalize())
     }
 }

@@ -94,6 +94,12 @@ impl AsRef<[u8]> for Aligned {
 }
 
 impl RowKind {
+    /// Checks that there are such rows.
+    pub(super) fn check(&self) -> Result<()> {
+        self.metric.check(self.element)?;
+        self.copied(0, []).map(drop)
+    }
+
     pub(super) fn row_bytes(&self) -> usize {
         self.element.row_bytes(self.dim)
     }
