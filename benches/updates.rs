@@ -7,13 +7,15 @@
 //!   half of them give way to the next, so places and whole clusters go and come.
 //! - `grow`: half of the rows, then the others in batches, one per round.
 //! - `start`: one row, then the others in batches, one per round.
+//! - `merge`: as many parts as ROUNDS, each a random share of the rows, are merged.
+//! - `merge-places`: likewise, of the rows ordered by the nearest of 20 rows.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark stops at the first error")]
 
 use std::time::Instant;
 
 use tagore::{
-    Builder, Device, IdSet, Index, IndexUpdate, Metric, Progress, Search, Searcher, Strategy, Vectors,
-    ground_truth,
+    Builder, Device, IdSet, Index, IndexMerge, IndexUpdate, Metric, Progress, Search, Searcher, Strategy,
+    Vectors, ground_truth,
 };
 
 const K: usize = 10;
@@ -51,6 +53,46 @@ fn measure(index: &Index, base: &Vectors, queries: &Vectors) -> [(f64, f64); 3] 
     })
 }
 
+/// Prints what `index` finds beside one built anew, and returns the seconds of the build.
+fn compare(builder: &Builder, index: &Index, base: &Vectors, queries: &Vectors) -> f64 {
+    let begun = Instant::now();
+    let anew = builder.build(base).unwrap();
+    let build_seconds = begun.elapsed().as_secs_f64();
+    let layers = (index.layers().len(), anew.layers().len());
+    let anew_degree = anew.mean_degree();
+    let (updated, anew) = (measure(index, base, queries), measure(&anew, base, queries));
+    print!("{} rows, {} ({}) layers: ", base.len(), layers.0, layers.1);
+    for (beam, (updated, anew)) in BEAMS.iter().zip(updated.iter().zip(&anew)) {
+        let ((recall, distances), (of_new, distances_of_new)) = (updated, anew);
+        print!("{beam}: {recall:.4} {distances:.0} (new {of_new:.4} {distances_of_new:.0})  ");
+    }
+    print!("degree {:.1} ({:.1}) ", index.mean_degree(), anew_degree);
+    build_seconds
+}
+
+/// Merges `count` indexes of as many parts of `base`.
+fn merge(builder: &Builder, base: &Vectors, queries: &Vectors, count: usize) {
+    let rows: Vec<u32> = (0..base.len() as u32).collect();
+    let begun = Instant::now();
+    let parts = rows.chunks(base.len().div_ceil(count));
+    let parts: Vec<Index> = parts.map(|rows| builder.build(&select(base, rows)).unwrap()).collect();
+    let parts_seconds = begun.elapsed().as_secs_f64();
+    let parts: Vec<&Index> = parts.iter().collect();
+    // A new data set, since one remembers what a build finds in it.
+    let anew = select(base, &rows);
+    let begun = Instant::now();
+    let merge = IndexMerge::with(&parts, builder.clone());
+    let (index, stats) = merge.run(base).unwrap();
+    let seconds = begun.elapsed().as_secs_f64();
+    print!("{} {} of {count} parts, ", builder.strategy().kind(), index.metric());
+    let build_seconds = compare(builder, &index, &anew, queries);
+    let share = seconds / build_seconds;
+    println!(
+        "merge {seconds:.3} s, build {build_seconds:.3} s: {share:.2}, parts {parts_seconds:.2} s, {:?} joined, {} attached",
+        stats.joined, stats.build.prune.attached
+    );
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|name| name != "--bench").collect();
     let [mode, rows, queries, rest @ ..] = &arguments[..] else {
@@ -69,10 +111,15 @@ fn main() {
     // The order in which rows come.
     let mut order: Vec<u32> = (0..n).collect();
     order.sort_by_key(|&row| hash(u64::from(row) + 1));
-    if mode == "window" {
+    if mode == "window" || mode == "merge-places" {
         let nearest = ground_truth(&select(&rows, &order[..PLACES]), &rows, metric, 1, &Progress::silent());
         let nearest = nearest.unwrap();
         order.sort_by_key(|&row| nearest.ids(row as usize)[0]);
+    }
+    if mode.starts_with("merge") {
+        let builder = Builder::new(strategy).metric(metric).device(device);
+        merge(&builder, &select(&rows, &order), &queries, rounds);
+        return;
     }
     // The row at each place of the base.
     let first = if mode == "start" { 1 } else { n as usize / 2 };
@@ -113,17 +160,8 @@ fn main() {
         changed += stats.inserted;
         index = updated;
         if round % COMPARED == 0 || round == rounds {
-            let begun = Instant::now();
-            let anew = builder.build(&base).unwrap();
-            let build_seconds = begun.elapsed().as_secs_f64();
-            let anew_degree = anew.mean_degree();
-            let (updated, anew) = (measure(&index, &base, &queries), measure(&anew, &base, &queries));
-            print!("{mode} round {round:>3}, {} rows, {} layers: ", base.len(), index.layers().len());
-            for (beam, (updated, anew)) in BEAMS.iter().zip(updated.iter().zip(&anew)) {
-                let ((recall, distances), (of_new, distances_of_new)) = (updated, anew);
-                print!("{beam}: {recall:.4} {distances:.0} (new {of_new:.4} {distances_of_new:.0})  ");
-            }
-            print!("degree {:.1} ({:.1}) ", index.mean_degree(), anew_degree);
+            print!("{mode} round {round:>3}, ");
+            let build_seconds = compare(&builder, &index, &base, &queries);
             let (each, mended) = (1e6 * update_seconds / changed as f64, stats.mended.unwrap_or(0));
             println!(
                 "{each:.0} us a change, build {build_seconds:.2} s, {mended} mended, {} attached",

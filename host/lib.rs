@@ -121,7 +121,7 @@ mod vectors;
 
 #[doc(hidden)] // For the command, which writes text and pages.
 pub use atomic_file::{HeldFile, write_file};
-pub use build::{BuildPlan, BuildStats, Builder, IndexUpdate, Target, UpdateStats};
+pub use build::{BuildPlan, BuildStats, Builder, IndexMerge, IndexUpdate, MergeStats, Target, UpdateStats};
 pub use descent::{
     CellSettings, DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample,
     MAX_ITERATIONS, MAX_KNN, PlannedStage, Start,

@@ -20,6 +20,7 @@ mod left_out;
 mod live;
 #[cfg(target_os = "linux")]
 mod live_crashes;
+mod merged;
 mod outofcore;
 mod progress;
 mod range;

@@ -15,16 +15,16 @@ use crate::reference::uniform;
 const DIM: usize = 12;
 const BEAM: usize = 64;
 
-fn rows(base: &Vectors, ids: impl IntoIterator<Item = u32>) -> Vectors {
+pub(crate) fn rows(base: &Vectors, ids: impl IntoIterator<Item = u32>) -> Vectors {
     let values = ids.into_iter().flat_map(|id| base.row_to_f32(id as usize).unwrap().into_owned());
     Vectors::from_f32(values.collect(), base.dim()).unwrap()
 }
 
-fn set(rows: usize, ids: impl IntoIterator<Item = u32>) -> IdSet {
+pub(crate) fn set(rows: usize, ids: impl IntoIterator<Item = u32>) -> IdSet {
     IdSet::from_ids(rows, ids).unwrap()
 }
 
-fn ids_found(index: &Index, base: &Vectors, query: &[f32], k: usize) -> Vec<u32> {
+pub(crate) fn ids_found(index: &Index, base: &Vectors, query: &[f32], k: usize) -> Vec<u32> {
     let searcher = Searcher::new(index.clone(), base.clone(), &Progress::silent()).unwrap();
     let found = searcher.search_one(query, Search::new(k).beam(BEAM.max(k))).unwrap();
     found.into_iter().map(|row| row.id).collect()
@@ -32,7 +32,7 @@ fn ids_found(index: &Index, base: &Vectors, query: &[f32], k: usize) -> Vec<u32>
 
 /// The share of the ten nearest live rows that searches for some rows find, by distances. No row
 /// that is left out may be found.
-fn recall(index: &Index, base: &Vectors) -> f64 {
+pub(crate) fn recall(index: &Index, base: &Vectors) -> f64 {
     let gone = |id: u32| index.left_out().is_some_and(|gone| gone.contains(id));
     let live: Vec<u32> = (0..base.len() as u32).filter(|&id| !gone(id)).collect();
     let queries = rows(base, live.iter().copied().step_by(7));

@@ -57,9 +57,9 @@ pub(super) enum Given<'a> {
     Nothing,
     /// The k-NN graph.
     Graph(&'a KnnGraph),
-    /// The index of an earlier state of the base.
+    /// Indexes of parts of the base, or of an earlier state of it.
     Index(Earlier<'a>),
-    /// The rows that such an index leaves to the nodes.
+    /// The rows that such indexes leave to the nodes.
     Rows(Box<KeptRows>),
 }
 

@@ -8,7 +8,8 @@
 
 use std::time::Instant;
 
-use super::kept::{Earlier, KeptRows};
+use super::join::join_parts;
+use super::kept::{Earlier, KeptRows, Part};
 use super::memory::{Built, Given, Unfinished};
 use super::spots::Odd;
 use super::{BuildStats, Builder};
@@ -22,6 +23,9 @@ use crate::{Device, Error, Fingerprint, IdSet, Index, Metric, Progress, Result, 
 
 /// New rows that are searched for at a time.
 const SEARCHED: usize = 1 << 14;
+
+/// After a merge, searches must find one node in this many.
+const SAMPLED: u32 = 16;
 
 /// The beam of a search for a new row, over the length of its list in a build: so many nodes are
 /// found that their nearest are nearly those of the list.
@@ -91,19 +95,21 @@ impl Builder {
         &self,
         base: &Vectors,
         space: &Space<'_>,
-        kept: KeptRows,
+        mut kept: KeptRows,
         k: usize,
     ) -> Result<Option<Built>> {
         let began = Instant::now();
         let progress = &self.descent.progress;
         base.on_host()?;
         space.vectors().on_host()?;
-        let KeptRows { mut rows, torn, fresh, start } = kept;
-        let Some(lists) = self.fresh_lists(space, &fresh, k)? else { return Ok(None) };
-        let stage = progress.stage("update", (torn.len() + 2 * fresh.len()) as u64);
-        let changes = RowChanges { space, strategy: &self.strategy, progress };
-        changes.mend(&mut rows, &torn)?;
-        stage.advance(torn.len() as u64)?;
+        let Some(lists) = self.fresh_lists(space, &kept.fresh, k)? else { return Ok(None) };
+        let joining: usize = kept.joining.iter().map(Vec::len).sum();
+        let stage = progress.stage("update", (kept.torn.len() + joining + 2 * kept.fresh.len()) as u64);
+        let changes = RowChanges { space, strategy: &self.strategy, progress, more: usize::MAX };
+        changes.mend(&mut kept.rows, &kept.torn)?;
+        stage.advance(kept.torn.len() as u64)?;
+        join_parts(&changes, &mut kept, &stage)?;
+        let KeptRows { mut rows, torn, fresh, start, .. } = kept;
 
         let searches = NodeSearches::new(space, start.start()).width(WIDER * k);
         let mut found: Vec<(u32, Vec<u32>)> = Vec::with_capacity(fresh.len());
@@ -115,7 +121,7 @@ impl Builder {
         }
         changes.choose(&mut rows, &found)?;
         drop(found);
-        changes.offer(&mut rows, &fresh)?;
+        changes.offer(&mut rows, &fresh, |_| true)?;
         stage.advance(fresh.len() as u64)?;
 
         let entries = cpu::entries(space, self.strategy.entry, self.descent.seed, progress)?;
@@ -125,11 +131,17 @@ impl Builder {
             peak_host_bytes: peak_host_bytes(),
             ..PruneStats::default()
         };
-        let pruned = Pruned { rows, entries, stats: prune };
         let mended = Some(torn.len() as u64);
         let stats = BuildStats { knn: k, mended, ..BuildStats::default() };
-        // A search for a new row must find it, but for one of small products among larger ones.
-        let lone = if space.metric() == Metric::InnerProduct { Vec::new() } else { fresh };
+        let is_new = |node: &u32| fresh.binary_search(node).is_ok();
+        let lone = match space.metric() {
+            // A search for a new row must find it, but for one of small products among larger ones.
+            Metric::InnerProduct => Vec::new(),
+            _ if joining == 0 => fresh,
+            // A cluster that searches lost is found by some of its nodes.
+            _ => (0..rows.len() as u32).filter(|node| node % SAMPLED == 0 || is_new(node)).collect(),
+        };
+        let pruned = Pruned { rows, entries, stats: prune };
         let graph = Unfinished { pruned, lone, on_device: None };
         self.finished(base, space, graph, stats).map(Some)
     }
@@ -256,7 +268,8 @@ impl<'a> IndexUpdate<'a> {
             (builder, Given::Nothing)
         } else {
             // Codes would only choose edges that distances of the vectors choose better.
-            (builder.compressed(None), Given::Index(Earlier { index, fresh: &fresh }))
+            let parts = vec![Part { index, first: 0 }];
+            (builder.compressed(None), Given::Index(Earlier { parts, fresh: &fresh }))
         };
         let Built { index: updated, stats } = builder.build_any(base, given)?;
         let updated = updated.described_like(index, stats.mended.map_or(0, |_| all_inserted));

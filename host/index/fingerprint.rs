@@ -34,7 +34,7 @@ impl Fingerprint {
     }
 
     /// Fails if `base`, the fingerprint of the data set `name`, differs from this one, of `index`.
-    pub(super) fn check(&self, base: &Self, index: &str, name: &str) -> Result<()> {
+    pub(crate) fn check(&self, base: &Self, index: &str, name: &str) -> Result<()> {
         let shape = |f: &Self| format!("{} x {} {}", grouped(f.rows), f.dim, f.element);
         if (base.rows, base.dim, base.element) != (self.rows, self.dim, self.element) {
             return Err(Error::mismatch(

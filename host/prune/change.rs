@@ -15,10 +15,14 @@ use crate::{Progress, Result};
 
 /// Changes rows of a graph over the rows of `space`. Results do not depend on the number of
 /// threads.
+#[derive(Clone, Copy)]
 pub(crate) struct RowChanges<'a> {
     pub space: &'a Space<'a>,
     pub strategy: &'a Strategy,
     pub progress: &'a Progress,
+    /// Edges whose detours are counted, the nearest ones, beyond those that are chosen: counting
+    /// takes time with the square of the edges.
+    pub more: usize,
 }
 
 /// An edge that a new node offers to one of its neighbours, ordered by this neighbour and the rank.
@@ -64,78 +68,99 @@ impl RowChanges<'_> {
     /// # Errors
     /// If the work is cancelled.
     pub(crate) fn mend(&self, rows: &mut GraphRows, nodes: &[(u32, Vec<u32>)]) -> Result<()> {
-        let mend = |scratch: &mut Scratch<'_>, (node, candidates): &(u32, Vec<u32>)| {
-            self.progress.check()?;
-            scratch.edges.clear();
-            for ids in [rows.row(*node), candidates] {
-                scratch.edges.extend(keys_to(self.space, *node, ids, &mut scratch.distances));
-            }
-            scratch.edges.retain(|&key| key as u32 != *node);
+        self.rewrite(rows, nodes, |scratch, rows, (node, candidates)| {
+            self.collect(scratch, *node, &[rows.row(*node), candidates]);
             // Detours tell good edges of both halves of a row.
             let Strategy { degree, store, .. } = *self.strategy;
             let is_whole = store == Store::Refilter || self.strategy.counts_detours();
             let most = if is_whole { degree } else { degree.div_ceil(2) };
-            let mut ids = self.filter_edges(scratch, *node, most, usize::MAX);
+            let counted = if self.strategy.counts_detours() { self.more } else { usize::MAX };
+            let mut ids = self.filter_edges(scratch, *node, most, most.saturating_add(counted));
             match store {
                 Store::Interleave => self.fill_back(&mut ids, scratch, rows, *node),
                 Store::Refilter => self.fill_mutual(&mut ids, scratch, rows, *node),
             }
-            Ok(ids)
-        };
-        let mended = nodes.par_iter().map_init(|| Scratch::new(self), mend);
-        let mended: Vec<Vec<u32>> = mended.collect::<Result<_>>()?;
-        nodes.iter().zip(mended).for_each(|((node, _), ids)| rows.set(*node, &ids));
-        Ok(())
+            (*node, ids)
+        })
     }
 
-    /// Gives each of `nodes` the neighbours that the filter accepts among its candidates, which may
-    /// repeat and hold the node itself.
+    /// Filters the rows of `nodes` of a part that joins, with the candidates found for each.
+    ///
+    /// # Errors
+    /// If the work is cancelled.
+    pub(crate) fn join(&self, rows: &mut GraphRows, nodes: &[(u32, Vec<u32>)]) -> Result<()> {
+        match self.strategy.store {
+            Store::Interleave => self.mend(rows, nodes),
+            // Edges back come later, from the nodes on the other side.
+            Store::Refilter => self.choose(rows, nodes),
+        }
+    }
+
+    /// Gives each of `nodes` the neighbours that the filter accepts among those that it has and its
+    /// candidates, which may repeat and hold the node itself.
     ///
     /// # Errors
     /// If the work is cancelled.
     pub(crate) fn choose(&self, rows: &mut GraphRows, nodes: &[(u32, Vec<u32>)]) -> Result<()> {
-        let choose = |scratch: &mut Scratch<'_>, (node, candidates): &(u32, Vec<u32>)| {
-            self.progress.check()?;
-            let Scratch { distances, edges, .. } = &mut *scratch;
-            edges.clear();
-            edges.extend(keys_to(self.space, *node, candidates, distances));
-            edges.retain(|&key| key as u32 != *node);
-            Ok(self.filter_edges(scratch, *node, self.strategy.degree, usize::MAX))
-        };
-        let chosen = nodes.par_iter().map_init(|| Scratch::new(self), choose);
-        let chosen: Vec<Vec<u32>> = chosen.collect::<Result<_>>()?;
-        nodes.iter().zip(chosen).for_each(|((node, _), ids)| rows.set(*node, &ids));
-        Ok(())
+        self.rewrite(rows, nodes, |scratch, rows, (node, candidates)| {
+            self.collect(scratch, *node, &[rows.row(*node), candidates]);
+            (*node, self.filter_edges(scratch, *node, self.strategy.degree, usize::MAX))
+        })
     }
 
     /// Gives the neighbours of each of `nodes` an edge back: a row that has no slot for its edges
-    /// is filtered again.
+    /// is filtered again. Only nodes that `takes` accepts get one.
     ///
     /// # Errors
     /// If the work is cancelled.
-    pub(crate) fn offer(&self, rows: &mut GraphRows, nodes: &[u32]) -> Result<()> {
-        let Self { space, strategy, progress } = self;
-        let by_place = strategy.counts_detours();
+    pub(crate) fn offer(
+        &self,
+        rows: &mut GraphRows,
+        nodes: &[u32],
+        takes: impl Fn(u32) -> bool + Sync,
+    ) -> Result<()> {
+        let by_place = self.strategy.counts_detours();
         let offers_of = |distances: &mut Vec<f32>, &node: &u32| {
-            let keys = keys_to(space, node, rows.row(node), distances).zip(0..);
+            let keys = keys_to(self.space, node, rows.row(node), distances).zip(0..);
             let offer = |(edge, place): (Key, u32)| Offer {
                 to: edge as u32,
                 rank: if by_place { place } else { (edge >> 32) as u32 },
                 key: edge >> 32 << 32 | Key::from(node),
             };
-            keys.map(offer).collect::<Vec<_>>()
+            keys.map(offer).filter(|offer| takes(offer.to)).collect::<Vec<_>>()
         };
         let mut offers: Vec<Offer> = nodes.par_iter().map_init(Vec::new, offers_of).flatten_iter().collect();
         offers.par_sort_unstable();
         let groups: Vec<&[Offer]> = offers.chunk_by(|a, b| a.to == b.to).collect();
-        let take = |scratch: &mut Scratch<'_>, offers: &&[Offer]| {
-            progress.check()?;
-            Ok(self.row_with(scratch, rows, offers))
+        self.rewrite(rows, &groups, |scratch, rows, offers| {
+            (offers[0].to, self.row_with(scratch, rows, offers))
+        })
+    }
+
+    /// Gives nodes other rows: `row_of` makes each from the rows before.
+    fn rewrite<T: Sync>(
+        &self,
+        rows: &mut GraphRows,
+        changes: &[T],
+        row_of: impl Fn(&mut Scratch<'_>, &GraphRows, &T) -> (u32, Vec<u32>) + Sync,
+    ) -> Result<()> {
+        let row_of = |scratch: &mut Scratch<'_>, change: &T| {
+            self.progress.check()?;
+            Ok(row_of(scratch, rows, change))
         };
-        let changed = groups.par_iter().map_init(|| Scratch::new(self), take);
-        let changed: Vec<Vec<u32>> = changed.collect::<Result<_>>()?;
-        groups.iter().zip(changed).for_each(|(offers, ids)| rows.set(offers[0].to, &ids));
+        let changed = changes.par_iter().map_init(|| Scratch::new(self), row_of);
+        let changed: Vec<(u32, Vec<u32>)> = changed.collect::<Result<_>>()?;
+        changed.iter().for_each(|(node, ids)| rows.set(*node, ids));
         Ok(())
+    }
+
+    /// Collects the edges from `node` to the ids of `lists` in `scratch`.
+    fn collect(&self, Scratch { distances, edges, .. }: &mut Scratch<'_>, node: u32, lists: &[&[u32]]) {
+        edges.clear();
+        for ids in lists {
+            edges.extend(keys_to(self.space, node, ids, distances));
+        }
+        edges.retain(|&key| key as u32 != node);
     }
 
     /// The row of the node that gets these `offers`, with those that it accepts.
@@ -166,7 +191,7 @@ impl RowChanges<'_> {
         }
         // Reverse edges follow by rank: the second half of a row is in this order. The rest of the
         // first half comes last.
-        let mut ids = self.filter_edges(scratch, node, half, usize::MAX);
+        let mut ids = self.filter_edges(scratch, node, half, half.saturating_add(self.more));
         let rank_of = |(place, &key): (usize, &Key)| ((place - half) as u32, key as u32);
         let mut others: Vec<(u32, u32)> = old.iter().enumerate().skip(half).map(rank_of).collect();
         others.extend(new.iter().map(|offer| (offer.rank, offer.key as u32)));

@@ -173,18 +173,29 @@ impl<'a> NodeSearches<'a> {
 
     /// The nodes of `graph` found for each of `nodes`, nearest first.
     pub(crate) fn nearest(&self, graph: &impl Graph, nodes: &[u32]) -> Vec<Vec<u32>> {
-        let &Self { space, start, limits, .. } = self;
+        nodes.par_iter().map(|&node| self.search(graph, node, self.start, self.limits)).collect()
+    }
+
+    /// The `width` nodes of `graph` found for `node` from `entries`, nearest first.
+    pub(crate) fn nearest_from(
+        &self,
+        graph: &impl Graph,
+        node: u32,
+        entries: &[u32],
+        width: usize,
+    ) -> Vec<u32> {
+        self.search(graph, node, Start::at(entries), BeamLimits::all_of(width))
+    }
+
+    fn search(&self, graph: &impl Graph, node: u32, start: Start<'_>, limits: BeamLimits) -> Vec<u32> {
         let free = || self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let search = |&node: &u32| {
-            let taken = free().pop();
-            let mut search = taken.unwrap_or_else(|| BeamSearch::new(space.len()));
-            let task = BeamTask { query: space.query(node), start, limits, among: None };
-            search.run(space, graph, task, |_| ());
-            let found = search.found().map(|key| key as u32).collect();
-            free().push(search);
-            found
-        };
-        nodes.par_iter().map(search).collect()
+        let taken = free().pop();
+        let mut search = taken.unwrap_or_else(|| BeamSearch::new(self.space.len()));
+        let task = BeamTask { query: self.space.query(node), start, limits, among: None };
+        search.run(self.space, graph, task, |_| ());
+        let found = search.found().map(|key| key as u32).collect();
+        free().push(search);
+        found
     }
 }
 

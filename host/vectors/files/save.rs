@@ -36,12 +36,34 @@ impl Vectors {
     /// or cannot be converted, there are no rows and the format is fvecs or bvecs (which would lose
     /// the dimension), or the work is cancelled.
     pub fn save_as(&self, path: impl AsRef<Path>, format: Format, progress: &Progress) -> Result<()> {
-        let path = path.as_ref();
-        let element = vector_type(format, self.element_type())?;
-        self.validate(progress)?;
-        let mut file = RowWriter::create(path, format, npy::name(element), self.len() as u64, self.dim())?;
-        let stage = progress.stage("write", self.len() as u64);
-        self.write_rows(element, &mut file, &stage)?;
+        Self::save_joined(std::slice::from_ref(self), path, format, progress)
+    }
+
+    /// Writes the vectors of all `parts`, one part after another, as [`save_as`](Self::save_as)
+    /// does.
+    ///
+    /// # Errors
+    /// If there are no parts, their dimensions or types differ, or as [`save_as`](Self::save_as).
+    pub fn save_joined(
+        parts: &[Self],
+        path: impl AsRef<Path>,
+        format: Format,
+        progress: &Progress,
+    ) -> Result<()> {
+        let first = parts.first().ok_or_else(|| Error::argument("parts", 0, "at least one data set"))?;
+        let element = vector_type(format, first.element_type())?;
+        for part in parts {
+            if (part.dim(), part.element_type()) != (first.dim(), first.element_type()) {
+                let found = format!("rows of {} {}", part.dim(), part.element_type());
+                let expected = format!("{} {} as in {}", first.dim(), first.element_type(), first.describe());
+                return Err(Error::mismatch(part.describe(), found, expected));
+            }
+            part.validate(progress)?;
+        }
+        let rows = parts.iter().map(|part| part.len() as u64).sum();
+        let mut file = RowWriter::create(path.as_ref(), format, npy::name(element), rows, first.dim())?;
+        let stage = progress.stage("write", rows);
+        parts.iter().try_for_each(|part| part.write_rows(element, &mut file, &stage))?;
         file.commit()
     }
 
