@@ -26,7 +26,7 @@ struct Short {
     shown: &'static [&'static str],
 }
 
-const SHORT: [Short; 14] = [
+const SHORT: [Short; 15] = [
     Short {
         name: "tagore",
         examples: &[
@@ -52,6 +52,14 @@ const SHORT: [Short; 14] = [
             "tagore update base.tagore --base base.npy --remove gone.txt -o smaller.tagore",
         ],
         shown: &["index", "base", "remove", "replace", "output", "device"],
+    },
+    Short {
+        name: "tagore merge",
+        examples: &[
+            "tagore merge a.tagore b.tagore --base all.npy -o all.tagore",
+            "tagore merge a.tagore b.tagore --base a.npy b.npy --base-output all.npy -o all.tagore",
+        ],
+        shown: &["indexes", "base", "output", "base_output", "device"],
     },
     Short {
         name: "tagore knn",

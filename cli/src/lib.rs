@@ -18,6 +18,7 @@ mod inspect;
 mod knn;
 mod laps;
 mod limits;
+mod merge;
 mod metric;
 mod number;
 mod options;
@@ -101,6 +102,8 @@ enum Command {
     Build(Box<build::Args>),
     /// Bring an index up to date with its data set: rows inserted, removed, replaced
     Update(update::Args),
+    /// Merge indexes over different rows into one over all of them
+    Merge(merge::Args),
     /// Build the k-nearest-neighbour graph alone
     Knn(knn::Args),
     /// Find the nearest neighbours of queries with an index
@@ -241,6 +244,7 @@ impl Command {
         match self {
             Self::Build(args) => args.run(output),
             Self::Update(args) => args.run(output),
+            Self::Merge(args) => args.run(output),
             Self::Knn(args) => args.run(output),
             Self::Search(args) => args.run(output),
             Self::Eval(args) => args.run(output),

@@ -56,8 +56,8 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let began = Instant::now();
         self.files().check(output)?;
-        let index = self.open()?;
-        let update = IndexUpdate::new(&index).map_err(|_| self.other_system(index.kind()))?;
+        let index = open_built(&self.index)?;
+        let update = IndexUpdate::new(&index).map_err(|_| other_system(&self.index, index.kind()))?;
         let update = update.device(self.device).progress(output.progress().clone());
         let rows = |path: &Option<PathBuf>| path.as_deref().map(|path| open_filter(path, index.len()));
         let (removed, replaced) = (rows(&self.remove).transpose()?, rows(&self.replace).transpose()?);
@@ -76,22 +76,6 @@ impl Args {
         let seconds = Seconds { read, update, write, total: began.elapsed().as_secs_f64() };
         self.say(&updated, &stats, &seconds, output);
         Ok(())
-    }
-
-    fn open(&self) -> Result<Index> {
-        match IndexFormat::from_path(&self.index) {
-            // A converted index has no parameters to build by, so it cannot be updated either.
-            Ok(format) if format != IndexFormat::Tagore && is_foreign(&self.index) => {
-                Err(self.other_system(format.name()))
-            }
-            _ => Ok(open_index(&self.index)?),
-        }
-    }
-
-    /// The error of an index that another system has built.
-    fn other_system(&self, name: &str) -> Error {
-        let expected = "an index that tagore has built: `tagore build BASE` makes one";
-        Error::file(&self.index, format_args!("an index of {name} from another system"), expected)
     }
 
     fn update(
@@ -145,6 +129,23 @@ impl Args {
             "peak_host_bytes": peak_host_bytes(), "mean_degree": index.mean_degree(),
         }));
     }
+}
+
+/// Opens an index that this library has built.
+pub(crate) fn open_built(path: &Path) -> Result<Index> {
+    match IndexFormat::from_path(path) {
+        // A converted index has no parameters to build by, so it cannot be updated either.
+        Ok(format) if format != IndexFormat::Tagore && is_foreign(path) => {
+            Err(other_system(path, format.name()))
+        }
+        _ => Ok(open_index(path)?),
+    }
+}
+
+/// The error of an index that another system has built.
+pub(crate) fn other_system(path: &Path, name: &str) -> Error {
+    let expected = "an index that tagore has built: `tagore build BASE` makes one";
+    Error::file(path, format_args!("an index of {name} from another system"), expected)
 }
 
 /// Whether a file is an index of another system, by its extension and its first bytes.

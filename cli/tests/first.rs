@@ -106,6 +106,7 @@ fn short_help_is_a_screen_that_begins_with_examples() {
         "",
         "build ",
         "update ",
+        "merge ",
         "knn ",
         "search ",
         "eval ",
@@ -134,6 +135,7 @@ fn examples_of_help_are_right() {
     for name in [
         "build",
         "update",
+        "merge",
         "knn",
         "search",
         "eval",

@@ -19,20 +19,20 @@ fn session() -> Session {
     s
 }
 
-fn row_of(vectors: &Vectors, row: usize) -> Vec<f32> {
+pub(crate) fn row_of(vectors: &Vectors, row: usize) -> Vec<f32> {
     vectors.row_to_f32(row).unwrap().to_vec()
 }
 
-fn rows_of(vectors: &Vectors) -> impl Iterator<Item = Vec<f32>> {
+pub(crate) fn rows_of(vectors: &Vectors) -> impl Iterator<Item = Vec<f32>> {
     (0..vectors.len()).map(|row| row_of(vectors, row))
 }
 
-fn save(s: &Session, name: &str, rows: impl Iterator<Item = Vec<f32>>) {
+pub(crate) fn save(s: &Session, name: &str, rows: impl Iterator<Item = Vec<f32>>) {
     Vectors::from_rows(rows.collect::<Vec<_>>()).unwrap().save(s.path(name)).unwrap();
 }
 
 /// The rows found for each row of `base` as a query, nearest first.
-fn found(s: &Session, index: &str, base: &str) -> Vec<Vec<u64>> {
+pub(crate) fn found(s: &Session, index: &str, base: &str) -> Vec<Vec<u64>> {
     let search = format!("search --index {index} --base {base} --queries {base} -k 5 --device cpu");
     s.succeeds(&format!("{search} -o found.jsonl"));
     let text = fs::read_to_string(s.path("found.jsonl")).unwrap();
@@ -41,7 +41,7 @@ fn found(s: &Session, index: &str, base: &str) -> Vec<Vec<u64>> {
 }
 
 /// The share of `rows` that a search for them finds first.
-fn found_first(found: &[Vec<u64>], rows: std::ops::Range<usize>) -> f64 {
+pub(crate) fn found_first(found: &[Vec<u64>], rows: std::ops::Range<usize>) -> f64 {
     let count = rows.len() as f64;
     rows.filter(|&row| found[row][0] == row as u64).count() as f64 / count
 }
