@@ -923,6 +923,19 @@ tagore_status tagore_index_update(const tagore_index *index,
                                   tagore_index **out);
 
 /**
+ * Makes the index of `vectors` from `count` indexes of its rows: those of the first come first,
+ * then those of the next. The indexes have one kind and metric, and stay as they are; the
+ * parameters are those of the first. `device` is "auto" (the default, null), "cpu", "cuda" or
+ * "cuda:1"; a GPU builds anew. Not for indexes of another system.
+ */
+tagore_status tagore_index_merge(const tagore_index *const *indexes,
+                                 size_t count,
+                                 const tagore_vectors *vectors,
+                                 const char *device,
+                                 const tagore_progress *progress,
+                                 tagore_index **out);
+
+/**
  * Writes an index in a format: "tagore", "nsg", "nssg", "kgraph", "hnswlib", "faiss-nsg",
  * "faiss-hnsw", "diskann", "diskann-disk", "ibin", "npy" or "csr"; null takes the file's
  * extension. `options` may be null. Files appear when they are complete.

@@ -342,6 +342,20 @@ public:
     // The index of `base`: the rows of this index first, then the rows to insert.
     index update(const vectors &base, const update_options &given, const watch &watch = {}) const;
 
+    // The index of `base` from indexes of its rows: those of the first come first.
+    static index merge(const std::vector<const index *> &parts, const vectors &base, const std::string &device = {},
+                       const watch &watch = {}) {
+        std::vector<const tagore_index *> handles;
+        for (const auto *part : parts) {
+            handles.push_back(part->get());
+        }
+        tagore_index *made = nullptr;
+        detail::run(watch, [&](const tagore_progress *progress) {
+            return tagore_index_merge(handles.data(), handles.size(), base.get(), detail::text(device), progress, &made);
+        });
+        return index(made);
+    }
+
     tagore_index_info info() const {
         auto info = sized<tagore_index_info>();
         check(tagore_index_get_info(get(), &info));

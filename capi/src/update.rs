@@ -1,13 +1,13 @@
-//! Updates of an index.
+//! Updates and merges of indexes.
 
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 
-use tagore::IndexUpdate;
+use tagore::{Index, IndexMerge, IndexUpdate};
 
 use crate::id_set::tagore_id_set;
 use crate::index::tagore_index;
-use crate::pointers::{Input, handle, read_if, required, structs, text_if};
+use crate::pointers::{Input, handle, read_if, required, structs, text_if, values};
 use crate::progress::{tagore_progress, watched};
 use crate::status::{Failure, make, tagore_status};
 use crate::vectors::tagore_vectors;
@@ -65,5 +65,39 @@ pub extern "C" fn tagore_index_update(
         }
         let (updated, _) = update.progress(watched(progress)?).run(base)?;
         Ok(tagore_index::opened(updated))
+    })
+}
+
+/// Makes the index of `vectors` from `count` indexes of its rows: those of the first come first,
+/// then those of the next. The indexes have one kind and metric, and stay as they are; the
+/// parameters are those of the first. `device` is "auto" (the default, null), "cpu", "cuda" or
+/// "cuda:1"; a GPU builds anew. Not for indexes of another system.
+#[unsafe(no_mangle)]
+pub extern "C" fn tagore_index_merge(
+    indexes: *const Option<&tagore_index>,
+    count: usize,
+    vectors: Option<&tagore_vectors>,
+    device: Input<'_, c_char>,
+    progress: Input<'_, tagore_progress>,
+    out: Option<&mut MaybeUninit<*mut tagore_index>>,
+) -> tagore_status {
+    make(out, || {
+        // SAFETY: by the header, `count` pointers, each null or a handle that is not freed during
+        // the call.
+        let indexes = unsafe { values(indexes, count, "indexes") }?;
+        let parts = indexes.iter().map(|&index| Ok(&*required(index, "indexes")?.index));
+        let parts = parts.collect::<Result<Vec<&Index>, Failure>>()?;
+        let base = &required(vectors, "vectors")?.0;
+        let Some(first) = parts.first() else {
+            return Err(Failure::argument("count", 0, "at least one index"));
+        };
+        let merge = IndexMerge::new(&parts).map_err(|_| {
+            let found = format_args!("an index of {} from another system", first.kind());
+            Failure::argument("indexes", found, "some that tagore_builder_build or `tagore build` made")
+        })?;
+        let device = text_if(device, "device")?.map(str::parse).transpose()?;
+        let merge = device.into_iter().fold(merge, IndexMerge::device);
+        let (index, _) = merge.progress(watched(progress)?).run(base)?;
+        Ok(tagore_index::opened(index))
     })
 }

@@ -199,9 +199,36 @@ static void wrong_calls(const char *folder) {
     tagore_vectors_free(fewer);
 }
 
+static void merges(void) {
+    tagore_index *rest = NULL, *merged = NULL;
+    tagore_builder *builder = NULL;
+    tagore_vectors *last = vectors_of(before + FIRST * DIM, ROWS - FIRST, DIM);
+    WORKS(tagore_builder_create("nsg", &builder));
+    WORKS(tagore_builder_build(builder, last, NULL, NULL, &rest));
+    tagore_builder_free(builder);
+    const tagore_index *parts[] = {made, rest, NULL};
+    SIZED(tagore_index_info, info);
+    WORKS(tagore_index_merge(parts, 2, vectors, NULL, NULL, &merged));
+    WORKS(tagore_index_get_info(merged, &info));
+    HOLDS(info.nodes == ROWS && info.left_out == 0);
+    find(merged, vectors, before, 0);
+    tagore_index_free(merged);
+    FAILS(ARGUMENT, "indexes", tagore_index_merge(parts, 3, vectors, NULL, NULL, &merged));
+    FAILS(ARGUMENT, "indexes", tagore_index_merge(NULL, 2, vectors, NULL, NULL, &merged));
+    FAILS(ARGUMENT, "count: found 0", tagore_index_merge(parts, 0, vectors, NULL, NULL, &merged));
+    FAILS(ARGUMENT, "vectors", tagore_index_merge(parts, 2, NULL, NULL, NULL, &merged));
+    FAILS(ARGUMENT, "device: found gpu", tagore_index_merge(parts, 2, vectors, "gpu", NULL, &merged));
+    FAILS(MISMATCH, "expected the 1600 of 1 indexes", tagore_index_merge(parts, 1, vectors, NULL, NULL, &merged));
+    FAILS(MISMATCH, "other values", tagore_index_merge(parts, 2, changed, NULL, NULL, &merged));
+    HOLDS(merged == NULL);
+    tagore_index_free(rest);
+    tagore_vectors_free(last);
+}
+
 int main(int argc, char **argv) {
     set_up();
     updates();
+    merges();
     wrong_calls(argc > 1 ? argv[1] : ".");
     tagore_id_set_free(replaced);
     tagore_id_set_free(removed);

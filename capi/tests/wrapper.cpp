@@ -96,7 +96,12 @@ int main(int argc, char **argv) {
     changes.device = "cpu";
     const auto updated = builder.build(first).update(base, changes);
     demand(updated.info().nodes == rows && updated.info().left_out == 1, "an updated index");
+    const auto second = tagore::vectors::borrow(tagore::matrix(values.data() + rows / 2 * dim, rows - rows / 2, dim));
+    const auto one = builder.build(first), other = builder.build(second);
+    const auto merged = tagore::index::merge({&one, &other}, base, "cpu");
+    demand(merged.info().nodes == rows && merged.info().left_out == 0, "a merged index");
     options.radius = {};
+    demand(tagore::searcher(merged, base).search(queries, options).ids == truth.ids, "the answers of a merged index");
     demand(tagore::searcher(updated, base).search(queries, options).ids[0] != 0, "a removed row is not found");
 
     // Errors of the library, and of callbacks.
