@@ -11,6 +11,7 @@ mod files;
 mod filter;
 mod index;
 mod live;
+mod merge;
 mod options;
 mod plan;
 mod process;
@@ -41,6 +42,7 @@ mod _tagore {
         files::{read, read_truth, write, write_truth},
         index::{Index, index_element, open},
         live::LiveIndex,
+        merge::merge,
         plan::plan,
         process::forked,
         search::{evaluate, exact, exact_on_device, search, search_on_device, search_one},

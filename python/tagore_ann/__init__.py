@@ -26,6 +26,7 @@ from ._files import read, read_truth, write, write_truth
 from ._foreign import IndexFormat
 from ._index import Index
 from ._live import LiveIndex
+from ._merge import merge
 from ._metric import Metric
 from ._progress import Update
 from ._results import Found, Report
@@ -62,6 +63,7 @@ __all__ = [
     "build_file",
     "exact",
     "knn_graph",
+    "merge",
     "plan",
     "read",
     "read_truth",
