@@ -1,13 +1,17 @@
-//! A search service: one shared [`Searcher`] behind HTTP, and a client that loads it.
+//! A service that is searched while rows come and go: one shared [`LiveIndex`] behind HTTP, and
+//! clients that load it.
 //!
 //! ```text
 //! cargo run --release -- [rows] [requests]        # 100,000 rows and 20,000 requests unless given
 //! curl -d '{"vector": [0.1, ...], "k": 10}' -H 'content-type: application/json' ADDRESS/search
+//! curl -d '{"rows": [[7, [0.1, ...]]]}' -H 'content-type: application/json' ADDRESS/insert
+//! curl -d '{"ids": [7]}' -H 'content-type: application/json' ADDRESS/remove
 //! ```
 
 use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
@@ -20,13 +24,16 @@ use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
-use tagore::{Builder, Progress, Search, Searcher, Strategy, Synth, Vectors};
+use tagore::{Builder, Ids, LiveIndex, Search, Strategy, Synth, Vectors};
 use tokio::net::{TcpListener, TcpStream};
 
 const DIM: usize = 64;
 
-/// Requests at the same time, each on a connection of its own.
+/// Searches at the same time, each on a connection of its own.
 const CONCURRENT: usize = 200;
+
+/// Rows that come, and as many that go, with one request.
+const BATCH: usize = 50;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -42,16 +49,31 @@ struct Query {
 /// A row found, as JSON.
 #[derive(Serialize, Deserialize)]
 struct Found {
-    id: u32,
+    id: u64,
     distance: f32,
+}
+
+/// Rows to insert, as JSON, each with its id.
+#[derive(Serialize, Deserialize)]
+struct Rows {
+    rows: Vec<(u64, Vec<f32>)>,
+}
+
+/// Rows to remove, as JSON.
+#[derive(Serialize, Deserialize)]
+struct Gone {
+    ids: Vec<u64>,
+}
+
+type Answer<T> = Result<Json<T>, (StatusCode, String)>;
+
+fn refused(error: impl ToString) -> (StatusCode, String) {
+    (StatusCode::BAD_REQUEST, error.to_string())
 }
 
 /// Answers a query. A search takes less time than handing it to another thread would save, so it
 /// runs where the request arrives. Errors say what was wrong with the query.
-async fn search(
-    State(searcher): State<Searcher>,
-    Json(query): Json<Query>,
-) -> Result<Json<Vec<Found>>, (StatusCode, String)> {
+async fn search(State(index): State<Arc<LiveIndex>>, Json(query): Json<Query>) -> Answer<Vec<Found>> {
     let mut search = Search::new(query.k);
     if let Some(beam) = query.beam {
         search = search.beam(beam);
@@ -59,36 +81,98 @@ async fn search(
     if let Some(radius) = query.radius {
         search = search.radius(radius);
     }
-    let found = searcher.search_one(&query.vector, search);
-    let found = found.map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))?;
+    let found = index.snapshot().search_one(&query.vector, search).map_err(refused)?;
     Ok(Json(found.into_iter().map(|row| Found { id: row.id, distance: row.distance }).collect()))
+}
+
+/// Runs a change, which waits for the disk and now and then brings the graph up to date: not on the
+/// threads that answer.
+async fn change<T: Send + 'static>(
+    index: Arc<LiveIndex>,
+    change: impl FnOnce(&LiveIndex) -> tagore::Result<T> + Send + 'static,
+) -> Answer<T> {
+    let changed = tokio::task::spawn_blocking(move || change(&index)).await;
+    changed.map_err(refused)?.map(Json).map_err(refused)
+}
+
+/// Inserts rows; one whose id is there replaces that row. Returns once they are on disk.
+async fn insert(State(index): State<Arc<LiveIndex>>, Json(rows): Json<Rows>) -> Answer<()> {
+    let (ids, rows): (Vec<u64>, Vec<Vec<f32>>) = rows.rows.into_iter().unzip();
+    let rows = Vectors::from_rows(rows).map_err(refused)?;
+    change(index, move |index| index.insert(&ids, &rows)).await
+}
+
+/// Removes rows, and returns how many there were.
+async fn remove(State(index): State<Arc<LiveIndex>>, Json(gone): Json<Gone>) -> Answer<usize> {
+    change(index, move |index| index.remove(&gone.ids)).await
+}
+
+/// A connection to the service.
+struct Client {
+    sender: http1::SendRequest<Full<Bytes>>,
+    address: SocketAddr,
+}
+
+impl Client {
+    async fn new(address: SocketAddr) -> Result<Self, Failure> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        Ok(Self { sender, address })
+    }
+
+    /// The answer to a request.
+    async fn send(&mut self, path: &str, body: &impl Serialize) -> Result<Bytes, Failure> {
+        let request = Request::post(path)
+            .header("host", self.address.to_string())
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(serde_json::to_vec(body)?)))?;
+        let response = self.sender.send_request(request).await?;
+        let (status, body) = (response.status(), response.into_body().collect().await?.to_bytes());
+        if status != StatusCode::OK {
+            return Err(format!("{status}: {}", String::from_utf8_lossy(&body)).into());
+        }
+        Ok(body)
+    }
 }
 
 /// Sends every [`CONCURRENT`]-th query from number `first` on, one after another; returns the time
 /// of each.
-async fn send(address: SocketAddr, queries: Arc<Vectors>, first: usize) -> Result<Vec<Duration>, Failure> {
-    let stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
+async fn search_all(
+    address: SocketAddr,
+    queries: Arc<Vectors>,
+    first: usize,
+) -> Result<Vec<Duration>, Failure> {
+    let mut client = Client::new(address).await?;
     let mut times = Vec::new();
     for query in (first..queries.len()).step_by(CONCURRENT) {
         let vector = queries.row_to_f32(query)?.into_owned();
-        let body = serde_json::to_vec(&Query { vector, k: 10, beam: Some(64), radius: None })?;
-        let request = Request::post("/search")
-            .header("host", address.to_string())
-            .header("content-type", "application/json")
-            .body(Full::new(Bytes::from(body)))?;
+        let query = Query { vector, k: 10, beam: Some(64), radius: None };
         let began = Instant::now();
-        let response = sender.send_request(request).await?;
-        let (status, body) = (response.status(), response.into_body().collect().await?.to_bytes());
+        let body = client.send("/search", &query).await?;
         times.push(began.elapsed());
-        let found: Vec<Found> = serde_json::from_slice(&body).unwrap_or_default();
-        if status != StatusCode::OK || found.len() != 10 {
-            return Err(format!("{status}: {}", String::from_utf8_lossy(&body)).into());
+        let found: Vec<Found> = serde_json::from_slice(&body)?;
+        if found.len() != 10 {
+            return Err(format!("found {} rows, expected 10", found.len()).into());
         }
     }
     Ok(times)
+}
+
+/// Lets new rows come, and the oldest ones go, until the searches are done. Returns the rows that
+/// came.
+async fn change_all(address: SocketAddr, rows: Arc<Vectors>, done: Arc<AtomicBool>) -> Result<u64, Failure> {
+    let mut client = Client::new(address).await?;
+    let (held, mut next) = (rows.len() as u64, 0);
+    while !done.load(Ordering::Relaxed) {
+        let ids = next..next + BATCH as u64;
+        let row = |id: u64| Ok((held + id, rows.row_to_f32((id % held) as usize)?.into_owned()));
+        client.send("/insert", &Rows { rows: ids.clone().map(row).collect::<tagore::Result<_>>()? }).await?;
+        client.send("/remove", &Gone { ids: ids.collect() }).await?;
+        next += BATCH as u64;
+    }
+    Ok(next)
 }
 
 /// Bytes of this process in memory.
@@ -125,40 +209,49 @@ async fn main() -> Result<(), Failure> {
     let index = Builder::new(Strategy::cagra()).build(&base)?;
     println!("index of {rows} x {DIM} built in {:.1} s", began.elapsed().as_secs_f64());
 
-    let bytes = (base.len() * DIM * 4) as u64;
+    let folder = std::env::temp_dir().join(format!("service-{}", std::process::id()));
+    let ids = Ids::new((0..rows as u64).collect())?;
+    let live = Arc::new(LiveIndex::create_from(&folder, &index, &base, &ids)?);
+    drop(index);
     let before = resident();
-    let searcher = Searcher::new(index, base, &Progress::silent())?;
-    let after = resident();
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    let service = Router::new().route("/search", post(search)).with_state(searcher);
+    let service = Router::new()
+        .route("/search", post(search))
+        .route("/insert", post(insert))
+        .route("/remove", post(remove))
+        .with_state(Arc::clone(&live));
     tokio::spawn(async move { axum::serve(listener, service).await });
     println!("http://{address}/search");
 
-    let began = Instant::now();
+    let (began, done) = (Instant::now(), Arc::new(AtomicBool::new(false)));
+    let changes = tokio::spawn(change_all(address, Arc::clone(&base), Arc::clone(&done)));
     let clients: Vec<_> =
-        (0..CONCURRENT).map(|first| tokio::spawn(send(address, Arc::clone(&queries), first))).collect();
+        (0..CONCURRENT).map(|first| tokio::spawn(search_all(address, Arc::clone(&queries), first))).collect();
     let mut times = Vec::with_capacity(requests);
     for client in clients {
         times.extend(client.await??);
     }
     let seconds = began.elapsed().as_secs_f64();
+    done.store(true, Ordering::Relaxed);
+    let came = changes.await??;
     times.sort_unstable();
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
     println!(
-        "{} requests, {CONCURRENT} at a time: {:.0} per second, p50 {:.2} ms, p99 {:.2} ms",
+        "{} searches, {CONCURRENT} at a time: {:.0} per second, p50 {:.2} ms, p99 {:.2} ms; {came} rows came and went",
         times.len(),
         times.len() as f64 / seconds,
         at(0.5),
         at(0.99)
     );
     println!(
-        "memory: base {}; in all {} before the searcher, {} with it, {} at the end; peak, of the build, {}",
-        megabytes(Some(bytes)),
+        "{} rows; memory: {} at first, {} at the end; peak, of the build, {}",
+        live.len(),
         megabytes(before),
-        megabytes(after),
         megabytes(resident()),
         megabytes(tagore::peak_host_bytes())
     );
+    drop(live);
+    std::fs::remove_dir_all(folder)?;
     Ok(())
 }
