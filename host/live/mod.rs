@@ -27,7 +27,7 @@ use crate::{Builder, Device, ElementType, Ids, Index, Progress, Result, Vectors}
 /// removed. From time to time a change brings the graph up to date
 /// ([`consolidate`](Self::consolidate)), and then takes as long as an
 /// [`IndexUpdate`](crate::IndexUpdate): after as many changes as a hundredth of the rows, but 1,024
-/// at least and 16,384 at most. Once more than half as many rows are gone as are there, graph and
+/// at least and 8,192 at most. Once more than half as many rows are gone as are there, graph and
 /// files are made anew.
 ///
 /// ```

@@ -14,7 +14,7 @@ use crate::{
 const CHANGED: f64 = 0.01;
 
 /// The least and the largest number of changes for that.
-const CHANGES: [usize; 2] = [1024, 16384];
+const CHANGES: [usize; 2] = [1024, 8192];
 
 /// What changes a live index, one at a time.
 pub(super) struct Writer {
