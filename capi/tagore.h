@@ -56,6 +56,20 @@ typedef struct tagore_index tagore_index;
 typedef struct tagore_knn_graph tagore_knn_graph;
 
 /**
+ * A live index: a folder whose rows come, go and change while searches run.
+ *
+ * Rows have ids of the program, any but UINT64_MAX. A change that has returned is on disk: after a
+ * crash, tagore_live_open finds the index as its last change left it. Most rows are in a graph;
+ * searches compare recent ones one by one, and skip those that were removed. From time to time a
+ * change brings the graph up to date, and takes longer.
+ *
+ * Any number of threads search and change an index at the same time. Changes take turns, so a
+ * callback that watches one must not make another. Searches do not wait: each sees the index as
+ * it was when it began. One handle at a time has the folder open, in all processes.
+ */
+typedef struct tagore_live tagore_live;
+
+/**
  * An index and its vectors, checked and prepared. Any number of threads search one at the same
  * time. It lives on without the handles it was made from.
  */
@@ -417,6 +431,95 @@ typedef struct {
      */
     const char *device;
 } tagore_index_update_options;
+
+/**
+ * Sizes of a live index.
+ */
+typedef struct {
+    /**
+     * sizeof(tagore_live_info), set before the call.
+     */
+    size_t size;
+    /**
+     * The number of rows.
+     */
+    size_t rows;
+    /**
+     * Those that searches compare one by one; the others are in the graph.
+     */
+    size_t recent;
+    /**
+     * Components per row.
+     */
+    size_t dim;
+    /**
+     * The type of the components.
+     */
+    tagore_element element;
+    /**
+     * The metric.
+     */
+    tagore_metric metric;
+} tagore_live_info;
+
+/**
+ * Options of a search of a live index. Zero is the default of each but `k`.
+ */
+typedef struct {
+    /**
+     * sizeof(tagore_live_search_options)
+     */
+    size_t size;
+    /**
+     * Neighbours per query, at least 1. May exceed the rows.
+     */
+    size_t k;
+    /**
+     * As of tagore_search_options.
+     */
+    size_t beam;
+    /**
+     * Null, or a distance: only rows at it or nearer are found.
+     */
+    const float *radius;
+    /**
+     * Null, or the ids of the rows that may be found, in any order. Ids without a row are no
+     * error. The call takes a pass over all ids of the index.
+     */
+    const uint64_t *among;
+    /**
+     * The number of these ids; 0 with an address finds nothing.
+     */
+    size_t among_count;
+} tagore_live_search_options;
+
+/**
+ * Room in host memory for the answers of a search: k slots per query, nearest first. A query that
+ * finds fewer rows has the id UINT64_MAX and the distance infinity in its last slots. A call that
+ * fails leaves the arrays as they are.
+ */
+typedef struct {
+    /**
+     * sizeof(tagore_live_results)
+     */
+    size_t size;
+    /**
+     * Ids of rows.
+     */
+    uint64_t *ids;
+    /**
+     * Their distances to the query, as of tagore_results; may be null.
+     */
+    float *distances;
+    /**
+     * Slots of each array: at least queries x k.
+     */
+    size_t slots;
+    /**
+     * Null, or where the call writes the number of queries that found fewer than k rows.
+     */
+    size_t *short_queries;
+} tagore_live_results;
 
 /**
  * Options of an export. Zero is the default of each.
@@ -934,6 +1037,81 @@ tagore_status tagore_index_merge(const tagore_index *const *indexes,
                                  const char *device,
                                  const tagore_progress *progress,
                                  tagore_index **out);
+
+/**
+ * Makes an empty live index in a new or empty folder, for rows of `dim` components of a type. Kind,
+ * metric, parameters and device are those of the builder now; the rows of tagore_builder_set_rows
+ * do not count. The device makes the graphs.
+ */
+tagore_status tagore_live_create(const char *folder,
+                                 const tagore_builder *builder,
+                                 size_t dim,
+                                 tagore_element element,
+                                 tagore_live **out);
+
+/**
+ * Opens the live index in a folder, as its last change left it. `device` makes the graphs: "auto"
+ * (the default, null), "cpu", "cuda" or "cuda:1".
+ */
+tagore_status tagore_live_open(const char *folder, const char *device, tagore_live **out);
+
+/**
+ * Sets whether a change waits until it is on disk: it does unless this is 0. With 0 a crash of the
+ * system may lose the last changes; a crash of the program does not. A new handle waits.
+ */
+tagore_status tagore_live_set_synced(const tagore_live *live, int32_t is_synced);
+
+/**
+ * Inserts the rows of `vectors`, which are copied, with `count` ids, one for each. A row of the same
+ * id that is there goes: the new one replaces it. If the call fails, nothing is inserted. A
+ * callback watches and cancels the work on the graph: before the change, which then fails, or after
+ * it, which then stands.
+ */
+tagore_status tagore_live_insert(const tagore_live *live,
+                                 const tagore_vectors *vectors,
+                                 const uint64_t *ids,
+                                 size_t count,
+                                 const tagore_progress *progress);
+
+/**
+ * Removes the rows of `count` ids, and writes their number to `removed`, which may be null. Ids
+ * without a row are no error. If the call fails, nothing is removed. Callbacks: as of
+ * tagore_live_insert.
+ */
+tagore_status tagore_live_remove(const tagore_live *live,
+                                 const uint64_t *ids,
+                                 size_t count,
+                                 const tagore_progress *progress,
+                                 size_t *removed);
+
+/**
+ * Brings the graph up to date with all rows, as changes do from time to time; a service may call
+ * it when it is idle. Writes whether there was anything to do, 1 or 0, to `has_changed`, which may be
+ * null. If the call fails, the index is as before.
+ */
+tagore_status tagore_live_consolidate(const tagore_live *live,
+                                      const tagore_progress *progress,
+                                      int32_t *has_changed);
+
+/**
+ * Sizes of a live index, now.
+ */
+tagore_status tagore_live_get_info(const tagore_live *live, tagore_live_info *info);
+
+/**
+ * Finds the nearest rows of each query, on all threads: by beam search in the graph, and by
+ * comparing the query with each recent row.
+ */
+tagore_status tagore_live_search(const tagore_live *live,
+                                 const tagore_matrix *queries,
+                                 const tagore_live_search_options *options,
+                                 const tagore_progress *progress,
+                                 const tagore_live_results *results);
+
+/**
+ * Closes a live index and frees its handle, as tagore_vectors_free does.
+ */
+void tagore_live_free(tagore_live *live);
 
 /**
  * Writes an index in a format: "tagore", "nsg", "nssg", "kgraph", "hnswlib", "faiss-nsg",

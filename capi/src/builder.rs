@@ -24,7 +24,7 @@ pub struct tagore_builder(Mutex<Builder>);
 
 impl tagore_builder {
     /// The builder as it is now. A panic cannot leave it half changed.
-    fn lock(&self) -> MutexGuard<'_, Builder> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Builder> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

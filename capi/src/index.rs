@@ -104,6 +104,14 @@ pub(crate) fn metric_of(given: tagore_metric) -> Result<Metric> {
     }
 }
 
+pub(crate) fn name_of_metric(metric: Metric) -> tagore_metric {
+    match metric {
+        Metric::L2 => TAGORE_L2,
+        Metric::InnerProduct => TAGORE_INNER_PRODUCT,
+        Metric::Cosine => TAGORE_COSINE,
+    }
+}
+
 /// Maps an index file, which tagore_index_save or `tagore build` wrote. The file must not change or
 /// shrink while a handle uses it.
 #[unsafe(no_mangle)]
@@ -144,11 +152,7 @@ pub extern "C" fn tagore_index_get_info(
             layers: index.layers().len(),
             repeated: index.repeated().len(),
             left_out: index.left_out().map_or(0, IdSet::len),
-            metric: match index.metric() {
-                Metric::L2 => TAGORE_L2,
-                Metric::InnerProduct => TAGORE_INNER_PRODUCT,
-                Metric::Cosine => TAGORE_COSINE,
-            },
+            metric: name_of_metric(index.metric()),
             reserved: 0,
         })
     })

@@ -21,6 +21,8 @@ mod index;
 
 mod update;
 
+mod live;
+
 mod export;
 
 mod id_set;

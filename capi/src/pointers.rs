@@ -251,6 +251,7 @@ mod tests {
     use super::*;
     use crate::export::tagore_export_options;
     use crate::index::{tagore_index_info, tagore_row_sink};
+    use crate::live::{tagore_live_info, tagore_live_results, tagore_live_search_options};
     use crate::out_of_core::tagore_limits;
     use crate::progress::{tagore_progress, tagore_update};
     use crate::search::{
@@ -280,6 +281,9 @@ mod tests {
         assert!(is_tight!(tagore_search_options, among: Pointer));
         assert!(is_tight!(tagore_exact_options, reserved: i32));
         assert!(is_tight!(tagore_index_info, reserved: i32));
+        assert!(is_tight!(tagore_live_info, metric: i32));
+        assert!(is_tight!(tagore_live_search_options, among_count: usize));
+        assert!(is_tight!(tagore_live_results, short_queries: Pointer));
     }
 
     /// A struct that grew by a field.

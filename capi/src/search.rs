@@ -211,7 +211,7 @@ unsafe fn devices(names: *const c_char, default: Device) -> Result<Vec<Device>> 
 }
 
 /// The queries of a call, where they lie.
-fn lent_queries(matrix: Input<'_, tagore_matrix>) -> Result<Vectors> {
+pub(crate) fn lent_queries(matrix: Input<'_, tagore_matrix>) -> Result<Vectors> {
     // SAFETY: by the header, the rows do not change during the call, which ends the queries.
     unsafe { lent(matrix, Release::new(None, ptr::null_mut())) }
 }

@@ -144,7 +144,8 @@ pub extern "C" fn tagore_last_error() -> *const c_char {
 }
 
 /// Runs a call: keeps the message of its failure, and stops panics. A panic leaves no handle in an
-/// unsound state: handles are read only, but for a builder, which is replaced as a whole.
+/// unsound state: handles are read only, but for a builder, which is replaced as a whole, and a
+/// live index, which survives a change that panics.
 pub(crate) fn call(work: impl FnOnce() -> Result<()>) -> tagore_status {
     let failure = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => return TAGORE_OK,

@@ -159,7 +159,7 @@ pub(crate) fn element_of(given: tagore_element) -> Result<ElementType> {
     }
 }
 
-fn name_of(element: ElementType) -> tagore_element {
+pub(crate) fn name_of(element: ElementType) -> tagore_element {
     match element {
         ElementType::F32 => TAGORE_F32,
         ElementType::F16 => TAGORE_F16,
