@@ -633,6 +633,114 @@ inline results exact_search(const vectors &base, const tagore_matrix &queries, s
     return found;
 }
 
+// Options of a search of a live index. `among`: own ids of the rows that may be found.
+struct live_search_options {
+    std::size_t k = 10;
+    std::size_t beam = 0;
+    std::optional<float> radius = {};
+    std::optional<std::vector<std::uint64_t>> among = {};
+};
+
+// Answers: k own ids and distances per query, nearest first; UINT64_MAX in empty slots.
+struct live_results {
+    std::size_t k = 0;
+    std::vector<std::uint64_t> ids = {};
+    std::vector<float> distances = {};
+    // Queries that found fewer than k rows.
+    std::size_t short_queries = 0;
+
+    live_results(std::size_t queries, std::size_t k) : k(k), ids(queries * k), distances(queries * k) {}
+
+    tagore_live_results room() {
+        auto room = sized<tagore_live_results>();
+        room.ids = ids.data();
+        room.distances = distances.data();
+        room.slots = ids.size();
+        room.short_queries = &short_queries;
+        return room;
+    }
+};
+
+// An index in a folder, whose rows come, go and change while searches run; closed with the object.
+class live {
+public:
+    // Makes an empty one in a new or empty folder; the builder gives kind, metric and parameters.
+    static live create(const std::string &folder, const builder &builder, std::size_t dim,
+                       tagore_element element = TAGORE_F32) {
+        tagore_live *made = nullptr;
+        check(tagore_live_create(folder.c_str(), builder.get(), dim, element, &made));
+        return live(made);
+    }
+
+    // Opens the one in a folder; the device, "auto" unless given, makes the graphs.
+    static live open(const std::string &folder, const std::string &device = {}) {
+        tagore_live *made = nullptr;
+        check(tagore_live_open(folder.c_str(), detail::text(device), &made));
+        return live(made);
+    }
+
+    explicit live(tagore_live *handle) : handle_(handle) {}
+
+    // Whether a change waits until it is on disk.
+    void set_synced(bool synced) const { check(tagore_live_set_synced(get(), synced ? 1 : 0)); }
+
+    // Inserts rows, one for each id, in place of earlier ones of these ids.
+    void insert(const vectors &rows, const std::vector<std::uint64_t> &ids, const watch &watch = {}) const {
+        detail::run(watch, [&](const tagore_progress *progress) {
+            return tagore_live_insert(get(), rows.get(), ids.data(), ids.size(), progress);
+        });
+    }
+
+    // Removes the rows of these ids, and returns how many there were.
+    std::size_t remove(const std::vector<std::uint64_t> &ids, const watch &watch = {}) const {
+        std::size_t removed = 0;
+        detail::run(watch, [&](const tagore_progress *progress) {
+            return tagore_live_remove(get(), ids.data(), ids.size(), progress, &removed);
+        });
+        return removed;
+    }
+
+    // Brings the graph up to date, and returns whether there was anything to do.
+    bool consolidate(const watch &watch = {}) const {
+        std::int32_t changed = 0;
+        detail::run(watch, [&](const tagore_progress *progress) {
+            return tagore_live_consolidate(get(), progress, &changed);
+        });
+        return changed != 0;
+    }
+
+    tagore_live_info info() const {
+        auto info = sized<tagore_live_info>();
+        check(tagore_live_get_info(get(), &info));
+        return info;
+    }
+
+    live_results search(const tagore_matrix &queries, const live_search_options &options,
+                        const watch &watch = {}) const {
+        // No ids lie somewhere too: a null pointer stands for all rows.
+        static constexpr std::uint64_t none = 0;
+        live_results found(queries.rows, options.k);
+        auto given = sized<tagore_live_search_options>();
+        given.k = options.k;
+        given.beam = options.beam;
+        given.radius = options.radius ? &*options.radius : nullptr;
+        if (options.among) {
+            given.among = options.among->empty() ? &none : options.among->data();
+            given.among_count = options.among->size();
+        }
+        const auto room = found.room();
+        detail::run(watch, [&](const tagore_progress *progress) {
+            return tagore_live_search(get(), &queries, &given, progress, &room);
+        });
+        return found;
+    }
+
+    const tagore_live *get() const noexcept { return handle_.get(); }
+
+private:
+    detail::handle<tagore_live, tagore_live_free> handle_;
+};
+
 } // namespace tagore
 
 #endif // TAGORE_HPP

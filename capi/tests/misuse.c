@@ -595,6 +595,93 @@ static void searches(void) {
     FAILS(CANCELLED, "interrupted", tagore_exact_search(vectors, &queries, &exact, &cancel, &results));
 }
 
+static void lives(void) {
+    tagore_live *live = NULL, *out = NULL;
+    uint64_t ids[QUERIES * K], own[ROWS];
+    const char *here = at("live");
+    size_t removed = 9;
+    for (uint64_t row = 0; row < ROWS; row++) {
+        own[row] = row * row;
+    }
+    FAILS(ARGUMENT, "folder", tagore_live_create(NULL, builder, DIM, TAGORE_F32, &out));
+    FAILS(ARGUMENT, "builder", tagore_live_create(here, NULL, DIM, TAGORE_F32, &out));
+    FAILS(ARGUMENT, "dim: found 4097", tagore_live_create(here, builder, 4097, TAGORE_F32, &out));
+    FAILS(ARGUMENT, "dim", tagore_live_create(here, builder, SIZE_MAX, TAGORE_F32, &out));
+    FAILS(ARGUMENT, "element: found 6", tagore_live_create(here, builder, DIM, TAGORE_B1 + 1, &out));
+    FAILS(ARGUMENT, "out", tagore_live_create(here, builder, DIM, TAGORE_F32, NULL));
+    FAILS(IO, "no/live", tagore_live_create(at("no/live"), builder, DIM, TAGORE_F32, &out));
+    FAILS(FILE, "no such folder", tagore_live_open(here, NULL, &out));
+    FAILS(FILE, "a folder with files", tagore_live_create(folder, builder, DIM, TAGORE_F32, &out));
+    FAILS(ARGUMENT, "folder", tagore_live_open(NULL, NULL, &out));
+    FAILS(ARGUMENT, "out", tagore_live_open(here, NULL, NULL));
+    HOLDS(out == NULL);
+    /* The rows of a builder, of another number, do not count. */
+    WORKS(tagore_builder_set_rows(builder, set));
+    WORKS(tagore_live_create(here, builder, DIM, TAGORE_F32, &live));
+    WORKS(tagore_builder_set_rows(builder, NULL));
+
+    FAILS(ARGUMENT, "live", tagore_live_set_synced(NULL, 1));
+    FAILS(ARGUMENT, "live", tagore_live_insert(NULL, vectors, own, ROWS, NULL));
+    FAILS(ARGUMENT, "vectors", tagore_live_insert(live, NULL, own, ROWS, NULL));
+    FAILS(ARGUMENT, "ids: found a null pointer", tagore_live_insert(live, vectors, NULL, ROWS, NULL));
+    FAILS(ARGUMENT, "a multiple of 8",
+          tagore_live_insert(live, vectors, (const uint64_t *)(const void *)((const char *)own + 4), ROWS, NULL));
+    FAILS(ARGUMENT, "values that fit memory", tagore_live_insert(live, vectors, own, SIZE_MAX, NULL));
+    FAILS(MISMATCH, "found 299 ids, expected 300", tagore_live_insert(live, vectors, own, ROWS - 1, NULL));
+    FAILS(ARGUMENT, "live", tagore_live_remove(NULL, own, 1, NULL, &removed));
+    FAILS(ARGUMENT, "ids", tagore_live_remove(live, NULL, 1, NULL, &removed));
+    FAILS(ARGUMENT, "live", tagore_live_consolidate(NULL, NULL, NULL));
+    HOLDS(removed == 9);
+    int seen = 0;
+    SIZED(tagore_progress, cancel);
+    cancel.watch = stop;
+    cancel.context = &seen;
+    WORKS(tagore_live_insert(live, vectors, own, ROWS, &cancel));
+    FAILS(CANCELLED, "interrupted", tagore_live_consolidate(live, &cancel, NULL));
+    HOLDS(seen > 0);
+    cancel.size = 2;
+    FAILS(ARGUMENT, "sizeof(tagore_progress)", tagore_live_consolidate(live, &cancel, NULL));
+    WORKS(tagore_live_consolidate(live, NULL, NULL));
+
+    SIZED(tagore_live_info, info);
+    FAILS(ARGUMENT, "live", tagore_live_get_info(NULL, &info));
+    FAILS(ARGUMENT, "tagore_live_info", tagore_live_get_info(live, NULL));
+    info.size--;
+    FAILS(ARGUMENT, "sizeof(tagore_live_info)", tagore_live_get_info(live, &info));
+    info.size++;
+    WORKS(tagore_live_get_info(live, &info));
+    HOLDS(info.rows == ROWS && info.recent == 0);
+
+    tagore_matrix queries = matrix_of(asked, QUERIES), none = matrix_of(asked, 0);
+    SIZED(tagore_live_search_options, options);
+    options.k = K;
+    SIZED(tagore_live_results, results);
+    results.ids = ids;
+    results.slots = QUERIES * K;
+    FAILS(ARGUMENT, "live", tagore_live_search(NULL, &queries, &options, NULL, &results));
+    FAILS(ARGUMENT, "tagore_matrix", tagore_live_search(live, NULL, &options, NULL, &results));
+    FAILS(ARGUMENT, "tagore_live_search_options", tagore_live_search(live, &queries, NULL, NULL, &results));
+    FAILS(ARGUMENT, "tagore_live_results", tagore_live_search(live, &queries, &options, NULL, NULL));
+    results.ids = NULL;
+    FAILS(ARGUMENT, "ids", tagore_live_search(live, &queries, &options, NULL, &results));
+    results.ids = ids;
+    results.slots--;
+    FAILS(ARGUMENT, "slots: found 19", tagore_live_search(live, &queries, &options, NULL, &results));
+    results.slots++;
+    options.k = SIZE_MAX;
+    FAILS(ARGUMENT, "slots", tagore_live_search(live, &queries, &options, NULL, &results));
+    WORKS(tagore_live_search(live, &none, &options, NULL, &results));
+    options.k = K;
+    options.among = own;
+    options.among_count = SIZE_MAX;
+    FAILS(ARGUMENT, "among: found", tagore_live_search(live, &queries, &options, NULL, &results));
+    options.among_count = 2;
+    WORKS(tagore_live_search(live, &queries, &options, NULL, &results));
+    HOLDS(ids[0] == 0 && ids[1] == 1 && ids[2] == UINT64_MAX && ids[K] == 1);
+    tagore_live_free(live);
+    tagore_live_free(NULL);
+}
+
 /* The kernels, on the emulator: the answers of the CPU. */
 static void emulated(void) {
     uint32_t on_cpu[QUERIES * K], on_device[QUERIES * K];
@@ -731,6 +818,7 @@ int main(int argc, char **argv) {
     builders();
     indexes();
     searches();
+    lives();
     emulated();
     threads();
     lifetimes();

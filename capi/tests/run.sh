@@ -78,6 +78,15 @@ compile c11 "$sanitize" shared capi/tests/update.c "$work/update"
 compile c++17 "$sanitize" static capi/tests/update.c "$work/update"
 "$work/update" "$work"
 
+echo "-- live indexes"
+for way in "c11 shared" "c++17 static"; do
+  read -r language link <<< "$way"
+  compile "$language" "$sanitize" "$link" capi/tests/live.c "$work/live"
+  mkdir "$work/lived"
+  "$work/live" "$work/lived"
+  rm -r "$work/lived"
+done
+
 echo "-- too little memory"
 # Without the sanitizer, whose memory no limit allows.
 compile c11 "-O1 -D_GNU_SOURCE" shared capi/tests/memory.c "$work/memory"
@@ -187,8 +196,9 @@ if command -v valgrind >/dev/null; then
   compile c++17 "-O1 -g" shared capi/tests/wrapper.cpp "$work/wrapper"
   compile c11 "-O1 -g" shared capi/tests/misuse.c "$work/misuse"
   compile c11 "-O1 -g" shared capi/tests/update.c "$work/update"
-  mkdir "$work/misused"
-  for program in "$work/wrapper $work" "$work/misuse $work/misused" "$work/update $work"; do
+  compile c11 "-O1 -g" shared capi/tests/live.c "$work/live"
+  mkdir "$work/misused" "$work/lived"
+  for program in "$work/wrapper $work" "$work/misuse $work/misused" "$work/update $work" "$work/live $work/lived"; do
     # shellcheck disable=SC2086
     valgrind --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=definite \
       --errors-for-leak-kinds=definite $program

@@ -1,6 +1,7 @@
 // tagore.hpp: handles that own, exceptions of the library and of callbacks. wrapper FOLDER
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -103,6 +104,31 @@ int main(int argc, char **argv) {
     options.radius = {};
     demand(tagore::searcher(merged, base).search(queries, options).ids == truth.ids, "the answers of a merged index");
     demand(tagore::searcher(updated, base).search(queries, options).ids[0] != 0, "a removed row is not found");
+
+    {
+        std::filesystem::remove_all(folder + "/wrapper-live");
+        const auto live = tagore::live::create(folder + "/wrapper-live", builder, dim);
+        std::vector<std::uint64_t> own(rows / 2);
+        for (std::size_t row = 0; row < own.size(); row++) {
+            own[row] = 1000000000000 + row;
+        }
+        live.set_synced(false);
+        live.insert(first, own);
+        demand(live.remove({own[1], 7}) == 1 && live.info().rows == own.size() - 1, "a row removed");
+        tagore::live_search_options near_own;
+        near_own.k = 2;
+        const auto answers = live.search(queries, near_own);
+        demand(answers.ids[0] == own[0] && answers.ids[2] != own[1] && answers.short_queries == 0, "own ids");
+        near_own.among = std::vector<std::uint64_t>{own[1], own[5]};
+        demand(live.search(queries, near_own).ids[0] == own[5], "among own ids");
+        near_own.among->clear();
+        demand(live.search(queries, near_own).short_queries == 50, "among none");
+        const auto interrupt = [](const tagore_update &) -> bool { throw std::logic_error("not now"); };
+        demand(thrown<std::logic_error>([&] { live.consolidate(interrupt); }) == "not now", "the watch of a change");
+        demand(live.consolidate() && !live.consolidate() && live.info().recent == 0, "a graph");
+    }
+    const auto reopened = tagore::live::open(folder + "/wrapper-live", "cpu");
+    demand(reopened.info().rows == rows / 2 - 1 && reopened.info().dim == dim, "an index opened again");
 
     // Errors of the library, and of callbacks.
     demand(thrown<tagore::error>([] { tagore::builder("hnsw"); }).find("hnsw") != std::string::npos, "an error");
