@@ -1,6 +1,6 @@
 /* Too little memory is a status: no call ends the program. A child process for each of 50 limits of
  * its address space, from none to more than the work takes, opens, builds, updates, saves and
- * searches:
+ * searches, and changes a live index:
  * memory FOLDER
  */
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 
 #include <tagore.h>
 
-enum { ROWS = 12000, DIM = 32, QUERIES = 1000, K = 50, LIMITS = 50 };
+enum { ROWS = 12000, DIM = 32, QUERIES = 1000, K = 50, LIMITS = 50, LIVE = 1500 };
 
 /* Exit codes of a child. */
 enum { DONE, REFUSED, WRONG };
@@ -44,6 +44,40 @@ static int refused(const char *call, tagore_status status) {
         _exit(WRONG);
     }
     return status != TAGORE_OK;
+}
+
+/* Changes of a live index in a new folder, and searches of it before and after it is closed. */
+static int live_work(const tagore_builder *builder, const char *file) {
+    static uint64_t own[LIVE], answers[QUERIES * K];
+    int refusals = 0;
+    char folder[600];
+    tagore_matrix rows = {.size = sizeof rows, .data = base, .rows = LIVE, .dim = DIM};
+    tagore_matrix asked = {.size = sizeof asked, .data = base, .rows = QUERIES, .dim = DIM};
+    tagore_live_search_options search = {.size = sizeof search, .k = K};
+    tagore_live_results room = {.size = sizeof room, .ids = answers, .slots = (size_t)QUERIES * K};
+    tagore_vectors *vectors = NULL;
+    tagore_live *live = NULL;
+    for (size_t row = 0; row < LIVE; row++) {
+        own[row] = row * row;
+    }
+    snprintf(folder, sizeof folder, "%s.%d.live", file, (int)getpid());
+    refusals += refused("live rows", tagore_vectors_from_memory(&rows, NULL, NULL, &vectors));
+    refusals += refused("live create", tagore_live_create(folder, builder, DIM, TAGORE_F32, &live));
+    if (live && vectors) {
+        refusals += refused("live insert", tagore_live_insert(live, vectors, own, LIVE, NULL));
+        refusals += refused("live remove", tagore_live_remove(live, own, 100, NULL, NULL));
+        refusals += refused("live search", tagore_live_search(live, &asked, &search, NULL, &room));
+        refusals += refused("live consolidate", tagore_live_consolidate(live, NULL, NULL));
+        tagore_live_free(live);
+        live = NULL;
+        refusals += refused("live open", tagore_live_open(folder, "cpu", &live));
+    }
+    if (live) {
+        refusals += refused("live search", tagore_live_search(live, &asked, &search, NULL, &room));
+    }
+    tagore_live_free(live);
+    tagore_vectors_free(vectors);
+    return refusals;
 }
 
 /* All work on the rows, in which each call may be refused. A refused step is skipped, and so are
@@ -92,6 +126,9 @@ static int work(const char *kind, const char *metric, const char *file) {
         if (coded) {
             refusals += refused("coded search", tagore_search(coded, &asked, &search, NULL, &results));
         }
+    }
+    if (builder) {
+        refusals += live_work(builder, file);
     }
     tagore_searcher_free(coded);
     tagore_searcher_free(searcher);
