@@ -1039,9 +1039,9 @@ tagore_status tagore_index_merge(const tagore_index *const *indexes,
                                  tagore_index **out);
 
 /**
- * Makes an empty live index in a new or empty folder, for rows of `dim` components of a type. Kind,
- * metric, parameters and device are those of the builder now; the rows of tagore_builder_set_rows
- * do not count. The device makes the graphs.
+ * Makes an empty live index in a new or empty folder, for rows of `dim` components of a type.
+ * Kind, metric, parameters and device are those of the builder now; the rows of
+ * tagore_builder_set_rows do not count. The device makes the graphs.
  */
 tagore_status tagore_live_create(const char *folder,
                                  const tagore_builder *builder,
@@ -1056,16 +1056,16 @@ tagore_status tagore_live_create(const char *folder,
 tagore_status tagore_live_open(const char *folder, const char *device, tagore_live **out);
 
 /**
- * Sets whether a change waits until it is on disk: it does unless this is 0. With 0 a crash of the
- * system may lose the last changes; a crash of the program does not. A new handle waits.
+ * Sets whether a change waits until it is on disk: it does, unless `is_synced` is 0. A crash of
+ * the system may then lose the last changes; a crash of the program does not.
  */
 tagore_status tagore_live_set_synced(const tagore_live *live, int32_t is_synced);
 
 /**
- * Inserts the rows of `vectors`, which are copied, with `count` ids, one for each. A row of the same
- * id that is there goes: the new one replaces it. If the call fails, nothing is inserted. A
- * callback watches and cancels the work on the graph: before the change, which then fails, or after
- * it, which then stands.
+ * Inserts the rows of `vectors`, which are copied, with `count` ids, one for each. A row of the
+ * same id that is there goes: the new one replaces it. If the call fails, nothing is inserted. A
+ * callback watches and cancels the work on the graph: before the change, which then fails, or
+ * after it, which then stands.
  */
 tagore_status tagore_live_insert(const tagore_live *live,
                                  const tagore_vectors *vectors,
@@ -1086,8 +1086,8 @@ tagore_status tagore_live_remove(const tagore_live *live,
 
 /**
  * Brings the graph up to date with all rows, as changes do from time to time; a service may call
- * it when it is idle. Writes whether there was anything to do, 1 or 0, to `has_changed`, which may be
- * null. If the call fails, the index is as before.
+ * it when it is idle. Writes whether there was anything to do, 1 or 0, to `has_changed`, which may
+ * be null. If the call fails, the index is as before.
  */
 tagore_status tagore_live_consolidate(const tagore_live *live,
                                       const tagore_progress *progress,

@@ -181,9 +181,9 @@ impl<'a> Room<'a> {
     }
 }
 
-/// Makes an empty live index in a new or empty folder, for rows of `dim` components of a type. Kind,
-/// metric, parameters and device are those of the builder now; the rows of tagore_builder_set_rows
-/// do not count. The device makes the graphs.
+/// Makes an empty live index in a new or empty folder, for rows of `dim` components of a type.
+/// Kind, metric, parameters and device are those of the builder now; the rows of
+/// tagore_builder_set_rows do not count. The device makes the graphs.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_live_create(
     folder: Input<'_, c_char>,
@@ -218,8 +218,8 @@ pub extern "C" fn tagore_live_open(
     })
 }
 
-/// Sets whether a change waits until it is on disk: it does unless this is 0. With 0 a crash of the
-/// system may lose the last changes; a crash of the program does not. A new handle waits.
+/// Sets whether a change waits until it is on disk: it does, unless `is_synced` is 0. A crash of
+/// the system may then lose the last changes; a crash of the program does not.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_live_set_synced(live: Option<&tagore_live>, is_synced: i32) -> tagore_status {
     call(|| {
@@ -228,10 +228,10 @@ pub extern "C" fn tagore_live_set_synced(live: Option<&tagore_live>, is_synced: 
     })
 }
 
-/// Inserts the rows of `vectors`, which are copied, with `count` ids, one for each. A row of the same
-/// id that is there goes: the new one replaces it. If the call fails, nothing is inserted. A
-/// callback watches and cancels the work on the graph: before the change, which then fails, or after
-/// it, which then stands.
+/// Inserts the rows of `vectors`, which are copied, with `count` ids, one for each. A row of the
+/// same id that is there goes: the new one replaces it. If the call fails, nothing is inserted. A
+/// callback watches and cancels the work on the graph: before the change, which then fails, or
+/// after it, which then stands.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_live_insert(
     live: Option<&tagore_live>,
@@ -270,8 +270,8 @@ pub extern "C" fn tagore_live_remove(
 }
 
 /// Brings the graph up to date with all rows, as changes do from time to time; a service may call
-/// it when it is idle. Writes whether there was anything to do, 1 or 0, to `has_changed`, which may be
-/// null. If the call fails, the index is as before.
+/// it when it is idle. Writes whether there was anything to do, 1 or 0, to `has_changed`, which may
+/// be null. If the call fails, the index is as before.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_live_consolidate(
     live: Option<&tagore_live>,
