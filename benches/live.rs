@@ -86,7 +86,7 @@ impl Bench<'_> {
             let batch: Vec<u64> = (first as u64..ids.end.min(first + batch) as u64).collect();
             let rows = select(self.rows, &batch);
             let begun = Instant::now();
-            index.insert(&batch, &rows).unwrap();
+            index.insert(&batch, &rows, &Progress::silent()).unwrap();
             longest = longest.max(begun.elapsed().as_secs_f64());
             self.held.extend(batch);
         }
@@ -124,7 +124,7 @@ fn main() {
     bench.held.clear();
     let index = bench.create(&folder.join("churn"));
     bench.insert(&index, 0..half, half, "all at once");
-    index.consolidate().unwrap();
+    index.consolidate(&Progress::silent()).unwrap();
     bench.measure(&index, "at first");
     let batch = (half / 100).max(1);
     let (mut next, mut seconds) = (half, [0.0; 2]);
@@ -139,10 +139,10 @@ fn main() {
         next += batch;
         let rows = select(bench.rows, &come);
         let begun = Instant::now();
-        index.remove(&gone).unwrap();
+        index.remove(&gone, &Progress::silent()).unwrap();
         seconds[0] += begun.elapsed().as_secs_f64();
         let begun = Instant::now();
-        index.insert(&come, &rows).unwrap();
+        index.insert(&come, &rows, &Progress::silent()).unwrap();
         seconds[1] += begun.elapsed().as_secs_f64();
         bench.held.extend(come);
         if round % 10 == 0 {

@@ -10,7 +10,7 @@ use tagore::{
     Vectors, ground_truth,
 };
 
-const SILENT: fn() -> Progress = Progress::silent;
+pub(crate) const SILENT: fn() -> Progress = Progress::silent;
 
 /// The rows that should be there, by id.
 type Model = BTreeMap<u64, Vec<f32>>;
@@ -101,7 +101,7 @@ fn check(snapshot: &Snapshot, model: &Model, metric: Metric, element: ElementTyp
     assert!(recall >= least, "recall {recall} of {} rows, {dim} {element} {metric}", ids.len());
 }
 
-fn random_rows(random: &mut Random, count: usize, dim: usize) -> Vec<Vec<f32>> {
+pub(crate) fn random_rows(random: &mut Random, count: usize, dim: usize) -> Vec<Vec<f32>> {
     // Around one of eight points.
     (0..count)
         .map(|_| {
@@ -143,7 +143,7 @@ fn random_changes_are_found_and_survive_reopening() {
                     let ids: Vec<u64> = ids.into_iter().take(count).collect();
                     let rows = &rows[..ids.len()];
                     if !rows.is_empty() {
-                        index.insert(&ids, &vectors(rows, element)).unwrap();
+                        index.insert(&ids, &vectors(rows, element), &SILENT()).unwrap();
                     }
                     model.extend(ids.iter().copied().zip(rows.iter().cloned()));
                 }
@@ -151,12 +151,15 @@ fn random_changes_are_found_and_survive_reopening() {
                     let share = 2 + random.below(9);
                     let gone: Vec<u64> =
                         model.keys().copied().filter(|id| id % share == step % share).collect();
-                    assert_eq!(index.remove(&[&gone[..], &[1 << 40]].concat()).unwrap(), gone.len());
+                    assert_eq!(
+                        index.remove(&[&gone[..], &[1 << 40]].concat(), &SILENT()).unwrap(),
+                        gone.len()
+                    );
                     gone.iter().for_each(|id| drop(model.remove(id)));
                 }
                 4 => {
-                    index.consolidate().unwrap();
-                    assert!(!index.consolidate().unwrap(), "nothing to do");
+                    index.consolidate(&SILENT()).unwrap();
+                    assert!(!index.consolidate(&SILENT()).unwrap(), "nothing to do");
                 }
                 _ => {
                     drop(index);
@@ -168,12 +171,13 @@ fn random_changes_are_found_and_survive_reopening() {
             check(&index.snapshot(), &model, metric, element, 0.93, step);
             assert!(model.keys().all(|&id| index.contains(id)) && !index.contains(1 << 40));
         }
-        let before = (index.remove(&model.keys().copied().collect::<Vec<_>>()).unwrap(), model.len());
+        let before =
+            (index.remove(&model.keys().copied().collect::<Vec<_>>(), &SILENT()).unwrap(), model.len());
         assert_eq!(before.0, before.1);
-        index.consolidate().unwrap();
+        index.consolidate(&SILENT()).unwrap();
         assert!(index.is_empty() && index.snapshot().rows() == 0);
-        index.insert(&[5], &vectors(&random_rows(&mut random, 1, dim), element)).unwrap();
-        index.consolidate().unwrap();
+        index.insert(&[5], &vectors(&random_rows(&mut random, 1, dim), element), &SILENT()).unwrap();
+        index.consolidate(&SILENT()).unwrap();
         assert_eq!(index.len(), 1);
     }
 }
@@ -189,11 +193,11 @@ fn many_changes_go_into_the_graph_by_themselves() {
     // A window of 2,000 rows slides over them.
     for first in (0..6000).step_by(250) {
         let ids: Vec<u64> = (first as u64..first as u64 + 250).collect();
-        index.insert(&ids, &vectors(&rows[first..first + 250], ElementType::F32)).unwrap();
+        index.insert(&ids, &vectors(&rows[first..first + 250], ElementType::F32), &SILENT()).unwrap();
         model.extend(ids.iter().copied().zip(rows[first..].iter().cloned()));
         if first >= 2000 {
             let gone: Vec<u64> = (first as u64 - 2000..first as u64 - 1750).collect();
-            assert_eq!(index.remove(&gone).unwrap(), 250);
+            assert_eq!(index.remove(&gone, &SILENT()).unwrap(), 250);
             gone.iter().for_each(|id| drop(model.remove(id)));
         }
     }
@@ -227,17 +231,17 @@ fn a_snapshot_stays_as_it_was() {
     let index = created(&folder.path().join("live"), Strategy::nsg(), Metric::L2, 8, ElementType::F32);
     let rows = random_rows(&mut random, 600, 8);
     let ids: Vec<u64> = (0..600).collect();
-    index.insert(&ids[..300], &vectors(&rows[..300], ElementType::F32)).unwrap();
-    index.consolidate().unwrap();
-    index.insert(&ids[300..400], &vectors(&rows[300..400], ElementType::F32)).unwrap();
+    index.insert(&ids[..300], &vectors(&rows[..300], ElementType::F32), &SILENT()).unwrap();
+    index.consolidate(&SILENT()).unwrap();
+    index.insert(&ids[300..400], &vectors(&rows[300..400], ElementType::F32), &SILENT()).unwrap();
     let model: Model = ids[..400].iter().copied().zip(rows.iter().cloned()).collect();
     let before = index.snapshot();
-    index.remove(&ids[100..350]).unwrap();
-    index.insert(&ids[..1], &vectors(&rows[599..], ElementType::F32)).unwrap();
-    index.consolidate().unwrap();
-    index.insert(&ids[400..], &vectors(&rows[400..], ElementType::F32)).unwrap();
-    index.remove(&ids[400..]).unwrap();
-    index.consolidate().unwrap();
+    index.remove(&ids[100..350], &SILENT()).unwrap();
+    index.insert(&ids[..1], &vectors(&rows[599..], ElementType::F32), &SILENT()).unwrap();
+    index.consolidate(&SILENT()).unwrap();
+    index.insert(&ids[400..], &vectors(&rows[400..], ElementType::F32), &SILENT()).unwrap();
+    index.remove(&ids[400..], &SILENT()).unwrap();
+    index.consolidate(&SILENT()).unwrap();
     check(&before, &model, Metric::L2, ElementType::F32, 0.97, 5);
     assert_eq!(index.len(), 150);
     drop(index);
@@ -251,10 +255,10 @@ fn filters_take_rows_of_the_snapshot() {
     let index = created(&folder.path().join("live"), Strategy::cagra(), Metric::L2, 8, ElementType::F32);
     let rows = random_rows(&mut random, 900, 8);
     let ids: Vec<u64> = (0..900).map(|row| row * 3).collect();
-    index.insert(&ids[..700], &vectors(&rows[..700], ElementType::F32)).unwrap();
-    index.consolidate().unwrap();
-    index.insert(&ids[700..], &vectors(&rows[700..], ElementType::F32)).unwrap();
-    index.remove(&ids[690..720]).unwrap();
+    index.insert(&ids[..700], &vectors(&rows[..700], ElementType::F32), &SILENT()).unwrap();
+    index.consolidate(&SILENT()).unwrap();
+    index.insert(&ids[700..], &vectors(&rows[700..], ElementType::F32), &SILENT()).unwrap();
+    index.remove(&ids[690..720], &SILENT()).unwrap();
     let (snapshot, queries) = (index.snapshot(), vectors(&random_rows(&mut random, 10, 8), ElementType::F32));
     let passes = |row: u32| snapshot.id(row).is_some_and(|id| id % 2 == 0);
     let set =
@@ -292,8 +296,8 @@ fn searches_run_while_rows_change() {
     let rows = random_rows(&mut random, 3000, 8);
     let ids: Vec<u64> = (0..3000).collect();
     // The first 500 stay, each with its own vector.
-    index.insert(&ids[..500], &vectors(&rows[..500], ElementType::F32)).unwrap();
-    index.consolidate().unwrap();
+    index.insert(&ids[..500], &vectors(&rows[..500], ElementType::F32), &SILENT()).unwrap();
+    index.consolidate(&SILENT()).unwrap();
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for reader in 0..3 {
@@ -312,101 +316,17 @@ fn searches_run_while_rows_change() {
         }
         for first in (500..3000).step_by(100) {
             index
-                .insert(&ids[first..first + 100], &vectors(&rows[first..first + 100], ElementType::F32))
+                .insert(
+                    &ids[first..first + 100],
+                    &vectors(&rows[first..first + 100], ElementType::F32),
+                    &SILENT(),
+                )
                 .unwrap();
-            index.remove(&ids[first..first + 50]).unwrap();
+            index.remove(&ids[first..first + 50], &SILENT()).unwrap();
         }
         is_done.store(true, Ordering::Relaxed);
     });
     assert_eq!(index.len(), 500 + 2500 / 2);
-}
-
-/// A folder with a graph and three batches since, and the ids after each batch.
-fn with_batches(path: &Path) -> Vec<Vec<u64>> {
-    let mut random = Random(4);
-    let index = created(path, Strategy::nsg(), Metric::L2, 4, ElementType::F32);
-    let ids: Vec<u64> = (0..60).collect();
-    index.insert(&ids[..40], &vectors(&random_rows(&mut random, 40, 4), ElementType::F32)).unwrap();
-    index.consolidate().unwrap();
-    let mut states = vec![ids[..40].to_vec()];
-    index.insert(&ids[40..50], &vectors(&random_rows(&mut random, 10, 4), ElementType::F32)).unwrap();
-    states.push(ids[..50].to_vec());
-    index.remove(&ids[..20]).unwrap();
-    states.push(ids[20..50].to_vec());
-    index.insert(&ids[50..], &vectors(&random_rows(&mut random, 10, 4), ElementType::F32)).unwrap();
-    states.push(ids[20..].to_vec());
-    states
-}
-
-fn copied(from: &Path, to: &Path) {
-    fs::create_dir(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
-    }
-}
-
-#[test]
-fn a_journal_cut_anywhere_opens_at_its_last_whole_change() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("live");
-    let states = with_batches(&path);
-    let journal = fs::read(path.join("journal")).unwrap();
-    let mut seen = BTreeSet::new();
-    for cut in 0..=journal.len() {
-        let copy = folder.path().join(format!("cut-{cut}"));
-        copied(&path, &copy);
-        fs::write(copy.join("journal"), &journal[..cut]).unwrap();
-        match LiveIndex::open(&copy) {
-            Ok(index) => {
-                let held: Vec<u64> = (0..100).filter(|&id| index.contains(id)).collect();
-                let state = states.iter().position(|ids| *ids == held);
-                seen.insert(state.unwrap_or_else(|| panic!("cut at {cut}: {held:?}")));
-                // What was cut off does not come back.
-                index.insert(&[70], &vectors(&[vec![1.0; 4]], ElementType::F32)).unwrap();
-                drop(index);
-                assert_eq!(LiveIndex::open(&copy).unwrap().len(), held.len() + 1);
-            }
-            Err(error) => {
-                assert!(cut < 500 && error.to_string().contains("journal"), "cut at {cut}: {error}")
-            }
-        }
-        fs::remove_dir_all(copy).unwrap();
-    }
-    assert_eq!(seen, (0..4).collect());
-}
-
-#[test]
-fn damage_is_an_error_or_leaves_whole_changes() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("live");
-    let states = with_batches(&path);
-    let mut random = Random(9);
-    let (mut errors, mut opened) = (0, 0);
-    let names = ["journal", "journal", "journal", "rows-1", "ids-1", "index-0.tagore"];
-    for round in 0..1000 {
-        let copy = folder.path().join(format!("round-{round}"));
-        copied(&path, &copy);
-        let name = copy.join(names[round % names.len()]);
-        let mut bytes = fs::read(&name).unwrap();
-        let at = random.below(bytes.len() as u64) as usize;
-        bytes[at] ^= 1 << random.below(8);
-        fs::write(&name, bytes).unwrap();
-        match LiveIndex::open(&copy) {
-            Ok(index) => {
-                let held: Vec<u64> = (0..100).filter(|&id| index.contains(id)).collect();
-                // Damage of the last change looks like one that was not finished.
-                assert!(states[2..].contains(&held), "round {round}: {held:?}");
-                opened += 1;
-            }
-            Err(error) => {
-                assert!(!error.to_string().contains('\n'));
-                errors += 1;
-            }
-        }
-        fs::remove_dir_all(copy).unwrap();
-    }
-    assert!(errors > 700 && opened > 20, "{errors} errors, {opened} opened");
 }
 
 #[test]
@@ -424,9 +344,9 @@ fn a_finished_index_becomes_a_live_one() {
     );
     // The row comes back under its id.
     let row = base.row_to_f32(3).unwrap().to_vec();
-    index.insert(&[9_000_000_003], &Vectors::from_f32(row.clone(), 16).unwrap()).unwrap();
-    index.remove(&[9_000_000_004]).unwrap();
-    index.consolidate().unwrap();
+    index.insert(&[9_000_000_003], &Vectors::from_f32(row.clone(), 16).unwrap(), &SILENT()).unwrap();
+    index.remove(&[9_000_000_004], &SILENT()).unwrap();
+    index.consolidate(&SILENT()).unwrap();
     drop(index);
     let index = LiveIndex::open(folder.path().join("live")).unwrap();
     let found = index.snapshot().search_one(&row, Search::new(1)).unwrap();
@@ -459,20 +379,23 @@ fn wrong_use_is_one_line_that_says_what_fits() {
             folder.path().join("none").display()
         )
     );
-    assert_eq!(text(index.insert(&[1], &rows(2, 4))), "ids: found 1 ids, expected 2, one per row");
-    assert_eq!(text(index.insert(&[1, 1], &rows(2, 4))), "ids: found 1 twice, expected each id once");
+    assert_eq!(text(index.insert(&[1], &rows(2, 4), &SILENT())), "ids: found 1 ids, expected 2, one per row");
     assert_eq!(
-        text(index.insert(&[u64::MAX], &rows(1, 4))),
+        text(index.insert(&[1, 1], &rows(2, 4), &SILENT())),
+        "ids: found 1 twice, expected each id once"
+    );
+    assert_eq!(
+        text(index.insert(&[u64::MAX], &rows(1, 4), &SILENT())),
         "ids: found 18446744073709551615, expected below 18446744073709551615"
     );
     assert_eq!(
-        text(index.insert(&[1], &rows(1, 5))),
+        text(index.insert(&[1], &rows(1, 5), &SILENT())),
         "vectors: found rows of 5 f32, expected 4 f32 as in the index"
     );
     let nan = Vectors::from_f32(vec![1.0, 2.0, f32::NAN, 4.0], 4).unwrap();
-    assert!(text(index.insert(&[1], &nan)).contains("row 0"));
+    assert!(text(index.insert(&[1], &nan, &SILENT())).contains("row 0"));
     assert!(index.is_empty() && !index.contains(1));
-    index.insert(&[1, 2], &rows(2, 4)).unwrap();
+    index.insert(&[1, 2], &rows(2, 4), &SILENT()).unwrap();
     let snapshot = index.snapshot();
     let search =
         |queries: &Vectors, search: Search<'_>| text(snapshot.search(queries, search, &SILENT()).map(drop));

@@ -2,9 +2,8 @@
 
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
-use std::sync::{Mutex, PoisonError};
 
-use tagore::{Device, IdSet, LiveIndex, Progress, Search, Snapshot, start_threads};
+use tagore::{Device, IdSet, LiveIndex, Search, Snapshot, start_threads};
 
 use crate::builder::tagore_builder;
 use crate::index::{name_of_metric, tagore_metric};
@@ -24,11 +23,7 @@ use crate::vectors::{element_of, name_of, tagore_element, tagore_matrix, tagore_
 /// Any number of threads search and change an index at the same time. Changes take turns, so a
 /// callback that watches one must not make another. Searches do not wait: each sees the index as
 /// it was when it began. One handle at a time has the folder open, in all processes.
-pub struct tagore_live {
-    index: LiveIndex,
-    /// Locked during a change, so that each has its own callback.
-    changes: Mutex<()>,
-}
+pub struct tagore_live(LiveIndex);
 
 /// Sizes of a live index.
 #[repr(C)]
@@ -86,34 +81,6 @@ pub struct tagore_live_results {
 }
 
 structs!(tagore_live_info, tagore_live_search_options, tagore_live_results);
-
-/// Ends the watch of a change, also one that panics: its callback ends with the call.
-struct Watch<'a>(&'a LiveIndex);
-
-impl Drop for Watch<'_> {
-    fn drop(&mut self) {
-        self.0.set_progress(Progress::silent());
-    }
-}
-
-impl tagore_live {
-    fn new(index: LiveIndex) -> Self {
-        Self { index, changes: Mutex::new(()) }
-    }
-
-    /// Runs a change under a callback.
-    fn change<T>(
-        &self,
-        progress: Input<'_, tagore_progress>,
-        change: impl FnOnce(&LiveIndex) -> tagore::Result<T>,
-    ) -> Result<T> {
-        let progress = watched(progress)?;
-        let _turn = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let watch = Watch(&self.index);
-        self.index.set_progress(progress);
-        Ok(change(watch.0)?)
-    }
-}
 
 impl tagore_live_search_options {
     /// The rows that may be found, unless all may.
@@ -194,9 +161,8 @@ pub extern "C" fn tagore_live_create(
 ) -> tagore_status {
     make(out, || {
         let (folder, builder) = (path(folder, "folder")?, required(builder, "builder")?);
-        // Rows come and go: a set of them fits no graph.
-        let builder = builder.lock().clone().among(None);
-        Ok(tagore_live::new(LiveIndex::create(folder, builder, dim, element_of(element)?)?))
+        let builder = builder.lock().clone();
+        Ok(tagore_live(LiveIndex::create(folder, builder, dim, element_of(element)?)?))
     })
 }
 
@@ -214,7 +180,7 @@ pub extern "C" fn tagore_live_open(
         start_threads(None)?;
         let index = LiveIndex::open(folder)?;
         index.set_device(device);
-        Ok(tagore_live::new(index))
+        Ok(tagore_live(index))
     })
 }
 
@@ -223,7 +189,7 @@ pub extern "C" fn tagore_live_open(
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_live_set_synced(live: Option<&tagore_live>, is_synced: i32) -> tagore_status {
     call(|| {
-        required(live, "live")?.index.set_synced(is_synced != 0);
+        required(live, "live")?.0.set_synced(is_synced != 0);
         Ok(())
     })
 }
@@ -244,7 +210,7 @@ pub extern "C" fn tagore_live_insert(
         let (live, rows) = (required(live, "live")?, required(vectors, "vectors")?);
         // SAFETY: by the header, `count` ids that do not change during the call.
         let ids = unsafe { values(ids, count, "ids") }?;
-        live.change(progress, |index| index.insert(ids, &rows.0))
+        Ok(live.0.insert(ids, &rows.0, &watched(progress)?)?)
     })
 }
 
@@ -263,7 +229,7 @@ pub extern "C" fn tagore_live_remove(
         let live = required(live, "live")?;
         // SAFETY: by the header, `count` ids that do not change during the call.
         let ids = unsafe { values(ids, count, "ids") }?;
-        let number = live.change(progress, |index| index.remove(ids))?;
+        let number = live.0.remove(ids, &watched(progress)?)?;
         removed.map(|removed| removed.write(number));
         Ok(())
     })
@@ -279,7 +245,7 @@ pub extern "C" fn tagore_live_consolidate(
     has_changed: Option<&mut MaybeUninit<i32>>,
 ) -> tagore_status {
     call(|| {
-        let changed = required(live, "live")?.change(progress, LiveIndex::consolidate)?;
+        let changed = required(live, "live")?.0.consolidate(&watched(progress)?)?;
         has_changed.map(|place| place.write(i32::from(changed)));
         Ok(())
     })
@@ -292,7 +258,7 @@ pub extern "C" fn tagore_live_get_info(
     info: Output<'_, tagore_live_info>,
 ) -> tagore_status {
     call(|| {
-        let now = required(live, "live")?.index.snapshot();
+        let now = required(live, "live")?.0.snapshot();
         write(info, |size| tagore_live_info {
             size,
             rows: now.len(),
@@ -315,7 +281,7 @@ pub extern "C" fn tagore_live_search(
     results: Input<'_, tagore_live_results>,
 ) -> tagore_status {
     call(|| {
-        let snapshot = required(live, "live")?.index.snapshot();
+        let snapshot = required(live, "live")?.0.snapshot();
         let (queries, options) = (lent_queries(queries)?, read(options)?);
         let progress = watched(progress)?;
         let room = Room::new(results, queries.len(), options.k)?;

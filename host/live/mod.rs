@@ -31,14 +31,14 @@ use crate::{Builder, Device, ElementType, Ids, Index, Progress, Result, Vectors}
 /// files are made anew.
 ///
 /// ```
-/// use tagore::{Builder, ElementType, LiveIndex, Search, Strategy, Synth};
+/// use tagore::{Builder, ElementType, LiveIndex, Progress, Search, Strategy, Synth};
 /// # let folder = tempfile::tempdir()?;
 /// # let folder = folder.path().join("products");
 /// let index = LiveIndex::create(&folder, Builder::new(Strategy::nsg()), 16, ElementType::F32)?;
 /// let rows = Synth::new(1000, 16, 1)?.base();
 /// let ids: Vec<u64> = (0..1000).map(|row| 7_000_000_000 + row).collect();
-/// index.insert(&ids, &rows)?;
-/// index.remove(&ids[..3])?;
+/// index.insert(&ids, &rows, &Progress::silent())?;
+/// index.remove(&ids[..3], &Progress::silent())?;
 /// let found = index.snapshot().search_one(&rows.row_to_f32(5)?, Search::new(3))?;
 /// assert_eq!((index.len(), found[0].id), (997, 7_000_000_005));
 /// drop(index);
@@ -54,7 +54,7 @@ pub struct LiveIndex {
 impl LiveIndex {
     /// Makes an empty index in a new or empty folder: of the kind, metric and parameters of
     /// `builder`, for rows of `dim` components of a type. The device of the builder makes the
-    /// graphs.
+    /// graphs; a set of rows of the builder does not count.
     ///
     /// # Errors
     /// If the folder holds files or cannot be made, the dimension or the metric does not fit the
@@ -110,12 +110,6 @@ impl LiveIndex {
         writer.builder = writer.builder.clone().device(device);
     }
 
-    /// Sets the handle that watches and cancels the work on graphs. A change stays acknowledged if
-    /// such work after it is cancelled.
-    pub fn set_progress(&self, progress: Progress) {
-        self.writer().progress = progress;
-    }
-
     /// Sets whether a change waits until it is on disk; true unless set. Else a crash of the system
     /// may lose the last changes, but not that of the process.
     pub fn set_synced(&self, is_synced: bool) {
@@ -162,22 +156,24 @@ impl LiveIndex {
     }
 
     /// Inserts rows, one for each of `ids`. A row of the same id that is there goes: the new one
-    /// replaces it.
+    /// replaces it. `progress` watches and cancels the work on the graph: before the change, which
+    /// fails then, or after it, which stands then.
     ///
     /// # Errors
     /// If the rows do not fit the index, an id is repeated, the disk or the memory is full, or the
     /// graph cannot be brought up to date. Nothing is inserted then.
-    pub fn insert(&self, ids: &[u64], rows: &Vectors) -> Result<()> {
-        self.change(|writer| writer.insert(ids, rows))
+    pub fn insert(&self, ids: &[u64], rows: &Vectors, progress: &Progress) -> Result<()> {
+        self.change(progress, |writer| writer.insert(ids, rows))
     }
 
     /// Removes the rows of `ids`, and returns how many there were. Ids without a row are no error.
+    /// For `progress` see [`insert`](Self::insert).
     ///
     /// # Errors
     /// If the disk or the memory is full, or the graph cannot be brought up to date. Nothing is
     /// removed then.
-    pub fn remove(&self, ids: &[u64]) -> Result<usize> {
-        self.change(|writer| writer.remove(ids))
+    pub fn remove(&self, ids: &[u64], progress: &Progress) -> Result<usize> {
+        self.change(progress, |writer| writer.remove(ids))
     }
 
     /// Brings the graph up to date with all rows, and returns whether there was anything to do.
@@ -185,24 +181,24 @@ impl LiveIndex {
     ///
     /// # Errors
     /// As [`IndexUpdate::run`], or if the files cannot be written. The index is as before then.
-    pub fn consolidate(&self) -> Result<bool> {
+    pub fn consolidate(&self, progress: &Progress) -> Result<bool> {
         let mut writer = self.writer();
-        let has_changed = writer.consolidate()?;
+        let has_changed = writer.consolidate(progress)?;
         self.publish(Arc::new(writer.version.clone()));
         Ok(has_changed)
     }
 
     /// Makes a change, and brings the graph up to date before or after it if that is due.
-    fn change<R>(&self, change: impl FnOnce(&mut Writer) -> Result<R>) -> Result<R> {
+    fn change<R>(&self, progress: &Progress, change: impl FnOnce(&mut Writer) -> Result<R>) -> Result<R> {
         let mut writer = self.writer();
         if writer.is_due() {
-            writer.consolidate()?;
+            writer.consolidate(progress)?;
             self.publish(Arc::new(writer.version.clone()));
         }
         let result = change(&mut writer)?;
         self.publish(Arc::new(writer.version.clone()));
         // The change is acknowledged whatever comes of this: the next one will tell.
-        if writer.is_due() && writer.consolidate().is_ok() {
+        if writer.is_due() && writer.consolidate(progress).is_ok() {
             self.publish(Arc::new(writer.version.clone()));
         }
         Ok(result)

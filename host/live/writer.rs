@@ -22,7 +22,6 @@ pub(super) struct Writer {
     pub journal: Journal,
     pub state: State,
     pub builder: Builder,
-    pub progress: Progress,
     /// The next version to publish.
     pub version: Version,
     /// The row of each id.
@@ -68,8 +67,9 @@ impl Writer {
     }
 
     fn new(store: Store, journal: Journal, state: State, builder: Builder, kind: RowKind) -> Self {
-        let (progress, version) = (builder.descent.progress.clone(), Version::empty(kind));
-        Self { store, journal, state, progress, builder, version, rows: HashMap::new(), changes: 0 }
+        // Rows come and go: a set of them fits no graph.
+        let (builder, version) = (builder.among(None), Version::empty(kind));
+        Self { store, journal, state, builder, version, rows: HashMap::new(), changes: 0 }
     }
 
     /// The index of a folder, from its files.
@@ -86,7 +86,7 @@ impl Writer {
         let mut writer = Self::new(store, journal, state, builder, kind);
         if let Some(number) = writer.state.index {
             let Self { store, state, .. } = &writer;
-            let index = store.open_index(number, &writer.progress)?;
+            let index = store.open_index(number, &Progress::silent())?;
             let stored = store.stored(state.rows_file, state.stored, kind)?;
             store.check(state.rows_file, state.stored, &stored)?;
             writer.version.graph = Some(Graph::new(index, stored)?);
@@ -201,7 +201,7 @@ impl Writer {
     }
 
     /// [`LiveIndex::consolidate`](super::LiveIndex::consolidate).
-    pub(super) fn consolidate(&mut self) -> Result<bool> {
+    pub(super) fn consolidate(&mut self, progress: &Progress) -> Result<bool> {
         if self.changes == 0 {
             return Ok(false);
         }
@@ -231,7 +231,7 @@ impl Writer {
             false => store.append(number, known, kind.row_bytes(), recent)?,
         };
         let stored = store.stored(number, extent, kind)?;
-        let builder = self.builder.clone().progress(self.progress.clone());
+        let builder = self.builder.clone().progress(progress.clone());
         let index = match &version.graph {
             Some(graph) if !is_anew => {
                 let update = IndexUpdate::with(graph.searcher.index(), builder);

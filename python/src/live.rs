@@ -34,20 +34,15 @@ impl LiveIndex {
         index.clone().ok_or_else(|| errors::argument(py, "index", "a closed index", expected))
     }
 
-    /// Runs a change with the watch of the call.
+    /// Runs a change.
     fn change<T: Send>(
         &self,
         options: &Bound<'_, PyDict>,
-        change: impl FnOnce(&tagore::LiveIndex) -> tagore::Result<T> + Send,
+        change: impl FnOnce(&tagore::LiveIndex, &Progress) -> tagore::Result<T> + Send,
     ) -> PyResult<T> {
         let (py, options) = (options.py(), Options(options));
         let index = self.index(py)?;
-        options.call(ROWS)?.run(py, |progress| {
-            index.set_progress(progress.clone());
-            let changed = change(&index);
-            index.set_progress(Progress::silent());
-            changed
-        })
+        options.call(ROWS)?.run(py, |progress| change(&index, progress))
     }
 }
 
@@ -108,12 +103,12 @@ impl LiveIndex {
         let element = self.index(x.py())?.snapshot().element_type();
         let rows = array::vectors(x, "x", Bytes::of_type(element))?;
         let ids = ids.readonly().as_array().to_vec();
-        self.change(options, |index| index.insert(&ids, &rows))
+        self.change(options, |index, progress| index.insert(&ids, &rows, progress))
     }
 
     fn remove(&self, ids: &Bound<'_, PyArray1<u64>>, options: &Bound<'_, PyDict>) -> PyResult<usize> {
         let ids = ids.readonly().as_array().to_vec();
-        self.change(options, |index| index.remove(&ids))
+        self.change(options, |index, progress| index.remove(&ids, progress))
     }
 
     fn consolidate(&self, options: &Bound<'_, PyDict>) -> PyResult<bool> {

@@ -24,7 +24,7 @@ use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
-use tagore::{Builder, Ids, LiveIndex, Search, Strategy, Synth, Vectors};
+use tagore::{Builder, Ids, LiveIndex, Progress, Search, Strategy, Synth, Vectors};
 use tokio::net::{TcpListener, TcpStream};
 
 const DIM: usize = 64;
@@ -99,12 +99,12 @@ async fn change<T: Send + 'static>(
 async fn insert(State(index): State<Arc<LiveIndex>>, Json(rows): Json<Rows>) -> Answer<()> {
     let (ids, rows): (Vec<u64>, Vec<Vec<f32>>) = rows.rows.into_iter().unzip();
     let rows = Vectors::from_rows(rows).map_err(refused)?;
-    change(index, move |index| index.insert(&ids, &rows)).await
+    change(index, move |index| index.insert(&ids, &rows, &Progress::silent())).await
 }
 
 /// Removes rows, and returns how many there were.
 async fn remove(State(index): State<Arc<LiveIndex>>, Json(gone): Json<Gone>) -> Answer<usize> {
-    change(index, move |index| index.remove(&gone.ids)).await
+    change(index, move |index| index.remove(&gone.ids, &Progress::silent())).await
 }
 
 /// A connection to the service.
