@@ -11,15 +11,17 @@ use rayon::prelude::*;
 use super::kept::KeptRows;
 use crate::Result;
 use crate::progress::StageProgress;
-use crate::prune::GraphRows;
 use crate::prune::change::RowChanges;
 use crate::prune::reach::NodeSearches;
+use crate::prune::{GraphRows, Store};
 
 /// One node in this many of those that no search leads to is searched for from the entry points.
 const ONE_IN: usize = 16;
 
-/// The beam of a search from the nodes found for neighbours, and the candidates of a node.
-const WIDTH: usize = 20;
+/// The beam of a search from the nodes found for neighbours, and the candidates of a node: of a
+/// kind that filters all edges of a row together, and of one that takes half of them by rank. With
+/// more the latter finds no more.
+const WIDTHS: [usize; 2] = [48, 20];
 
 /// One in this many of the nodes for which no near node was found is searched for again from the
 /// entry points.
@@ -32,6 +34,7 @@ const OF_EACH: usize = 4;
 /// The nodes found for each node of a joining part, nearest first; none yet for the others.
 struct Found<'a> {
     changes: &'a RowChanges<'a>,
+    width: usize,
     rows: &'a GraphRows,
     searches: NodeSearches<'a>,
     /// Whether a node is in the graph that the part joins.
@@ -50,12 +53,14 @@ pub(super) fn join_parts(
 ) -> Result<()> {
     let changes = &RowChanges { more: changes.strategy.degree / 4, ..*changes };
     let KeptRows { rows, joining, start, .. } = kept;
+    let [of_refilter, of_interleave] = WIDTHS;
+    let width = if changes.strategy.store == Store::Refilter { of_refilter } else { of_interleave };
     let mut is_joined = vec![true; rows.len()];
     joining.iter().flatten().for_each(|&node| is_joined[node as usize] = false);
     let mut lists = vec![Vec::new(); rows.len()];
     for nodes in joining.iter() {
         let searches = NodeSearches::new(changes.space, start.start());
-        let mut found = Found { changes, rows, searches, is_joined: &is_joined, lists };
+        let mut found = Found { changes, width, rows, searches, is_joined: &is_joined, lists };
         found.search_from_neighbors(nodes.clone())?;
         // Where the first search of a neighbourhood went astray, all others did.
         let lost = found.lost(nodes);
@@ -85,7 +90,7 @@ impl Found<'_> {
             waiting = unready.into_iter().map(|(node, _)| node).collect();
             let search = |(node, start): &(u32, Vec<u32>)| {
                 self.changes.progress.check()?;
-                Ok(self.searches.nearest_from(self.rows, *node, start, WIDTH))
+                Ok(self.searches.nearest_from(self.rows, *node, start, self.width))
             };
             let near: Vec<Vec<u32>> = ready.par_iter().map(search).collect::<Result<_>>()?;
             for ((node, _), near) in ready.iter().zip(near) {
@@ -111,7 +116,7 @@ impl Found<'_> {
     /// Searches for `nodes` from the entry points.
     fn search_from_start(&mut self, nodes: &[u32]) {
         for (&node, mut near) in nodes.iter().zip(self.searches.nearest(self.rows, nodes)) {
-            near.truncate(WIDTH);
+            near.truncate(self.width);
             self.lists[node as usize] = near;
         }
     }

@@ -180,8 +180,8 @@ impl LiveIndex {
     /// Changes do so now and then: a service may, when it has time.
     ///
     /// # Errors
-    /// As [`IndexUpdate::run`](crate::IndexUpdate::run), or if the files cannot be written. The index
-    /// is as before then.
+    /// As [`IndexUpdate::run`](crate::IndexUpdate::run), or if the files cannot be written. The
+    /// index is as before then.
     pub fn consolidate(&self, progress: &Progress) -> Result<bool> {
         let mut writer = self.writer();
         let has_changed = writer.consolidate(progress)?;

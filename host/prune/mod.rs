@@ -14,8 +14,8 @@ mod strategy;
 pub(crate) use rows::GraphRows;
 pub use rule::CustomRule;
 pub use stats::PruneStats;
-pub(crate) use strategy::Entry;
 pub use strategy::{Collect, Filter, MAX_CANDIDATES, Strategy};
+pub(crate) use strategy::{Entry, Store};
 
 /// A pruned graph.
 pub(crate) struct Pruned<R = GraphRows> {
