@@ -416,3 +416,31 @@ fn wrong_use_is_one_line_that_says_what_fits() {
         format!("{shown}/journal: found another file, expected the journal of a live index, version 1")
     );
 }
+
+#[test]
+fn the_bytes_of_a_journal_are_those_of_the_golden_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, golden) = (folder.path().join("live"), Path::new("tests/golden/live.journal"));
+    let index = created(&path, Strategy::vamana(), Metric::Cosine, 4, ElementType::F16);
+    let rows = |rows: &[[f32; 4]]| {
+        let rows: Vec<Vec<f32>> = rows.iter().map(|row| row.to_vec()).collect();
+        vectors(&rows, ElementType::F16)
+    };
+    index.insert(&[7, 1 << 40], &rows(&[[1.0, 2.0, 3.0, 4.0], [0.0, -1.0, 0.5, 2.0]]), &SILENT()).unwrap();
+    index.remove(&[7, 8], &SILENT()).unwrap();
+    index.insert(&[1 << 40], &rows(&[[4.0, 3.0, 2.0, 1.0]]), &SILENT()).unwrap();
+    drop(index);
+    if std::env::var_os("TAGORE_WRITE_GOLDEN").is_some() {
+        fs::copy(path.join("journal"), golden).unwrap();
+    }
+    assert!(fs::read(path.join("journal")).unwrap() == fs::read(golden).unwrap(), "other bytes");
+
+    // A folder of that journal alone.
+    let copy = folder.path().join("copy");
+    fs::create_dir(&copy).unwrap();
+    fs::copy(golden, copy.join("journal")).unwrap();
+    let index = LiveIndex::open(&copy).unwrap();
+    let found = index.snapshot().search_one(&[4.0, 3.0, 2.0, 1.0], Search::new(5)).unwrap();
+    assert_eq!((found.len(), found[0].id, index.kind().as_str()), (1, 1 << 40, "vamana"));
+    assert!(found[0].distance.abs() < 1e-6);
+}
