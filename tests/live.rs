@@ -371,14 +371,12 @@ fn wrong_use_is_one_line_that_says_what_fits() {
         text(LiveIndex::create(&path, Builder::new(Strategy::nsg()), 4, ElementType::F32).map(drop)),
         format!("{shown}: found a folder with files, expected an empty folder, or a new name")
     );
-    assert_eq!(
-        text(LiveIndex::open(folder.path().join("none")).map(drop)),
-        format!(
-            "{}: found no such folder, expected the folder of a live index, with its journal: make one, or correct \
-             the path",
-            folder.path().join("none").display()
-        )
-    );
+    let expected = "the folder of a live index: create one, or correct the path";
+    for (name, found) in [("none", "no such folder"), ("", "a folder without a journal")] {
+        let path = folder.path().join(name);
+        let error = format!("{}: found {found}, expected {expected}", path.display());
+        assert_eq!(text(LiveIndex::open(&path).map(drop)), error);
+    }
     assert_eq!(text(index.insert(&[1], &rows(2, 4), &SILENT())), "ids: found 1 ids, expected 2, one per row");
     assert_eq!(
         text(index.insert(&[1, 1], &rows(2, 4), &SILENT())),
@@ -430,12 +428,18 @@ fn the_bytes_of_a_journal_are_those_of_the_golden_file() {
     index.remove(&[7, 8], &SILENT()).unwrap();
     index.insert(&[1 << 40], &rows(&[[4.0, 3.0, 2.0, 1.0]]), &SILENT()).unwrap();
     drop(index);
-    if std::env::var_os("TAGORE_WRITE_GOLDEN").is_some() {
+    if std::env::var_os("TAGORE_BLESS").is_some() {
         fs::copy(path.join("journal"), golden).unwrap();
     }
     assert!(fs::read(path.join("journal")).unwrap() == fs::read(golden).unwrap(), "other bytes");
 
-    // A folder of that journal alone.
+    // A folder of that journal alone, and one that a killed process has begun.
+    let begun = folder.path().join("begun");
+    fs::create_dir(&begun).unwrap();
+    fs::write(begun.join("lock"), "").unwrap();
+    fs::write(begun.join(".journal.tagore-tmp"), "TAGORE").unwrap();
+    drop(created(&begun, Strategy::nsg(), Metric::L2, 4, ElementType::F32));
+    assert!(LiveIndex::open(&begun).unwrap().is_empty());
     let copy = folder.path().join("copy");
     fs::create_dir(&copy).unwrap();
     fs::copy(golden, copy.join("journal")).unwrap();

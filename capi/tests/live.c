@@ -382,7 +382,7 @@ int main(int argc, char **argv) {
     threads();
     tagore_live_free(live);
     strcat(folder, "-not");
-    FAILS(FILE, ": found no such folder, expected the folder of a live index, with its journal: make one, or correct the path",
+    FAILS(FILE, ": found no such folder, expected the folder of a live index: create one, or correct the path",
           tagore_live_open(folder, NULL, &live));
     tagore_builder_free(builder);
     tagore_vectors_free(rest);

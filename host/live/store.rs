@@ -11,6 +11,7 @@
 //! A new graph appends its rows to `rows-N` and `ids-N`, or starts new ones, then writes its own
 //! file, then replaces the journal, which names all three. Until then the older ones stand.
 
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs::{self, File, TryLockError};
 use std::io::{BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -56,20 +57,20 @@ impl Store {
         if is_new {
             match fs::create_dir(path) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                    let mut files = fs::read_dir(path).map_err(Error::io(path))?;
-                    if files.next().is_some() {
-                        return Err(Error::file(
-                            path,
-                            "a folder with files",
-                            "an empty folder, or a new name",
-                        ));
+                    // A process that was killed while it made an index leaves these alone.
+                    let is_ours = |name: &OsStr| name == "lock" || name.as_encoded_bytes().starts_with(b".");
+                    let files = fs::read_dir(path).map_err(Error::io(path))?;
+                    if files.flatten().any(|file| !is_ours(&file.file_name())) {
+                        let expected = "an empty folder, or a new name";
+                        return Err(Error::file(path, "a folder with files", expected));
                     }
                 }
                 made => made.map_err(Error::io(path))?,
             }
         } else if !path.join("journal").is_file() {
-            let expected = "the folder of a live index, with its journal: make one, or correct the path";
-            return Err(Error::file(path, "no such folder", expected));
+            let found = if path.is_dir() { "a folder without a journal" } else { "no such folder" };
+            let expected = "the folder of a live index: create one, or correct the path";
+            return Err(Error::file(path, found, expected));
         }
         let name = path.join("lock");
         let lock = File::options().write(true).create(true).truncate(false).open(&name);
