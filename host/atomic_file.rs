@@ -15,7 +15,7 @@ use crate::{Error, Result};
 const BUFFER: usize = 1 << 20;
 
 /// Suffix of a temporary file's name.
-const TEMPORARY: &str = ".tagore-tmp";
+pub(crate) const TEMPORARY: &str = ".tagore-tmp";
 
 /// A file being written, under a hidden temporary name in the target's folder.
 /// [`commit`](Self::commit) renames it to the target. A file dropped before that is deleted, and an

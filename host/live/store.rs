@@ -23,6 +23,7 @@ use crc32fast::Hasher;
 
 use super::journal::{Extent, State};
 use super::version::{RowKind, bytes_of};
+use crate::atomic_file::TEMPORARY;
 use crate::flush::Flush;
 use crate::memory::zeros;
 use crate::vectors::map_rows;
@@ -58,7 +59,7 @@ impl Store {
             match fs::create_dir(path) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                     // A process that was killed while it made an index leaves these alone.
-                    let is_ours = |name: &OsStr| name == "lock" || name.as_encoded_bytes().starts_with(b".");
+                    let is_ours = |name: &OsStr| name == "lock" || is_temporary(name);
                     let files = fs::read_dir(path).map_err(Error::io(path))?;
                     if files.flatten().any(|file| !is_ours(&file.file_name())) {
                         let expected = "an empty folder, or a new name";
@@ -133,8 +134,8 @@ impl Store {
         kept.extend(state.index.map(|number| self.index(number)));
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
         for path in entries.map(|entry| entry.path()).filter(|path| !kept.contains(path)) {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if ["rows-", "ids-", "index-", "."].iter().any(|begin| name.starts_with(begin)) {
+            let name = path.file_name().unwrap_or_default();
+            if is_temporary(name) || is_numbered(name) {
                 let _ = fs::remove_file(path);
             }
         }
@@ -221,6 +222,23 @@ impl Store {
     pub(super) fn save_index(&self, number: u64, index: &Index) -> Result<()> {
         index.save(self.index(number))
     }
+}
+
+/// Whether a name is that of a file while it is written.
+fn is_temporary(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    name.starts_with(b".") && name.ends_with(TEMPORARY.as_bytes())
+}
+
+/// Whether a name is that of rows, ids or a graph, of any number.
+fn is_numbered(name: &OsStr) -> bool {
+    let Some((kind, number)) = name.to_str().and_then(|name| name.split_once('-')) else { return false };
+    let number = match kind {
+        "rows" | "ids" => Some(number),
+        "index" => number.strip_suffix(".tagore"),
+        _ => None,
+    };
+    number.is_some_and(|number| number.parse::<u64>().is_ok())
 }
 
 /// The error for a file of a live index with other content than its journal says.
