@@ -220,10 +220,11 @@ class LiveIndex:
             2**64 - 1 and the distance infinity. For one query: shape (found,) each, without them.
         """
         array = rows(q, "q", convert, bits=self.dtype == "b1", single=True)
-        is_one = getattr(array, "ndim", 2) == 1
+        is_one = isinstance(array, np.ndarray) and array.ndim == 1
+        queries = array[None] if isinstance(array, np.ndarray) and is_one else array
         passing = None if filter is None else _ids(filter, "filter")
         options = given(beam=beam, filter=passing, radius=radius, threads=threads)
-        ids, distances, computed, short = self._native.search(array[None] if is_one else array, whole(k, "k"), options)
+        ids, distances, computed, short = self._native.search(queries, whole(k, "k"), options)
         if is_one:
             count = int((distances[0] != np.inf).sum())
             return found(ids[0, :count], distances[0, :count], None, None)

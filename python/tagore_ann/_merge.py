@@ -64,9 +64,10 @@ def merge(
     array = None if is_file else on_host(base, "base", convert, first._measure.of_bits)
     own = [index._native.own_ids() for index in indexes]
     if ids is None and any(one is not None for one in own):
-        if any(one is None for one in own):
+        known = [one for one in own if one is not None]
+        if len(known) < len(own):
             raise refused("ids", "none", "own ids of all rows: some of the indexes have none")
-        ids = np.concatenate(own)
+        ids = np.concatenate(known)
     given_ids, kept = (ids, ids) if ids is None or isinstance(ids, (str, os.PathLike)) else own_ids(ids)
     options = given(
         base=os.path.abspath(base) if is_file else None, device=device, threads=threads, ids=given_ids
