@@ -104,4 +104,4 @@ part "builds on a Ray cluster"
 tests "${on_clusters[@]}"
 
 part "examples of docstrings and documents"
-(cd .. && "$python" python/tests/doctests.py docs/how-to-python.md docs/how-to-cluster.md docs/start.md)
+(cd .. && "$python" python/tests/doctests.py docs/how-to-python.md docs/how-to-cluster.md docs/start.md docs/updates.md)
