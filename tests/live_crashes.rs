@@ -108,8 +108,8 @@ fn damage_is_an_error_or_leaves_whole_changes() {
 /// The variable with the folder of a process that changes a live index until it is killed.
 const WRITER: &str = "TAGORE_TEST_LIVE_WRITER";
 
-/// The ids after the first `changes` of a sequence, of which each is repeatable; `change` gets the
-/// ids that come and those that go.
+/// The ids after the first `changes` changes of a sequence that is always the same. `change` gets
+/// the number of each, the ids it inserts and those it removes.
 fn sequence(changes: usize, mut change: impl FnMut(usize, &[u64], &[u64])) -> BTreeSet<u64> {
     let (mut random, mut ids, mut next) = (Random(77), BTreeSet::new(), 0);
     for number in 1..=changes {

@@ -285,9 +285,10 @@ pub extern "C" fn tagore_live_search(
         let (queries, options) = (lent_queries(queries)?, read(options)?);
         let progress = watched(progress)?;
         let room = Room::new(results, queries.len(), options.k)?;
-        // SAFETY: by the header, ids and radius are null, or valid during the call.
+        // SAFETY: by the header, the ids are null, or as many as their count, and do not change
+        // during the call.
         let rows = unsafe { options.rows(&snapshot) }?;
-        // SAFETY: as above.
+        // SAFETY: by the header, the radius is null, or valid during the call.
         let search = unsafe { options.search(rows.as_ref()) }?;
         let found = snapshot.search(&queries, search, &progress)?;
         let short = found.short();

@@ -15,7 +15,8 @@ use crate::prune::change::RowChanges;
 use crate::prune::reach::NodeSearches;
 use crate::prune::{GraphRows, Store};
 
-/// One node in this many of those that no search leads to is searched for from the entry points.
+/// Where no neighbour of a node has been searched for, one node in this many is searched for from
+/// the entry points.
 const ONE_IN: usize = 16;
 
 /// The beam of a search from the nodes found for neighbours, and the candidates of a node: of a

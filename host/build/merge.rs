@@ -76,11 +76,9 @@ impl<'a> IndexMerge<'a> {
         let (first, live) = self.check(base)?;
         let Self { parts, builder } = self;
         let inserted = parts.iter().map(|part| part.inserted()).sum();
-        let gpu = builder.descent.gpu(live.len(), base.dim())?;
-        // A GPU builds all rows anew sooner.
-        let is_anew =
-            gpu.is_some_and(|gpu| gpu.takes_ptx()) || parts.iter().any(|part| part.spots().is_some());
-        let builder = builder.with(|descent| descent.up_to(live.len())).among(live);
+        let is_on_gpu = builder.is_on_gpu(live.len(), base.dim())?;
+        let is_anew = is_on_gpu || parts.iter().any(|part| part.spots().is_some());
+        let builder = builder.up_to(live.len()).among(live);
         let fresh = IdSet::new(base.len());
         let (builder, given) = if is_anew {
             (builder, Given::Nothing)
@@ -126,15 +124,7 @@ impl<'a> IndexMerge<'a> {
             let expected = format!("the {rows} of {} indexes", parts.len());
             return Err(Error::mismatch(base.describe(), format_args!("{} rows", base.len()), expected));
         }
-        if (base.dim(), base.element_type()) != (dim as usize, element) {
-            let found = format!("rows of {} {}", base.dim(), base.element_type());
-            let expected = format!("{dim} {element} as in the data set of {}", self.name(0));
-            return Err(Error::mismatch(base.describe(), found, expected));
-        }
-        if builder.descent.metric != one.metric() {
-            let expected = format!("{} as {} has", one.metric(), self.name(0));
-            return Err(Error::argument("metric", builder.descent.metric, expected));
-        }
+        builder.check_fit(one, &self.name(0), base)?;
         let (mut live, mut first) = (IdSet::all(rows), Vec::with_capacity(parts.len()));
         let mut next = 0;
         for (number, part) in parts.iter().enumerate() {

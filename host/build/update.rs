@@ -89,6 +89,28 @@ impl Builder {
         builder.set_all(description.parameters.iter().filter(is_set))
     }
 
+    /// Checks that `base` has rows of the kind of those of `index`, `name` in an error, and that the
+    /// index has the metric of this builder.
+    pub(super) fn check_fit(&self, index: &Index, name: &str, base: &Vectors) -> Result<()> {
+        let Fingerprint { dim, element, .. } = index.fingerprint();
+        if (base.dim(), base.element_type()) != (dim as usize, element) {
+            let found = format!("rows of {} {}", base.dim(), base.element_type());
+            let expected = format!("{dim} {element} as in the data set of {name}");
+            return Err(Error::mismatch(base.describe(), found, expected));
+        }
+        if self.descent.metric != index.metric() {
+            let expected = format!("{} as {name} has", index.metric());
+            return Err(Error::argument("metric", self.descent.metric, expected));
+        }
+        Ok(())
+    }
+
+    /// Whether a GPU makes an index of `rows` rows of this dimension: anew, which takes it less time
+    /// than a CPU takes to change one.
+    pub(super) fn is_on_gpu(&self, rows: usize, dim: usize) -> Result<bool> {
+        Ok(self.descent.gpu(rows, dim)?.is_some_and(|gpu| gpu.takes_ptx()))
+    }
+
     /// The index of `base` with the rows `kept`; none if rows lie in dense spots, which need parts
     /// of their own.
     pub(super) fn changed(
@@ -220,16 +242,7 @@ impl<'a> IndexUpdate<'a> {
             let expected = format!("at least the {known} of {}", index.describe());
             return Err(Error::mismatch(base.describe(), format_args!("{rows} rows"), expected));
         }
-        let Fingerprint { dim, element, .. } = index.fingerprint();
-        if (base.dim(), base.element_type()) != (dim as usize, element) {
-            let found = format!("rows of {} {}", base.dim(), base.element_type());
-            let expected = format!("{dim} {element} as in the data set of {}", index.describe());
-            return Err(Error::mismatch(base.describe(), found, expected));
-        }
-        if builder.descent.metric != index.metric() {
-            let expected = format!("{} as {} has", index.metric(), index.describe());
-            return Err(Error::argument("metric", builder.descent.metric, expected));
-        }
+        builder.check_fit(index, &index.describe(), base)?;
         // Rows of a damaged file would get new checksums.
         index.verify(&builder.descent.progress.unwatched())?;
         for (name, set) in [("remove", &removed), ("replace", &replaced)] {
@@ -258,10 +271,9 @@ impl<'a> IndexUpdate<'a> {
         let inserted = fresh.len() as u64;
 
         let all_inserted = index.inserted() + inserted;
-        // A GPU builds all rows anew sooner than a CPU changes one in a hundred. Rows that were
-        // there get few edges to later ones that are near to them but have nearer ones themselves.
-        let gpu = builder.descent.gpu(live.len(), base.dim())?;
-        let is_on_gpu = gpu.is_some_and(|gpu| gpu.takes_ptx());
+        // Rows that were there get few edges to later ones that are near to them but have nearer ones
+        // themselves.
+        let is_on_gpu = builder.is_on_gpu(live.len(), base.dim())?;
         let is_anew = is_on_gpu || all_inserted > live.len() as u64 / 2 || index.spots().is_some();
         let builder = builder.up_to(live.len()).among(live);
         let (builder, given) = if is_anew {

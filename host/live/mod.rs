@@ -23,8 +23,8 @@ use crate::{Builder, Device, ElementType, Ids, Index, Progress, Result, Vectors}
 /// turns; searches never wait for them. A search sees the index as it was when it began
 /// ([`snapshot`](Self::snapshot)).
 ///
-/// Most rows are in a graph. Searches compare the recent ones one by one, and skip those that were
-/// removed. From time to time a change brings the graph up to date
+/// A graph holds nearly all rows. Searches compare recent ones one by one, and skip removed ones.
+/// From time to time a change also brings the graph up to date
 /// ([`consolidate`](Self::consolidate)), and then takes as long as an
 /// [`IndexUpdate`](crate::IndexUpdate): after as many changes as a hundredth of the rows, but 1,024
 /// at least and 8,192 at most. Once more than half as many rows are gone as are there, graph and

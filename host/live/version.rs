@@ -126,7 +126,7 @@ impl RowKind {
 }
 
 impl Graph {
-    /// A graph of stored rows, all of which are there but those that it leaves out.
+    /// A graph over stored rows, none of which has been removed since.
     ///
     /// # Errors
     /// If they do not fit each other, or a value cannot be used under the metric.
@@ -143,12 +143,12 @@ impl Version {
         Self { kind, graph: None, blocks: Vec::new(), removed: IdSet::new(0) }
     }
 
-    /// Rows of the graph, with those that are gone.
+    /// Rows of the graph, removed ones included.
     pub(super) fn graph_rows(&self) -> usize {
         self.graph.as_ref().map_or(0, |graph| graph.ids.len())
     }
 
-    /// Numbers of rows in use, with those that are gone.
+    /// Row numbers in use, those of removed rows included.
     pub(super) fn rows(&self) -> usize {
         self.graph_rows() + self.removed.rows()
     }

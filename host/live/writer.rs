@@ -34,7 +34,7 @@ fn check_id(id: u64) -> Result<()> {
     if id == NO_OWN_ID { Err(Error::argument("ids", id, format_args!("below {NO_OWN_ID}"))) } else { Ok(()) }
 }
 
-/// Checks that each id is there once, and may be.
+/// Checks that no id is repeated or reserved.
 pub(super) fn check_ids(ids: &[u64]) -> Result<()> {
     let mut sorted = ids.to_vec();
     sorted.sort_unstable();

@@ -96,8 +96,8 @@ impl RowChanges<'_> {
         }
     }
 
-    /// Gives each of `nodes` the neighbours that the filter accepts among those that it has and its
-    /// candidates, which may repeat and hold the node itself.
+    /// Filters the neighbours of each of `nodes` together with its candidates, which may repeat and
+    /// hold the node itself.
     ///
     /// # Errors
     /// If the work is cancelled.
@@ -163,7 +163,7 @@ impl RowChanges<'_> {
         edges.retain(|&key| key as u32 != node);
     }
 
-    /// The row of the node that gets these `offers`, with those that it accepts.
+    /// The new row of the node that these `offers` are for.
     fn row_with(&self, scratch: &mut Scratch<'_>, rows: &GraphRows, offers: &[Offer]) -> Vec<u32> {
         let Self { space, strategy, .. } = self;
         let Scratch { distances, edges, .. } = scratch;
