@@ -105,8 +105,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Whether a GPU makes an index of `rows` rows of this dimension: anew, which takes it less time
-    /// than a CPU takes to change one.
+    /// Whether a GPU makes an index of `rows` rows of this dimension: anew, which takes less time
+    /// than to change one on a CPU.
     pub(super) fn is_on_gpu(&self, rows: usize, dim: usize) -> Result<bool> {
         Ok(self.descent.gpu(rows, dim)?.is_some_and(|gpu| gpu.takes_ptx()))
     }
@@ -271,8 +271,8 @@ impl<'a> IndexUpdate<'a> {
         let inserted = fresh.len() as u64;
 
         let all_inserted = index.inserted() + inserted;
-        // Rows that were there get few edges to later ones that are near to them but have nearer ones
-        // themselves.
+        // Rows that were there get few edges to later ones that are near to them but have nearer
+        // ones themselves.
         let is_on_gpu = builder.is_on_gpu(live.len(), base.dim())?;
         let is_anew = is_on_gpu || all_inserted > live.len() as u64 / 2 || index.spots().is_some();
         let builder = builder.up_to(live.len()).among(live);
