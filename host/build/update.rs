@@ -89,8 +89,8 @@ impl Builder {
         builder.set_all(description.parameters.iter().filter(is_set))
     }
 
-    /// Checks that `base` has rows of the kind of those of `index`, `name` in an error, and that the
-    /// index has the metric of this builder.
+    /// Checks that `base` has rows of the shape of those of `index`, `name` in an error, and that
+    /// the index has the metric of this builder.
     pub(super) fn check_fit(&self, index: &Index, name: &str, base: &Vectors) -> Result<()> {
         let Fingerprint { dim, element, .. } = index.fingerprint();
         if (base.dim(), base.element_type()) != (dim as usize, element) {
