@@ -90,6 +90,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
+    use crate::descent::CellSettings;
     use crate::gpu::{Gpu, KernelTime};
     use crate::vectors::ElementType;
     use crate::vectors::gpu::bits_plan;
@@ -159,12 +160,13 @@ mod tests {
     #[test]
     fn descents_launch_and_take_what_they_plan() {
         let mut all = BTreeMap::new();
-        for (start, rows) in [(Start::Cells, 800), (Start::Random, 150), (Start::AllPairs, 60)] {
+        for (start, rows) in [(Start::Cells, 768), (Start::Random, 130), (Start::AllPairs, 40)] {
             for (base, metric) in all_data(rows) {
                 let case = format!("{start} {metric} {}", base.element_type());
                 let gpu = Gpu::emulated(1);
                 let descent = Descent::new().knn(9).metric(metric).start(start).on(&gpu);
-                let descent = descent.iterations(Iterations::Fixed(2, 1));
+                let cells = CellSettings { probes: Some(3), clusterings: Some(2), ..CellSettings::default() };
+                let descent = descent.iterations(Iterations::Fixed(1, 1)).cells(cells);
                 let data = DataShape::inspect(&base, &Progress::silent()).unwrap();
                 let graph = descent.build(&base).unwrap();
                 let planned = planned(&descent.plan_for(&data).unwrap().stages);
@@ -181,15 +183,15 @@ mod tests {
     #[test]
     fn prunings_launch_and_take_what_they_plan() {
         let mut all = BTreeMap::new();
-        for (base, metric) in all_data(90) {
-            let graph = Descent::new().knn(20).metric(metric).device(Device::Cpu).build(&base).unwrap();
+        for (base, metric) in all_data(50) {
+            let graph = Descent::new().knn(12).metric(metric).device(Device::Cpu).build(&base).unwrap();
             let data = DataShape::inspect(&base, &Progress::silent()).unwrap();
             for strategy in Strategy::all() {
                 let case = format!("{} {metric} {}", strategy.kind(), base.element_type());
                 let gpu = Gpu::emulated(1);
                 let descent = Descent::new().metric(metric).on(&gpu);
-                let builder = Builder::new(strategy.degree(8)).descent(descent).layers(false);
-                let shape = PruneShape::new(&builder.strategy, data.rows, data.dim, 20, metric);
+                let builder = Builder::new(strategy.degree(8).candidates(24)).descent(descent).layers(false);
+                let shape = PruneShape::new(&builder.strategy, data.rows, data.dim, 12, metric);
                 let (named, stages) = with_device_type!(device_type(&data, metric), T => {
                     (shape.kernels::<T>(false), shape.stages::<T>())
                 });

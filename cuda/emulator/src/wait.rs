@@ -10,7 +10,7 @@ use crate::order::Draws;
 use crate::race::Clocks;
 
 /// An exchange of a warp, as one lane calls it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Exchange {
     pub mask: u32,
     pub operation: &'static str,
@@ -28,27 +28,26 @@ enum State {
         predicate: bool,
         at: At,
     },
-    /// Waiting at an exchange.
-    Exchange(Exchange),
+    /// Waiting at an exchange, as one of a group of lanes.
+    Exchange,
     Finished,
 }
 
 /// Lanes of a warp that wait at the same exchange.
 #[derive(Debug)]
 struct Group {
-    mask: u32,
-    operation: &'static str,
-    at: At,
+    exchange: Exchange,
     /// Bit `l` is set if lane `l` waits.
     lanes: u32,
 }
 
 impl Group {
-    fn is_of(&self, Exchange { mask, operation, at }: &Exchange) -> bool {
+    fn is_of(&self, other: &Exchange) -> bool {
+        let Exchange { mask, operation, at } = &self.exchange;
         // Nearly always the addresses are equal, which is faster than comparing text.
-        self.mask == *mask
-            && (ptr::eq(self.operation, *operation) || self.operation == *operation)
-            && (ptr::eq(self.at, *at) || self.at == *at)
+        *mask == other.mask
+            && (ptr::eq(*operation, other.operation) || *operation == other.operation)
+            && (ptr::eq(*at, other.at) || *at == other.at)
     }
 }
 
@@ -215,20 +214,20 @@ impl Waits {
         words: &[u32],
         clocks: &mut Clocks,
     ) -> Result<(), Finding> {
-        let Exchange { mask, operation, at } = exchange;
+        let &Exchange { mask, operation, .. } = &exchange;
         let (warp, lane) = (thread / 32, thread % 32);
         if mask >> lane & 1 == 0 {
             let what = format!("{operation} with mask {mask:#x}, which lacks the calling lane {lane}");
             return Err(Finding::new(FaultKind::Exchange, what));
         }
-        self.states[thread as usize] = State::Exchange(exchange);
+        self.states[thread as usize] = State::Exchange;
         let (shown, rest) = self.words[thread as usize].split_at_mut(words.len());
         shown.copy_from_slice(words);
         rest.fill(0);
         let own = self.group(thread, &exchange)?;
         let groups = &mut self.groups[warp as usize];
         let number = own.unwrap_or_else(|| {
-            groups.push(Group { mask, operation, at, lanes: 0 });
+            groups.push(Group { exchange, lanes: 0 });
             groups.len() - 1
         });
         groups[number].lanes |= 1 << lane;
@@ -246,7 +245,7 @@ impl Waits {
     /// lane of the mask waits at another exchange together with this lane.
     fn group(&self, thread: u32, exchange: &Exchange) -> Result<Option<usize>, Finding> {
         let (warp, lane) = (thread / 32, thread % 32);
-        let (mut own, mut against) = (None, None::<u32>);
+        let (mut own, mut against) = (None, None::<(u32, &Exchange)>);
         for (number, group) in self.groups[warp as usize].iter().enumerate() {
             let others = group.lanes & exchange.mask;
             if others == 0 {
@@ -254,15 +253,16 @@ impl Waits {
             }
             if group.is_of(exchange) {
                 own = Some(number);
-            } else if group.mask >> lane & 1 == 1 {
+            } else if group.exchange.mask >> lane & 1 == 1 {
                 let other = others.trailing_zeros();
-                against = Some(against.map_or(other, |first| first.min(other)));
+                if against.is_none_or(|(first, _)| other < first) {
+                    against = Some((other, &group.exchange));
+                }
             }
             // Otherwise the other lanes do not wait for this one, and may still come.
         }
-        if let Some(other) = against.map(|other| 32 * warp + other)
-            && let State::Exchange(theirs) = self.states[other as usize]
-        {
+        if let Some((other, theirs)) = against {
+            let other = 32 * warp + other;
             let what = format!(
                 "{} with mask {:#x}, where thread {other} waits at {} with mask {:#x} at {}",
                 exchange.operation, exchange.mask, theirs.operation, theirs.mask, theirs.at
@@ -305,7 +305,12 @@ impl Waits {
                     let needed = threads.unwrap_or(block as u32);
                     (FaultKind::Barrier, format!("barrier {id} for {needed} threads"), at)
                 }
-                State::Exchange(Exchange { mask, operation, at }) => {
+                State::Exchange => {
+                    let mut waiting = self.groups[thread as usize / 32].iter();
+                    let Some(group) = waiting.find(|group| group.lanes >> (thread % 32) & 1 == 1) else {
+                        continue;
+                    };
+                    let Exchange { mask, operation, at } = group.exchange;
                     (FaultKind::Exchange, format!("{operation} with mask {mask:#x}"), at)
                 }
             };
