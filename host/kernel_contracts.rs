@@ -27,10 +27,13 @@ use tagore_device::prune::filter;
 use tagore_device::prune::gram::prune_gram_spread;
 use tagore_device::prune::ids::prune_ids;
 use tagore_device::prune::kernels::{RuleElement, RuleKernels};
+use tagore_device::prune::layer_nodes::{layer_leave, layer_take};
+use tagore_device::prune::monotonic::Monotonic;
 use tagore_device::prune::path::Paths;
 use tagore_device::prune::reverse::{prune_edge_sources, prune_edge_targets, prune_edges, prune_edges_count};
 use tagore_device::prune::rule::{AlphaConvergent, Angle, Distance, Spread, TauMonotonic};
 use tagore_device::prune::store::{MERGED, MergeReverse, Store, prune_merge, prune_store};
+use tagore_device::prune::tree::prune_tree;
 use tagore_device::search::beam::among::BeamAmong;
 use tagore_device::search::beam::search::BeamSearch;
 use tagore_device::search::beam::walk::{BeamWalk, Graph};
@@ -134,7 +137,10 @@ fn of_lists(launched: &mut Launched) {
     launched.constant::<prune_edge_targets>();
     launched.constant::<prune_edges>();
     launched.constant::<prune_edges_count>();
+    launched.constant::<layer_leave>();
+    launched.constant::<layer_take>();
     launched.constant::<prune_ids>();
+    launched.constant::<prune_tree>();
     launched.constant::<renumber_ids>();
     launched.constant::<renumber_values>();
     launched.constant::<renumber_vectors>();
@@ -188,6 +194,7 @@ fn of_vectors<T: DescentKernels + PruneKernels + ListKernels + NormKernels>(laun
             launched.kernel::<T::Assign>((Assign { units, probes, ..zeroed() },));
         }
         let rows = Rows { dim: dim as u32, ..zeroed() };
+        launched.kernel::<T::Monotonic>((Monotonic { rows, ..zeroed() },));
         for k in breakpoints(MAX_DESCENT_K as usize) {
             launched.kernel::<T::Finish>((Finish { dim: dim as u32, k: k as u32, ..zeroed() },));
             for expand in breakpoints(MAX_EXPANDED) {

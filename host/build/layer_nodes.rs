@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
-use tagore_device::random::{Draws, Stage};
 
 use super::layers::LowerGraph;
 use crate::index::Graph;
+use crate::prune::gpu::layer_nodes;
 use crate::{Progress, Result};
 
 /// A layer has at most a sixth of the nodes below it. Under inner product few edges are mutual, and
@@ -46,8 +46,14 @@ pub(super) fn nodes_above(
     let (is_bounded, most) = (below.most < limit, below.most.min(limit));
     let share = 2.0 * most as f64 / below.nodes() as f64;
     let mut bound = if is_bounded { (share * u64::MAX as f64) as u64 } else { u64::MAX };
+    let gpu = below.gpu().filter(|_| !is_bounded && below.repeated.is_empty());
     loop {
-        let mut taken = Choice::new(below, seed, bound).take(rounds, progress)?;
+        let mut taken = match (&gpu, below.searches()) {
+            (Some(gpu), Some(search)) => {
+                layer_nodes(gpu, search.edges(below.nodes()), rounds == Rounds::All, seed, progress)?
+            }
+            _ => Choice::new(below, seed, bound).take(rounds, progress)?,
+        };
         if bound == u64::MAX || taken.len() >= most {
             if taken.len() > most {
                 taken.select_nth_unstable_by_key(most, |&node| draw(seed, node));
@@ -62,8 +68,7 @@ pub(super) fn nodes_above(
 
 /// The draw of a node; no two are equal.
 fn draw(seed: u64, node: u32) -> (u64, u32) {
-    // Iteration 0 draws the entry points, iteration 1 the layers of exports.
-    (Draws::new(seed, Stage::Entry, 2, node.into()).bits(0), node)
+    (tagore_device::prune::layer_nodes::draw(seed, node), node)
 }
 
 /// Nodes that may still be taken.
@@ -162,8 +167,12 @@ impl RemainingNodes {
 
 #[cfg(test)]
 mod tests {
+    use tagore_device::random::{Draws, Stage};
+
     use super::*;
+    use crate::gpu::{Gpu, MemoryPlan};
     use crate::prune::GraphRows;
+    use crate::prune::gpu::EdgeRows;
     use crate::vectors::Repeated;
     use crate::vectors::space::Space;
     use crate::{Metric, Synth, Vectors};
@@ -243,6 +252,28 @@ mod tests {
             for &node in &first {
                 let own = draw(SEED, node);
                 assert!(near(&rows, node).iter().all(|&near| own < draw(SEED, near)), "{node}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_gpu_takes_the_same_nodes() {
+        // A row of more than 32 edges, some of them missing; edges to the node itself.
+        let mut short = random_graph(301, 40, 3);
+        short.push(7, 7);
+        for rows in [ring(500), random_graph(301, 20, 1), short] {
+            let (nodes, degree) = (rows.len(), rows.stride());
+            for gpu in std::iter::once(Gpu::emulated(1)).chain(Gpu::cuda_for_tests()) {
+                let memory = MemoryPlan::new().with::<u32>("rows", nodes * degree).reserve(&gpu).unwrap();
+                let mut ids = memory.buffer("rows").unwrap();
+                ids.upload(rows.padded()).unwrap();
+                let edges = EdgeRows { ids: &ids, nodes, degree };
+                for rounds in [Rounds::First, Rounds::All] {
+                    let silent = Progress::silent();
+                    let found = layer_nodes(&gpu, edges, rounds == Rounds::All, SEED, &silent).unwrap();
+                    let found = with_smallest_draws(found, nodes / MIN_STEP);
+                    assert_eq!(found, layer(&rows, rounds, &Repeated::default(), usize::MAX));
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Layers above a graph, and the test that decides whether its searches need them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
@@ -10,6 +11,7 @@ use super::layer_nodes::{Rounds, nodes_above};
 use super::monotonic;
 use super::{Builder, Layering};
 use crate::descent::{DescentStats, KnnGraph, sampled};
+use crate::gpu::Gpu;
 use crate::index::{Graph, Layer, Layered, Start};
 use crate::search::beam::{BeamLimits, BeamSearch, BeamTask};
 use crate::search::exact::ExactSearch;
@@ -194,8 +196,13 @@ impl<'a, G: Graph> Test<'a, G> {
 
 impl<G: Graph> LowerGraph<'_, G> {
     /// The searches on a device, if there are any.
-    fn searches(&self) -> Option<MutexGuard<'_, NodeSearch>> {
+    pub(super) fn searches(&self) -> Option<MutexGuard<'_, NodeSearch>> {
         self.on_device.map(|search| search.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The GPU of these searches, if there is one: the emulator takes hours for a layer.
+    pub(super) fn gpu(&self) -> Option<Gpu> {
+        self.searches().map(|search| search.gpu().clone()).filter(Gpu::takes_ptx)
     }
 
     /// Begins later searches on a device at `start`.
@@ -247,6 +254,11 @@ fn median(distances: &mut [f32]) -> f32 {
     *distances.select_nth_unstable_by(middle, f32::total_cmp).1
 }
 
+/// Logs the seconds of a stage that began at `began`, for a layer of `nodes` nodes.
+fn log_stage(stage: &str, nodes: usize, began: Instant) {
+    tracing::debug!(stage, nodes, seconds = began.elapsed().as_secs_f64(), "a stage ends");
+}
+
 /// The strategy of a layer of `nodes` nodes.
 pub(super) fn strategy(nodes: usize) -> Strategy {
     Strategy::cagra().degree(DEGREE.min(nodes - 1))
@@ -264,7 +276,9 @@ impl Builder {
             return Ok(Layered::at(entries));
         }
         let test = Test::new(below, self.descent.seed, &self.descent.progress)?;
+        let testing = Instant::now();
         let without = test.score_unlayered(&entries)?;
+        log_stage("test without layers", below.nodes(), testing);
         let unlayered = Layered { growth: without.growth, ..Layered::at(entries) };
         // Layers are stacked up to a small one: hnswlib and FAISS enter at one node.
         let is_enough = without.lost <= MAX_LOST_SEARCHES && self.layering != Layering::Always;
@@ -274,7 +288,9 @@ impl Builder {
         let mut best: Option<(Outcome, Layered)> = None;
         for rounds in [Rounds::First, Rounds::All] {
             let Some((mut layers, highest)) = self.layers_above(below, rounds)? else { break };
+            let testing = Instant::now();
             let with = test.tune_beam(&mut layers, &highest)?;
+            log_stage("layer beams", layers[0].nodes().len(), testing);
             let (nodes, beam) = (layers[0].nodes().len(), layers[0].beam());
             tracing::info!(nodes, beam, without = without.lost, with = with.lost, "searches begin in layers");
             if best.as_ref().is_none_or(|(best, _)| with.lost < best.lost) {
@@ -296,28 +312,32 @@ impl Builder {
         below: &LowerGraph<'_, impl Graph>,
         rounds: Rounds,
     ) -> Result<Option<(Vec<Layer>, Vec<u32>)>> {
+        let choosing = Instant::now();
         let nodes = nodes_above(below, rounds, self.descent.seed, &self.descent.progress)?;
+        log_stage("layer nodes", nodes.len(), choosing);
         if nodes.len() < 2 {
             return Ok(None);
         }
         let vectors = below.base.select(&nodes)?;
         // The base has passed the check of values, so its rows need none.
         vectors.validated(0.0);
-        let Layered { entries, layers, .. } = self.layer_over(&vectors)?;
+        let building = Instant::now();
+        let Layered { entries, layers, .. } = self.layer_over(&vectors, below.gpu().as_ref())?;
+        log_stage("layer", nodes.len(), building);
         let layers = layers.into_iter().map(|layer| layer.renamed(&nodes)).collect();
         let highest = entries.into_iter().map(|entry| nodes[entry as usize]).collect();
         Ok(Some((layers, highest)))
     }
 
     /// Builds a layer of all rows, and the layers above it: a monotonic graph for searches with a
-    /// narrow beam, else, of few nodes or of too many, a graph pruned from exact lists. Both are
-    /// the same on any device.
-    fn layer_over(&self, base: &Vectors) -> Result<Layered> {
+    /// narrow beam, on `gpu` if given, else, of few nodes or of too many, a graph pruned from exact
+    /// lists. Both are the same on any device.
+    fn layer_over(&self, base: &Vectors, gpu: Option<&Gpu>) -> Result<Layered> {
         let n = base.len();
         // Inner products have no triangle inequality, on which the rule rests.
         let is_monotonic = (monotonic::MIN_NODES..=monotonic::max_nodes(base.dim())).contains(&n);
         if is_monotonic && self.descent.metric != Metric::InnerProduct {
-            return self.monotonic_over(base);
+            return self.monotonic_over(base, gpu);
         }
         let nodes: Vec<u32> = (0..n as u32).collect();
         let k = KNN.min(n - 1);

@@ -467,9 +467,7 @@ impl Builder {
         let mut search = search.map(|search| search.into_inner().unwrap_or_else(PoisonError::into_inner));
         if let Some(from) = from {
             let progress = &self.descent.progress;
-            // Rows outside host memory are searched where they are.
-            let on_device = search.as_mut().filter(|_| !is_readable);
-            stats.attached = reach::connect(space, rows, from, on_device, progress)? as u64;
+            stats.attached = reach::connect(space, rows, from, search.as_mut(), progress)? as u64;
         }
         let (start, first) = (layered.start(), from.unwrap_or(layered.first_nodes()));
         stats.attached += reach::find_lone(space, rows, lone, start, first, &self.descent.progress)? as u64;

@@ -5,9 +5,10 @@ use tagore_device::key::NO_ID;
 
 use super::layers::{LAYER_BEAMS, LowerGraph};
 use super::{Builder, Layering};
+use crate::gpu::Gpu;
 use crate::index::{Layer, Layered, random_entries};
 use crate::memory::filled;
-use crate::prune::GraphRows;
+use crate::prune::{self, GraphRows};
 use crate::vectors::Repeated;
 use crate::vectors::space::Space;
 use crate::{MAX_DEGREE, Metric, Progress, Result, Vectors};
@@ -85,14 +86,30 @@ struct Scratch {
 /// any node then never stops before it, as long as no node has as many edges as the rule allows.
 /// NSG takes its candidates from lists of neighbours; here they are all nodes.
 ///
-/// Distances are rule distances, and equal ones are ordered by id.
-fn monotonic(space: &Space<'_>, occlusion: Occlusion, progress: &Progress) -> Result<GraphRows> {
-    let nodes = 0..space.len() as u32;
-    let edges = nodes.into_par_iter().map_init(Scratch::default, |scratch, node| {
-        progress.check()?;
-        Ok(edges(space, node, occlusion, scratch))
-    });
-    let edges: Vec<Vec<u32>> = edges.collect::<Result<_>>()?;
+/// Distances are rule distances, and equal ones are ordered by id. A GPU and the CPU make the same
+/// graph.
+fn monotonic(
+    space: &Space<'_>,
+    occlusion: Occlusion,
+    gpu: Option<&Gpu>,
+    progress: &Progress,
+) -> Result<GraphRows> {
+    let edges: Vec<Vec<u32>> = match gpu {
+        Some(gpu) => {
+            let degree = occlusion.degree.min(space.len() - 1).max(1);
+            let ids = prune::gpu::monotonic(gpu, space, occlusion.slack, degree)?;
+            let ends = |row: &[u32]| row.iter().copied().take_while(|&end| end != NO_ID).collect();
+            ids.par_chunks_exact(degree).map(ends).collect()
+        }
+        None => {
+            let nodes = 0..space.len() as u32;
+            let edges = nodes.into_par_iter().map_init(Scratch::default, |scratch, node| {
+                progress.check()?;
+                Ok(edges(space, node, occlusion, scratch))
+            });
+            edges.collect::<Result<_>>()?
+        }
+    };
     let stride = edges.iter().map(Vec::len).max().unwrap_or(0).max(1);
     let mut ids = filled(NO_ID, edges.len() * stride)?;
     for (row, edges) in ids.chunks_exact_mut(stride).zip(edges) {
@@ -150,7 +167,7 @@ pub(crate) fn for_beam_of_one(
     }
     let vectors = base.select(nodes)?;
     let occlusion = for_greedy_search(nodes.len());
-    let rows = monotonic(&Space::new(&vectors, metric, progress)?, occlusion, progress)?;
+    let rows = monotonic(&Space::new(&vectors, metric, progress)?, occlusion, None, progress)?;
     Ok(Some(layer_of(rows, 1).renamed(nodes)))
 }
 
@@ -162,11 +179,12 @@ fn layer_of(rows: GraphRows, beam: usize) -> Layer {
 }
 
 impl Builder {
-    /// Builds the monotonic graph of a layer of all rows, and the layers above it.
-    pub(super) fn monotonic_over(&self, base: &Vectors) -> Result<Layered> {
+    /// Builds the monotonic graph of a layer of all rows, on `gpu` if given, and the layers above
+    /// it.
+    pub(super) fn monotonic_over(&self, base: &Vectors, gpu: Option<&Gpu>) -> Result<Layered> {
         let (n, progress) = (base.len(), &self.descent.progress);
         let space = Space::new(base, self.descent.metric, progress)?;
-        let rows = monotonic(&space, TIGHT, progress)?;
+        let rows = monotonic(&space, TIGHT, gpu, progress)?;
         let repeated = &Repeated::default();
         let below = LowerGraph { base, space: &space, graph: &rows, repeated, most: n, on_device: None };
         let builder = Self { layering: Layering::Always, ..self.clone() };
@@ -178,8 +196,10 @@ impl Builder {
 
 #[cfg(test)]
 mod tests {
+    use tagore_device::random::{Draws, Stage};
+
     use super::*;
-    use crate::Synth;
+    use crate::{ElementType, Synth};
 
     fn distance(space: &Space<'_>, a: u32, b: u32) -> f32 {
         let mut out = Vec::new();
@@ -214,12 +234,47 @@ mod tests {
             let base = Synth::new(n, dim, 7).unwrap().base();
             let space = Space::new(&base, metric, &Progress::silent()).unwrap();
             for occlusion in [TIGHT, for_greedy_search(SPARSE), for_greedy_search(SPARSE + 1)] {
-                let rows = monotonic(&space, occlusion, &Progress::silent()).unwrap();
+                let rows = monotonic(&space, occlusion, None, &Progress::silent()).unwrap();
                 for node in 0..n as u32 {
                     assert_eq!(rows.row(node), reference(&space, node, occlusion), "{n} {metric} {node}");
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_gpu_makes_the_same_rows() {
+        let gpus: Vec<Gpu> = std::iter::once(Gpu::emulated(1)).chain(Gpu::cuda_for_tests()).collect();
+        let check = |base: &Vectors, metric: Metric, occlusion: Occlusion| {
+            let space = Space::new(base, metric, &Progress::silent()).unwrap();
+            let rows = |gpu| monotonic(&space, occlusion, gpu, &Progress::silent()).unwrap().into_parts();
+            let expected = rows(None);
+            for gpu in &gpus {
+                let (n, dim, element) = (base.len(), base.dim(), base.element_type());
+                assert!(rows(Some(gpu)) == expected, "{n} x {dim} {element}, {metric}");
+            }
+        };
+        // Ties, equal rows and zero vectors; rows that fill their edges.
+        for (n, dim, degree) in [(2, 1, 128), (33, 5, 3), (70, 17, 128)] {
+            let draws = Draws::new(n as u64, Stage::Test, 1, 0);
+            let values = (0..n * dim).map(|i| draws.below(i as u64, 5) as u8).collect();
+            let bytes = Vectors::from_u8(values, dim).unwrap();
+            let floats = Synth::new(n, dim, 7).unwrap().base();
+            let types = [
+                (&bytes, ElementType::U8),
+                (&bytes, ElementType::I8),
+                (&floats, ElementType::F16),
+                (&floats, ElementType::F32),
+            ];
+            for (base, element) in types {
+                let base = base.cast(element, &Progress::silent()).unwrap();
+                check(&base, Metric::L2, Occlusion { degree, ..TIGHT });
+                check(&base, Metric::Cosine, Occlusion { degree, ..for_greedy_search(SPARSE) });
+            }
+        }
+        // More rows than blocks.
+        let many = Synth::new(514, 1, 7).unwrap().base();
+        check(&many, Metric::L2, Occlusion { degree: 2, ..TIGHT });
     }
 
     #[test]
@@ -244,7 +299,7 @@ mod tests {
     fn greedy_search_reaches_every_node_from_every_node() {
         let base = Synth::new(400, 12, 3).unwrap().base();
         let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
-        let rows = monotonic(&space, TIGHT, &Progress::silent()).unwrap();
+        let rows = monotonic(&space, TIGHT, None, &Progress::silent()).unwrap();
         for (start, goal) in (0..400).flat_map(|start| (0..400).map(move |goal| (start, goal))) {
             let mut at = start;
             while at != goal {
@@ -269,7 +324,7 @@ mod tests {
         };
         let base = Vectors::from_rows([(0, 0.0)].into_iter().chain(ends).map(point)).unwrap();
         let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
-        let rows = monotonic(&space, TIGHT, &Progress::silent()).unwrap();
+        let rows = monotonic(&space, TIGHT, None, &Progress::silent()).unwrap();
         assert_eq!(rows.row(0), (1..=DEGREE as u32).collect::<Vec<_>>());
     }
 }

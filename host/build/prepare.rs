@@ -5,7 +5,7 @@ use tagore_device::vectors::copy::vectors_copy_words;
 
 use super::{Builder, layers};
 use crate::device::Preparation;
-use crate::prune::gpu::PruneShape;
+use crate::prune::gpu::{PruneShape, layer_kernels};
 use crate::search::breadth::Breadth;
 use crate::search::exact::gpu::kernels as exact_kernels;
 use crate::search::gpu::kernel as beam_kernel;
@@ -65,6 +65,7 @@ impl Builder {
             kernels.extend(shape.kernels::<T>(self.baseline_kernels));
             if self.is_layered() && data.rows >= layers::MIN_NODES {
                 kernels.push(beam_kernel::<T>(layers::BEAM, false));
+                kernels.extend(layer_kernels::<T>());
             }
         });
         self.with_report_kernels(kernels, data)

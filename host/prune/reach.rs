@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use rayon::prelude::*;
 use tagore_device::key::{self, Key, NO_ID};
 
+use super::gpu::tree;
 use super::rows::GraphRows;
 use crate::Result;
 use crate::gpu::MemoryPlan;
@@ -54,19 +55,26 @@ pub(crate) fn plan(n: usize, threads: usize) -> MemoryPlan {
 /// edge outside the tree. The tree then grows from the attached node. Replacing an edge outside the
 /// tree keeps all reached nodes reached.
 ///
-/// The result does not depend on the number of threads.
+/// `on_device` has the same graph and finds the tree faster. The result does not depend on it, nor
+/// on the number of threads.
 pub(crate) fn connect(
     space: &Space<'_>,
     rows: &mut GraphRows,
     entries: &[u32],
-    mut on_device: Option<&mut NodeSearch>,
+    on_device: Option<&mut NodeSearch>,
     progress: &Progress,
 ) -> Result<usize> {
     let nodes = rows.len() as u32;
+    let tree = match &on_device {
+        Some(search) => Tree::of_places(&tree(search.gpu(), search.edges(rows.len()), entries)?),
+        None => Tree::from_entries(rows, entries),
+    };
+    // Rows outside host memory are searched where they are. Few others remain, and every edge that
+    // they get would have to be copied there.
+    let mut on_device = on_device.filter(|_| !space.vectors().is_readable());
     if let Some(search) = &mut on_device {
         search.start(rows.len(), Start::at(entries))?;
     }
-    let tree = Tree::from_entries(rows, entries);
     let mut near = Near { cpu: NodeSearches::new(space, Start::at(entries)), on_device, progress };
     let listed = (space.metric() == Metric::InnerProduct).then(|| listed(rows));
     let left_out = |node: u32| {
@@ -324,6 +332,14 @@ impl Tree {
         }
         tree.grow(rows, entries.to_vec());
         tree
+    }
+
+    /// The tree of these [places](tagore_device::prune::tree::place), one per node.
+    fn of_places(places: &[u64]) -> Self {
+        // The place of a node that is not reached has all bits set, so its parent is `NO_ID`.
+        let parents = places.par_iter().map(|&place| AtomicU32::new(place as u32)).collect();
+        let reached = places.par_iter().map(|&place| AtomicBool::new(place as u32 != NO_ID)).collect();
+        Self { parents, reached }
     }
 
     fn parent(&self, node: u32) -> u32 {

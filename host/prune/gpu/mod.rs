@@ -3,7 +3,9 @@
 mod collect;
 mod filter;
 mod ids;
+mod layer_nodes;
 mod medoid;
+mod monotonic;
 mod path;
 mod plan;
 mod pruning;
@@ -12,26 +14,50 @@ mod reverse;
 mod store;
 #[cfg(test)]
 mod testing;
+mod tree;
 
 use std::ops::Range;
 
 use collect::CollectKernels;
+use cuda_std::launch::Kernel;
 use cuda_std::memory::Global;
+pub(crate) use layer_nodes::layer_nodes;
 use medoid::MedoidKernels;
+use monotonic::MonotonicKernels;
+pub(crate) use monotonic::monotonic;
 use path::PathKernels;
 pub(crate) use plan::PruneShape;
 pub(crate) use pruning::Pruning;
 pub(crate) use store::download;
+pub(crate) use tree::tree;
 
 use tagore_device::key::Key;
 use tagore_device::prune::kernels::RuleElement;
+use tagore_device::prune::layer_nodes::{layer_leave, layer_take};
+use tagore_device::prune::tree::prune_tree;
 
 use crate::gpu::Buffer;
 
 /// Kernels of all steps of pruning.
-pub(crate) trait PruneKernels: CollectKernels + PathKernels + MedoidKernels + RuleElement {}
+pub(crate) trait PruneKernels:
+    CollectKernels + PathKernels + MedoidKernels + MonotonicKernels + RuleElement
+{
+}
 
-impl<T: CollectKernels + PathKernels + MedoidKernels + RuleElement> PruneKernels for T {}
+impl<T: CollectKernels + PathKernels + MedoidKernels + MonotonicKernels + RuleElement> PruneKernels for T {}
+
+/// The kernels that find the reach of a graph, and build layers over it.
+pub(crate) fn layer_kernels<T: PruneKernels>() -> [&'static str; 4] {
+    [prune_tree::NAME, layer_take::NAME, layer_leave::NAME, T::Monotonic::NAME]
+}
+
+/// The padded rows of a graph: `degree` ids for each of `nodes` nodes.
+#[derive(Clone, Copy)]
+pub(crate) struct EdgeRows<'a> {
+    pub ids: &'a Buffer<u32>,
+    pub nodes: usize,
+    pub degree: usize,
+}
 
 /// The nodes of one launch: a range of an order of rows.
 pub(super) struct Chunk<'a> {

@@ -8,6 +8,7 @@ use super::launch::{Asked, Task};
 use super::{BatchLimits, KeysTo, OnGpu, Resident, floats};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::{Index, Start};
+use crate::prune::gpu::EdgeRows;
 use crate::search::ResidentIndex;
 use crate::search::breadth::Breadth;
 use crate::vectors::gpu::{DeviceBase, OnDevice, with_typed};
@@ -31,6 +32,16 @@ impl NodeSearch {
         let (layers, second_stream) = (Vec::new(), OnceLock::new());
         let floats = None;
         Ok(Self(OnGpu { gpu, second_stream, degree, edges, entries, layers, base, floats, full: None }))
+    }
+
+    /// The device.
+    pub(crate) fn gpu(&self) -> &Gpu {
+        &self.0.gpu
+    }
+
+    /// The rows of the graph, of `nodes` nodes.
+    pub(crate) fn edges(&self, nodes: usize) -> EdgeRows<'_> {
+        EdgeRows { ids: &self.0.edges, nodes, degree: self.0.degree }
     }
 
     /// Replaces the padded row of `node`.
