@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use crate::gpu::{Gpu, MemoryPlan};
     use crate::prune::GraphRows;
-    use crate::prune::gpu::EdgeRows;
+    use crate::search::gpu::EdgeRows;
     use crate::vectors::Repeated;
     use crate::vectors::space::Space;
     use crate::{Metric, Synth, Vectors};

@@ -40,7 +40,7 @@ pub use stats::BuildStats;
 pub use target::Target;
 pub use update::{IndexUpdate, UpdateStats};
 
-use crate::descent::Descent;
+use crate::descent::{Descent, Purpose};
 use crate::index::Description;
 use crate::quantize::Compression;
 use crate::{Device, IdSet, Iterations, Metric, Progress, Start, Strategy, Vectors};
@@ -94,7 +94,7 @@ impl Builder {
     /// A builder of the strategy's index with the defaults of [`Descent`], but lists of
     /// [`default_knn`](Self::default_knn).
     pub fn new(strategy: Strategy) -> Self {
-        let (descent, others) = (Descent::new(), Vec::new());
+        let (descent, others) = (Descent::new().for_index(), Vec::new());
         Self {
             strategy,
             descent,
@@ -115,9 +115,10 @@ impl Builder {
         &self.strategy
     }
 
-    /// Uses all settings of `descent` for the k-NN graph.
+    /// Uses all settings of `descent` for the k-NN graph. What they leave open is chosen for the
+    /// index, which needs fewer of the farther neighbours than a k-NN graph for itself.
     pub fn descent(mut self, descent: Descent) -> Self {
-        self.descent = descent;
+        self.descent = descent.for_index();
         self
     }
 
@@ -172,7 +173,7 @@ impl Builder {
 
     /// This builder for the clusters of a build out of core, whose lists are merged.
     pub(crate) fn of_clusters(&self) -> Self {
-        self.clone().with(Descent::of_cluster)
+        self.clone().with(|descent| descent.purpose(Purpose::Cluster))
     }
 
     /// This builder with lists that fit `rows` rows.

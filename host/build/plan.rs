@@ -207,7 +207,7 @@ impl Builder {
                 host.extend(graph.into_iter().chain(memory.stages_on_cpu()));
             }
         }
-        if !self.descent.is_merged() {
+        if !self.descent.is_of_cluster() {
             host.extend(memory.last_stages());
         } else if !prunes_there {
             // Rows of a cluster that a device prunes stay on it.

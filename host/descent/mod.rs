@@ -68,10 +68,22 @@ pub struct Descent {
     fork: Option<Gpu>,
     /// Whether the vectors are codes, which tiles read without rounding them.
     of_codes: bool,
-    /// Whether the lists are merged with those of another cluster.
-    merged: bool,
+    purpose: Purpose,
     settling: Settling,
     pub(crate) progress: Progress,
+}
+
+/// What lists are built for, which decides how many neighbours a start from cells looks for on a
+/// GPU, if no numbers are set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// For themselves.
+    Lists,
+    /// An index that is pruned from them.
+    Index,
+    /// An index out of core. A node has a list in each of two clusters, and the better neighbours
+    /// of both stay, so two clusterings and no expansion are enough (docs/outofcore.md).
+    Cluster,
 }
 
 impl Default for Descent {
@@ -87,7 +99,7 @@ impl Default for Descent {
             device: Device::Auto,
             fork: None,
             of_codes: false,
-            merged: false,
+            purpose: Purpose::Lists,
             settling: Settling::None,
             progress: Progress::silent(),
         }
@@ -248,7 +260,7 @@ impl Descent {
 
     /// The shape of a build on a GPU.
     fn shape_on_gpu(&self, data: &DataShape, k: usize) -> gpu::DescentShape {
-        let &Self { metric, start, iterations, settings, of_codes, merged, .. } = self;
+        let &Self { metric, start, iterations, settings, of_codes, purpose, .. } = self;
         let (narrowed, stored) = (is_narrowed(data, metric), data.element);
         let &DataShape { rows: n, dim, .. } = data;
         let sizes = gpu::DescentShape {
@@ -262,7 +274,7 @@ impl Descent {
             narrowed,
             stored,
             of_codes,
-            merged,
+            purpose,
         };
         sizes.with_start()
     }
@@ -359,16 +371,20 @@ impl Descent {
         self.knn
     }
 
-    /// This descent for the clusters of a build out of core. A node has a list in each of two
-    /// clusters, and the better neighbours of both stay. So a start from cells takes two
-    /// clusterings and no expansion on a GPU, if no other numbers are set (docs/outofcore.md).
-    pub(crate) fn of_cluster(self) -> Self {
-        Self { merged: true, ..self }
+    /// This descent for another purpose.
+    pub(crate) fn purpose(self, purpose: Purpose) -> Self {
+        Self { purpose, ..self }
+    }
+
+    /// This descent for an index, unless it is that of a cluster.
+    pub(crate) fn for_index(self) -> Self {
+        let purpose = if self.is_of_cluster() { Purpose::Cluster } else { Purpose::Index };
+        self.purpose(purpose)
     }
 
     /// Whether this is the descent of a cluster.
-    pub(crate) fn is_merged(&self) -> bool {
-        self.merged
+    pub(crate) fn is_of_cluster(&self) -> bool {
+        self.purpose == Purpose::Cluster
     }
 
     /// This descent with `default` neighbours per node, clamped to `nodes` nodes, if none are set.

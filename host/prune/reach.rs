@@ -208,11 +208,8 @@ impl<'a> NodeSearches<'a> {
 }
 
 /// Gives each of the `lone` nodes, far from all others, that a search from `start` does not find an
-/// edge from the nearest node that it finds, and returns the number of these edges. Few edges lead
-/// to such a node, and those from nodes that a search for it may not expand.
-///
-/// All nodes reached from `first` stay reached. Rows that are on a device alone are left as they
-/// are.
+/// edge from the nearest node that it finds: few edges lead to it. Returns the number of edges. All
+/// nodes reached from `first` stay reached. Rows that are on a device alone are left as they are.
 pub(crate) fn find_lone(
     space: &Space<'_>,
     rows: &mut GraphRows,
@@ -224,8 +221,9 @@ pub(crate) fn find_lone(
     if lone.is_empty() || !space.vectors().is_readable() {
         return Ok(0);
     }
-    let tree = Tree::from_entries(rows, first);
     let near = NodeSearches::new(space, start);
+    // Most searches find their node, and then no tree is needed.
+    let mut tree = None;
     // An edge to a lone node is long: another would replace it.
     let (mut added, mut used) = (0, HashSet::new());
     for nodes in lone.chunks(SEARCHES) {
@@ -234,11 +232,12 @@ pub(crate) fn find_lone(
             if found[..found.len().min(FOUND)].contains(&node) {
                 continue;
             }
+            let tree = tree.get_or_insert_with(|| Tree::from_entries(rows, first));
             let candidates: Vec<u32> = found
                 .into_iter()
                 .filter(|&id| id != node && !used.contains(&id) && tree.is_reached(id))
                 .collect();
-            if let Some(parent) = attach(space, rows, &tree, node, &candidates)? {
+            if let Some(parent) = attach(space, rows, tree, node, &candidates)? {
                 used.insert(parent);
                 added += 1;
             }

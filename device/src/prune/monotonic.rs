@@ -232,8 +232,8 @@ macro_rules! monotonic_kernels {
     ($($name:ident $type:ty;)*) => {$(
         /// Finds the edges of a monotonic graph (see [`Monotonic`] and the module).
         ///
-        /// Launch: any number of blocks of [`MONOTONIC_THREADS`] in x, each with its keys in `left`;
-        /// [`monotonic_shared_bytes`].
+        /// Launch: any number of blocks of [`MONOTONIC_THREADS`] in x, each with its keys in
+        /// `left`; [`monotonic_shared_bytes`].
         ///
         /// # Safety
         /// - The views match the fields of [`Monotonic`].

@@ -177,7 +177,7 @@ impl Build<'_> {
 
         let descending = Instant::now();
         self.prepare(&mut side, &rounding, &mean)?;
-        let (original, mut nodes, cells) = self.renumber(side, start)?;
+        let (original, mut nodes, cells) = self.renumber(side)?;
         let (joins, mut expands) = self.shape.phases();
         let clusterings = if start == Start::Cells { CELLS_WEIGHT } else { 0.0 };
         let [in_cells, in_phases] = self.progress.parts([clusterings, 1.0]);
@@ -247,13 +247,9 @@ impl Build<'_> {
     }
 
     /// Clusters the vectors and renumbers them in the order of their nearest centres.
-    fn renumber<T: DescentKernels>(
-        &self,
-        side: Side<T>,
-        start: Start,
-    ) -> Result<(Original<T>, Nodes<T>, Cells<T>)> {
+    fn renumber<T: DescentKernels>(&self, side: Side<T>) -> Result<(Original<T>, Nodes<T>, Cells<T>)> {
         let (n, dim) = (self.space.len(), self.space.dim());
-        let request = self.shape.settings.cells(n, dim, start, None);
+        let request = self.shape.clustering(None);
         let tiles = side.tiles();
         let mut cells = cluster::cells::<T>(self.gpu, tiles.rows(n, dim), request, self.seed, None)?;
         let order = cells.order.take().ok_or_else(|| self.gpu.error("cells have no order"))?;

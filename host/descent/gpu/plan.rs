@@ -14,9 +14,9 @@ use tagore_device::vectors::copy::vectors_copy_packed;
 
 use super::cells::JoinSizes;
 use super::{ALL_PAIRS, ALL_PAIRS_OF_PRODUCTS, CellSettings, DescentKernels, MAX_K};
-use crate::cluster::{self, ClusterKernels};
+use crate::cluster::{self, ClusterKernels, Clustering};
 use crate::descent::plan::{DevicePlan, PlannedStage, most_knn};
-use crate::descent::{Iterations, Start};
+use crate::descent::{Iterations, Purpose, Start};
 use crate::gpu::{Gpu, MemoryPlan};
 use crate::search::exact::gpu::{all_pairs_plan, least_plan};
 use crate::vectors::gpu::{Base, ByChunks, OnDevice, ROWS, Side, bits_plan, spare_bytes};
@@ -50,8 +50,7 @@ pub(in crate::descent) struct DescentShape {
     pub stored: ElementType,
     /// Whether they are codes, which tiles read without rounding them.
     pub of_codes: bool,
-    /// Whether the lists are merged with those of another cluster.
-    pub merged: bool,
+    pub purpose: Purpose,
 }
 
 impl DescentShape {
@@ -80,14 +79,19 @@ impl DescentShape {
         self.start != Start::AllPairs
     }
 
-    /// Clusterings of a start from cells.
+    /// The first clustering, or a later one that knows the `known` cells of the first.
+    pub(super) fn clustering(&self, known: Option<usize>) -> Clustering {
+        self.settings.cells(self.n, self.dim, self.start, self.purpose, known)
+    }
+
+    /// Maximum number of clusterings of a start from cells.
     pub(super) fn clusterings(&self) -> usize {
-        self.settings.clusterings(self.n, self.dim, self.merged)
+        self.settings.clusterings(self.n, self.dim, self.purpose)
     }
 
     /// Maximum number of iterations of each phase.
     pub(super) fn phases(&self) -> (u32, u32) {
-        CellSettings::iterations(self.iterations, self.start, self.merged)
+        CellSettings::iterations(self.iterations, self.start, self.purpose)
     }
 
     /// Whether tiles read a rounded copy of vectors of type `T`; else the values, which are put in
@@ -138,8 +142,8 @@ impl DescentShape {
 
     /// Buffers of the first clustering, or of a later one that knows the `known` cells of the
     /// first.
-    fn cluster<T: ClusterKernels>(&self, start: Start, known: Option<usize>) -> MemoryPlan {
-        let request = self.settings.cells(self.n, self.dim, start, known);
+    fn cluster<T: ClusterKernels>(&self, known: Option<usize>) -> MemoryPlan {
+        let request = self.clustering(known);
         cluster::plan::<T>(MemoryPlan::new(), self.n, self.dim, request)
     }
 
@@ -213,7 +217,7 @@ impl DescentShape {
         };
         let base = self.upload::<T>();
         stage("prepare", &[&base, &Self::prepare(), &self.bits()]);
-        let clusters = self.cluster::<T>(start, None);
+        let clusters = self.cluster::<T>(None);
         stage("cluster", &[&base, &clusters]);
         let (members, order) = (clusters.only(&["members"]), clusters.only(&["order"]));
         let centres = clusters.only(&CENTRES);
@@ -230,7 +234,7 @@ impl DescentShape {
         };
         let nodes = kept.and(&order).and(&lists);
         if start == Start::Cells {
-            let request = self.settings.cells(self.n, self.dim, start, None);
+            let request = self.clustering(None);
             let sizes = JoinSizes {
                 nodes: self.n,
                 cells: request.cells,
@@ -241,7 +245,7 @@ impl DescentShape {
             let (kept, cells) = (sizes.kept_plan(), sizes.plan());
             stage("cells", &[&original, &nodes, &members, &centres, &kept, &cells]);
             if self.clusterings() > 1 {
-                let clusters = self.cluster::<T>(start, Some(request.cells));
+                let clusters = self.cluster::<T>(Some(request.cells));
                 stage("cluster again", &[&original, &nodes, &centres, &kept, &clusters]);
                 let centres = centres.and(&clusters.only(&CENTRES));
                 stage("cells again", &[&original, &nodes, &members, &centres, &kept, &cells]);
@@ -278,7 +282,7 @@ impl DescentShape {
             return Vec::new();
         }
         let (joins, expands) = self.phases();
-        let mut kernels = cluster::kernels::<T>(n, self.settings.cells(n, dim, start, None));
+        let mut kernels = cluster::kernels::<T>(n, self.clustering(None));
         kernels.extend([
             T::PREPARATION,
             renumber_vectors::NAME,
@@ -297,7 +301,7 @@ impl DescentShape {
             if self.clusterings() > 1 {
                 kernels.push(cells_known_sets::NAME);
                 // Any number of known cells has the same kernels.
-                kernels.extend(cluster::kernels::<T>(n, self.settings.cells(n, dim, start, Some(1))));
+                kernels.extend(cluster::kernels::<T>(n, self.clustering(Some(1))));
             }
         }
         if joins > 0 {

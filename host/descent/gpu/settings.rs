@@ -3,7 +3,7 @@
 use tagore_device::cluster::MAX_PROBES;
 
 use crate::cluster::{Clustering, ListLengths};
-use crate::descent::{Iterations, Start};
+use crate::descent::{Iterations, Purpose, Start};
 use crate::{Error, Result};
 
 /// Settings of a start from cells. Unset ones get the best measured values for the data.
@@ -44,20 +44,37 @@ const MANY_AND_SHORT: TunedCells =
 const LONG: TunedCells =
     TunedCells { nodes_per_cell: 500, clusterings: 3, probes: 8, assignments: 1, skip_share: 0.01 };
 
+/// Maximum number of probes and of clusterings for lists that an index is pruned from. Their recall
+/// is up to 0.02 lower, and that of the index the same within 0.002 at equal distances
+/// (`benches/results/builds.md`): pruning keeps few of the last neighbours.
+const INDEX_PROBES: usize = 12;
+const INDEX_CLUSTERINGS: usize = 4;
+
+/// A second or later clustering that adds a smaller share than this of the list entries is enough
+/// for an index. Vectors of log-normal norms need all four.
+const INDEX_ENOUGH: f64 = 0.15;
+
 /// From this number on, vectors count as many.
 const MANY: usize = 4_000_000;
 
 /// The best start from cells for `n` vectors of `dim` components, as measured.
-fn tuned(n: usize, dim: usize) -> TunedCells {
-    match (n < MANY, dim <= SHORT) {
+fn tuned(n: usize, dim: usize, purpose: Purpose) -> TunedCells {
+    let lists = match (n < MANY, dim <= SHORT) {
         (_, false) => LONG,
         (true, true) => FEW_AND_SHORT,
         (false, true) => MANY_AND_SHORT,
+    };
+    match purpose {
+        Purpose::Lists => lists,
+        Purpose::Index => {
+            TunedCells { probes: lists.probes.min(INDEX_PROBES), clusterings: INDEX_CLUSTERINGS, ..lists }
+        }
+        Purpose::Cluster => TunedCells { clusterings: CLUSTER_CLUSTERINGS, ..lists },
     }
 }
 
-/// Clusterings of lists that are merged with those of another cluster.
-const MERGED_CLUSTERINGS: usize = 2;
+/// Clusterings for the lists of a cluster, which are merged with those of another.
+const CLUSTER_CLUSTERINGS: usize = 2;
 
 /// Maximum number of clusterings.
 const MAX_CLUSTERINGS: usize = 16;
@@ -103,18 +120,30 @@ impl CellSettings {
         }
     }
 
-    /// Clusterings of `n` nodes, whose lists may be `merged` with those of another cluster.
-    pub(super) fn clusterings(&self, n: usize, dim: usize, merged: bool) -> usize {
-        let best = if merged { MERGED_CLUSTERINGS } else { tuned(n, dim).clusterings };
-        self.clusterings.unwrap_or(best)
+    /// Maximum number of clusterings of `n` nodes.
+    pub(super) fn clusterings(&self, n: usize, dim: usize, purpose: Purpose) -> usize {
+        self.clusterings.unwrap_or(tuned(n, dim, purpose).clusterings)
+    }
+
+    /// Whether no further clustering follows a second or later one that added the share `added` of
+    /// all entries. If their number is set, all are made.
+    pub(super) fn is_enough(&self, purpose: Purpose, added: f64) -> bool {
+        purpose == Purpose::Index && self.clusterings.is_none() && added < INDEX_ENOUGH
     }
 
     /// The clustering request for `n` nodes. Later clusterings pass the cells of the first as
     /// `known`.
-    pub(super) fn cells(&self, n: usize, dim: usize, start: Start, known: Option<usize>) -> Clustering {
+    pub(super) fn cells(
+        &self,
+        n: usize,
+        dim: usize,
+        start: Start,
+        purpose: Purpose,
+        known: Option<usize>,
+    ) -> Clustering {
         let (nodes, probes) = match start {
             Start::Cells => {
-                let best = tuned(n, dim);
+                let best = tuned(n, dim, purpose);
                 (self.nodes_per_cell.unwrap_or(best.nodes_per_cell), self.probes.unwrap_or(best.probes))
             }
             _ => FOR_ORDER,
@@ -135,22 +164,19 @@ impl CellSettings {
 
     /// Nearest cells that each node is assigned to.
     pub(super) fn assignments(n: usize, dim: usize) -> usize {
-        tuned(n, dim).assignments
+        tuned(n, dim, Purpose::Lists).assignments
     }
 
     /// Whether `auto` leaves out phase 2 for `n` nodes after a clustering that added the share
     /// `added` of all entries.
     pub(super) fn can_skip_phase2(n: usize, dim: usize, added: f64) -> bool {
-        added < tuned(n, dim).skip_share
+        added < tuned(n, dim, Purpose::Lists).skip_share
     }
 
-    /// Maximum number of iterations of each phase; `merged` lists are those of
-    /// [`Descent::of_cluster`].
-    ///
-    /// [`Descent::of_cluster`]: crate::Descent::of_cluster
-    pub(super) fn iterations(request: Iterations, start: Start, merged: bool) -> (u32, u32) {
+    /// Maximum number of iterations of each phase.
+    pub(super) fn iterations(request: Iterations, start: Start, purpose: Purpose) -> (u32, u32) {
         match (request, start) {
-            (Iterations::Auto, Start::Cells) if merged => (JOINS, 0),
+            (Iterations::Auto, Start::Cells) if purpose == Purpose::Cluster => (JOINS, 0),
             (Iterations::Auto, Start::Cells) => (JOINS, MAX_EXPANSIONS),
             _ => request.limits(),
         }
@@ -159,8 +185,19 @@ impl CellSettings {
 
 #[cfg(test)]
 mod tests {
+    use super::{CellSettings, Purpose};
     use crate::vectors::DataShape;
     use crate::{Descent, ElementType, Iterations, Start};
+
+    #[test]
+    fn an_index_takes_further_clusterings_while_they_add_neighbours() {
+        let settings = CellSettings::default();
+        let is_enough = |purpose, added| settings.is_enough(purpose, added);
+        assert!(is_enough(Purpose::Index, 0.1) && !is_enough(Purpose::Index, 0.2));
+        assert!(!is_enough(Purpose::Lists, 0.0) && !is_enough(Purpose::Cluster, 0.0));
+        let set = CellSettings { clusterings: Some(3), ..settings };
+        assert!(!set.is_enough(Purpose::Index, 0.0));
+    }
 
     #[test]
     fn clusters_take_two_clusterings_and_no_expansion_unless_set() {
@@ -170,12 +207,15 @@ mod tests {
             (shape.clusterings(), shape.phases())
         };
         let cells = Descent::new().start(Start::Cells);
-        assert_eq!(settings(&cells.clone().of_cluster()), (2, (0, 0)));
+        assert_eq!(settings(&cells.clone().purpose(Purpose::Cluster)), (2, (0, 0)));
         let (clusterings, phases) = settings(&cells);
         assert!(clusterings > 2 && phases.1 > 0);
-        assert_eq!(settings(&cells.clone().iterations(Iterations::Fixed(1, 2)).of_cluster()), (2, (1, 2)));
+        assert_eq!(
+            settings(&cells.clone().iterations(Iterations::Fixed(1, 2)).purpose(Purpose::Cluster)),
+            (2, (1, 2))
+        );
         // Random neighbours are nothing without iterations.
-        let (joins, expansions) = settings(&cells.start(Start::Random).of_cluster()).1;
+        let (joins, expansions) = settings(&cells.start(Start::Random).purpose(Purpose::Cluster)).1;
         assert!(joins > 0 && expansions > 0);
     }
 }

@@ -2,9 +2,9 @@
 
 use tagore_device::prune::layer_nodes::{LAYER_NODES, LAYER_THREADS, LayerNodes, layer_leave, layer_take};
 
-use super::EdgeRows;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::memory::filled;
+use crate::search::gpu::EdgeRows;
 use crate::{Progress, Result};
 
 /// The nodes that a first round, or `all` rounds, take of a graph, ascending.
@@ -44,8 +44,8 @@ pub(crate) fn layer_nodes(
             degree: degree as u32,
         };
         let grid = [(nodes as u32).div_ceil(LAYER_NODES), 1, 1];
-        // SAFETY: edges lead to nodes, each of which has a bit in every set; the buffers outlive the
-        // work.
+        // SAFETY: edges lead to nodes, each of which has a bit in every set; the buffers outlive
+        // the work.
         unsafe { gpu.launch::<layer_take>(grid, LAYER_THREADS, (arguments,))? };
         let mut count = [0];
         found.download(&mut count)?;

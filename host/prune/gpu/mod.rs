@@ -51,14 +51,6 @@ pub(crate) fn layer_kernels<T: PruneKernels>() -> [&'static str; 4] {
     [prune_tree::NAME, layer_take::NAME, layer_leave::NAME, T::Monotonic::NAME]
 }
 
-/// The padded rows of a graph: `degree` ids for each of `nodes` nodes.
-#[derive(Clone, Copy)]
-pub(crate) struct EdgeRows<'a> {
-    pub ids: &'a Buffer<u32>,
-    pub nodes: usize,
-    pub degree: usize,
-}
-
 /// The nodes of one launch: a range of an order of rows.
 pub(super) struct Chunk<'a> {
     order: &'a Buffer<u32>,

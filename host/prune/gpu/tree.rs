@@ -2,10 +2,10 @@
 
 use tagore_device::prune::tree::{TREE_THREADS, Tree, UNREACHED, place, prune_tree};
 
-use super::EdgeRows;
 use crate::Result;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::memory::filled;
+use crate::search::gpu::EdgeRows;
 
 /// Levels between two looks at the device. Most trees have fewer, and a level without nodes takes
 /// microseconds.

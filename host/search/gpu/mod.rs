@@ -17,7 +17,7 @@ use tagore_device::search::beam::walk::{least_slots, step_ids};
 pub(crate) use launch::BeamKernels;
 use launch::{Asked, Batch, Take, Task, Work};
 pub(crate) use launch::{kernel, kernels};
-pub(crate) use nodes::NodeSearch;
+pub(crate) use nodes::{EdgeRows, NodeSearch};
 pub(crate) use rerank::kernel as rerank_kernel;
 use rerank::{FullRows, Reranking};
 pub(crate) use shared::OnGpus;

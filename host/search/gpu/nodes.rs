@@ -8,7 +8,6 @@ use super::launch::{Asked, Task};
 use super::{BatchLimits, KeysTo, OnGpu, Resident, floats};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::index::{Index, Start};
-use crate::prune::gpu::EdgeRows;
 use crate::search::ResidentIndex;
 use crate::search::breadth::Breadth;
 use crate::vectors::gpu::{DeviceBase, OnDevice, with_typed};
@@ -17,6 +16,14 @@ use crate::{ElementType, Progress, Result};
 
 /// Nodes searched for at a time.
 const BATCH: usize = 1 << 16;
+
+/// The padded rows of a graph: `degree` ids for each of `nodes` nodes.
+#[derive(Clone, Copy)]
+pub(crate) struct EdgeRows<'a> {
+    pub ids: &'a Buffer<u32>,
+    pub nodes: usize,
+    pub degree: usize,
+}
 
 /// A graph under construction on a device that holds its base.
 pub(crate) struct NodeSearch(OnGpu);

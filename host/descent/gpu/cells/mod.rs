@@ -36,9 +36,9 @@ use schedule::passes;
 pub(super) use schedule::{JoinSizes, Ranks};
 
 use super::work::JoinWork;
-use super::{Build, CellSettings, Nodes};
+use super::{Build, CellSettings, DescentShape, Nodes};
 use crate::cluster::{self, Cells, ClusterKernels, Known};
-use crate::descent::{DescentStats, Start};
+use crate::descent::DescentStats;
 use crate::gpu::Buffer;
 use crate::vectors::gpu::{ByChunks, OnDevice, TileVectors, tile_kernels};
 use crate::{Metric, Result};
@@ -91,7 +91,7 @@ impl KeptBuffers {
 
 impl Build<'_> {
     /// Fills the lists by the joins of all clusterings; `cells` is the first clustering. Returns
-    /// the share of all entries that the last clustering added.
+    /// the share of all entries that the last clustering added; 1 if that is the first.
     pub(super) fn cells<T: CellKernels>(
         &self,
         nodes: &mut Nodes<T>,
@@ -111,16 +111,21 @@ impl Build<'_> {
         let starts = Ranks { starts: &cells.starts, probes: cells.probes }.cell_offsets();
         let centres = cells.centres;
         drop(cells.members);
-        let request = self.shape.settings.cells(n, dim, Start::Cells, Some(centres.count));
+        let DescentShape { settings, purpose, .. } = self.shape;
+        let request = self.shape.clustering(Some(centres.count));
+        let mut added = 1.0;
         for clustering in 1..clusterings {
             let seed = Draws::new(self.seed, Stage::Cells, u32::MAX, clustering as u64).bits(0);
             let known = Known { centres: &centres, starts: &starts };
             let cells = cluster::cells::<T>(self.gpu, nodes.tiles.rows(n, dim), request, seed, Some(known))?;
             self.join_cells(nodes, &mut kept, &cells, clustering, stats)?;
             stage.advance(1)?;
+            added = kept.share_added(n, self.shape.k)?;
+            tracing::debug!(added, clustering, "share of entries that a clustering added");
+            if settings.is_enough(purpose, added) {
+                break;
+            }
         }
-        let added = kept.share_added(n, self.shape.k)?;
-        tracing::debug!(added, "share of entries that the last clustering added");
         Ok(added)
     }
 
