@@ -91,7 +91,7 @@ impl KeptBuffers {
 
 impl Build<'_> {
     /// Fills the lists by the joins of all clusterings; `cells` is the first clustering. Returns
-    /// the share of all entries that the last clustering added; 1 if that is the first.
+    /// the share of all entries that the last clustering added.
     pub(super) fn cells<T: CellKernels>(
         &self,
         nodes: &mut Nodes<T>,
@@ -113,7 +113,7 @@ impl Build<'_> {
         drop(cells.members);
         let DescentShape { settings, purpose, .. } = self.shape;
         let request = self.shape.clustering(Some(centres.count));
-        let mut added = 1.0;
+        let mut added = kept.share_added(n, self.shape.k)?;
         for clustering in 1..clusterings {
             let seed = Draws::new(self.seed, Stage::Cells, u32::MAX, clustering as u64).bits(0);
             let known = Known { centres: &centres, starts: &starts };
