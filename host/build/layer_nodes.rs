@@ -170,8 +170,8 @@ mod tests {
     use tagore_device::random::{Draws, Stage};
 
     use super::*;
-    use crate::gpu::{Gpu, MemoryPlan};
     use crate::prune::GraphRows;
+    use crate::prune::gpu::testing::{devices, upload};
     use crate::search::gpu::EdgeRows;
     use crate::vectors::Repeated;
     use crate::vectors::space::Space;
@@ -263,10 +263,8 @@ mod tests {
         short.push(7, 7);
         for rows in [ring(500), random_graph(301, 20, 1), short] {
             let (nodes, degree) = (rows.len(), rows.stride());
-            for gpu in std::iter::once(Gpu::emulated(1)).chain(Gpu::cuda_for_tests()) {
-                let memory = MemoryPlan::new().with::<u32>("rows", nodes * degree).reserve(&gpu).unwrap();
-                let mut ids = memory.buffer("rows").unwrap();
-                ids.upload(rows.padded()).unwrap();
+            for gpu in devices() {
+                let ids = upload(&gpu, rows.padded());
                 let edges = EdgeRows { ids: &ids, nodes, degree };
                 for rounds in [Rounds::First, Rounds::All] {
                     let silent = Progress::silent();

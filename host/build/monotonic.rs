@@ -199,6 +199,7 @@ mod tests {
     use tagore_device::random::{Draws, Stage};
 
     use super::*;
+    use crate::prune::gpu::testing::devices;
     use crate::{ElementType, Synth};
 
     fn distance(space: &Space<'_>, a: u32, b: u32) -> f32 {
@@ -244,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_gpu_makes_the_same_rows() {
-        let gpus: Vec<Gpu> = std::iter::once(Gpu::emulated(1)).chain(Gpu::cuda_for_tests()).collect();
+        let gpus = devices();
         let check = |base: &Vectors, metric: Metric, occlusion: Occlusion| {
             let space = Space::new(base, metric, &Progress::silent()).unwrap();
             let rows = |gpu| monotonic(&space, occlusion, gpu, &Progress::silent()).unwrap().into_parts();

@@ -126,7 +126,7 @@ impl RowKind {
 }
 
 impl Graph {
-    /// A graph over stored rows, none of which has been removed since.
+    /// A graph over stored rows that are all still there.
     ///
     /// # Errors
     /// If they do not fit each other, or a value cannot be used under the metric.

@@ -316,7 +316,7 @@ impl<'a, T: Element> Wave<'a, T> {
 
 /// The least key of the warp's lanes. The whole warp calls this.
 #[inline(always)]
-fn least_of_warp(mut key: Key) -> Key {
+pub(super) fn least_of_warp(mut key: Key) -> Key {
     let mut lanes = 1;
     while lanes < 32 {
         let other = warp::shuffle_xor(key, lanes);

@@ -39,6 +39,7 @@ use cuda_std::prelude::*;
 use cuda_std::thread::{block_dim_x, block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
 
+use super::filter::least_of_warp;
 use crate::block::copied;
 use crate::block::element::Element;
 use crate::block::exact::query_bytes;
@@ -169,13 +170,8 @@ impl<T: Element> Left<'_, T> {
 
     /// The least key of the block's lanes. The whole block calls this.
     #[inline(always)]
-    fn least(&self, mut key: Key) -> Key {
-        let mut lanes = 1;
-        while lanes < 32 {
-            let other = warp::shuffle_xor(key, lanes);
-            key = if other < key { other } else { key };
-            lanes *= 2;
-        }
+    fn least(&self, key: Key) -> Key {
+        let mut key = least_of_warp(key);
         if warp::lane_id() == 0 {
             self.nearest.set(self.warp as usize, key);
         }

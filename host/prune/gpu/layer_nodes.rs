@@ -44,15 +44,15 @@ pub(crate) fn layer_nodes(
             degree: degree as u32,
         };
         let grid = [(nodes as u32).div_ceil(LAYER_NODES), 1, 1];
-        // SAFETY: edges lead to nodes, each of which has a bit in every set; the buffers outlive
-        // the work.
+        // SAFETY: every id in the rows is a node, and every set has a bit for each node. The
+        // buffers outlive the work.
         unsafe { gpu.launch::<layer_take>(grid, LAYER_THREADS, (arguments,))? };
         let mut count = [0];
         found.download(&mut count)?;
         if !all || count[0] == 0 {
             break;
         }
-        // SAFETY: as for the launch above: the same arguments.
+        // SAFETY: this kernel too reads rows of nodes and changes bits of nodes alone.
         unsafe { gpu.launch::<layer_leave>(grid, LAYER_THREADS, (arguments,))? };
     }
     let mut bits = filled(0u32, words)?;

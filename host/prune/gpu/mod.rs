@@ -13,7 +13,7 @@ mod rank;
 mod reverse;
 mod store;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod tree;
 
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Test helpers of this folder.
+//! Helpers of tests of kernels.
 
 use bytemuck::Pod;
 use tagore_device::key::{self, Key};
@@ -14,11 +14,11 @@ use crate::vectors::space::Space;
 use crate::vectors::{Metric, Vectors};
 
 /// The emulator, and the CUDA device, if any.
-pub(super) fn devices() -> Vec<Gpu> {
+pub(crate) fn devices() -> Vec<Gpu> {
     std::iter::once(Gpu::emulated(1)).chain(Gpu::cuda_for_tests()).collect()
 }
 
-pub(super) fn upload<T: Pod>(gpu: &Gpu, values: &[T]) -> Buffer<T> {
+pub(crate) fn upload<T: Pod>(gpu: &Gpu, values: &[T]) -> Buffer<T> {
     let memory = MemoryPlan::new().with::<T>("values", values.len()).reserve(gpu).unwrap();
     let mut buffer = memory.buffer("values").unwrap();
     buffer.upload(values).unwrap();

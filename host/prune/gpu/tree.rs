@@ -36,7 +36,7 @@ pub(crate) fn tree(gpu: &Gpu, edges: EdgeRows<'_>, entries: &[u32]) -> Result<Ve
                 padding: 0,
             };
             let grid = [(nodes as u32).div_ceil(TREE_THREADS), 1, 1];
-            // SAFETY: edges lead to nodes, each of which has a place; the buffers outlive the work.
+            // SAFETY: every id in the rows is a node and has a place. The buffers outlive the work.
             unsafe { gpu.launch::<prune_tree>(grid, TREE_THREADS, (arguments,))? };
         }
         level += LEVELS;
