@@ -35,8 +35,11 @@ use tagore_device::prune::rule::{AlphaConvergent, Angle, Distance, Spread, TauMo
 use tagore_device::prune::store::{MERGED, MergeReverse, Store, prune_merge, prune_store};
 use tagore_device::prune::tree::prune_tree;
 use tagore_device::search::beam::among::BeamAmong;
+use tagore_device::search::beam::on_edges::EdgeSearch;
 use tagore_device::search::beam::search::BeamSearch;
 use tagore_device::search::beam::walk::{BeamWalk, Graph};
+use tagore_device::search::edges::code::EdgeCoding;
+use tagore_device::search::edges::query::EdgeQueries;
 use tagore_device::search::exact::{
     ExactFilter, ExactRerank, exact_norms_i8, exact_norms_u8, exact_prepare_f16, exact_prepare_f32,
 };
@@ -61,6 +64,7 @@ use crate::index::MAX_LAYER_BEAM;
 use crate::outofcore::ListKernels;
 use crate::prune::collect::{HOP, PATH};
 use crate::prune::gpu::{PruneKernels, PruneShape};
+use crate::search::EdgeKernels;
 use crate::search::breadth::Breadth;
 use crate::search::exact::gpu::{MAX_K, capacity};
 use crate::search::gpu::{BeamKernels, BeamShape, MAX_BEAM};
@@ -352,6 +356,21 @@ fn of_strategies(launched: &mut Launched, capability: Capability) {
     }
 }
 
+/// Searches on codes of edges.
+fn of_edges<T: EdgeKernels>(launched: &mut Launched) {
+    for dim in breakpoints(MAX_DIM) {
+        let rows = Rows { dim: dim as u32, ..zeroed() };
+        launched.kernel::<T::CodeGraph>((EdgeCoding { base: rows, ..zeroed() },));
+        launched.kernel::<T::CodeQueries>((EdgeQueries { queries: rows, ..zeroed() },));
+        for kept in breakpoints(MAX_BEAM) {
+            let search = BeamSearch { walk: BeamWalk { base: rows, ..zeroed() }, ..zeroed() };
+            let arguments = (EdgeSearch { search, kept: kept as u32, ..zeroed() },);
+            launched.kernel::<T::Search128>(arguments);
+            launched.kernel::<T::Search512>(arguments);
+        }
+    }
+}
+
 /// Searches and builds on codes.
 fn of_codes(launched: &mut Launched) {
     for dim in [1, 128, MAX_DIM as u32] {
@@ -375,6 +394,10 @@ fn every_kernel_fits_every_device() {
     let mut everywhere = Launched::default();
     of_codes(&mut everywhere);
     of_lists(&mut everywhere);
+    of_edges::<f32>(&mut everywhere);
+    of_edges::<f16>(&mut everywhere);
+    of_edges::<u8>(&mut everywhere);
+    of_edges::<i8>(&mut everywhere);
     of_vectors::<f32>(&mut everywhere);
     of_vectors::<f16>(&mut everywhere);
     of_vectors::<u8>(&mut everywhere);

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use tagore::{
-//!     Builder, Index, Metric, Progress, Search, Searcher, Strategy, Synth, ground_truth,
+//!     Builder, Index, Metric, Progress, Search, SearchCodes, Searcher, Strategy, Synth, ground_truth,
 //! };
 //!
 //! # let error = |source| tagore::Error::Io { path: "tmp".into(), source };
@@ -144,7 +144,9 @@ pub use report::{
 };
 pub use same_file::{check_output, real_path};
 pub use search::exact::{ExactSearch, ExactStats, ground_truth};
-pub use search::{MAX_WIDTH, Neighbor, ResidentIndex, Search, SearchResult, Searcher, prepare_search};
+pub use search::{
+    MAX_WIDTH, Neighbor, ResidentIndex, Search, SearchCodes, SearchResult, Searcher, prepare_search,
+};
 pub use vectors::distance::instruction_set;
 #[doc(hidden)] // For the command, which reads arrays of other types.
 pub use vectors::npy::Header as NpyHeader;

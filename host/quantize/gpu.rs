@@ -5,7 +5,8 @@ use cuda_std::f16;
 use cuda_std::launch::Kernel;
 use tagore_device::vectors::Strided;
 use tagore_device::vectors::code::{
-    CODE_THREADS, Code, Coding, vectors_code_f16_i8, vectors_code_f32_f16, vectors_code_f32_i8,
+    CODE_THREADS, Code, Coding, Rotation as Rotating, vectors_code_f16_i8, vectors_code_f32_f16,
+    vectors_code_f32_i8,
 };
 
 use super::rotation::Rotation;
@@ -126,13 +127,15 @@ impl Task<'_> {
             let (stride, count) = (dim as u64, here.len() as u32);
             let coding = Coding {
                 rows: Strided { values: piece.view(), stride, count, dim: dim as u32 },
-                factors: of_transforms.view(),
+                rotation: Rotating {
+                    factors: of_transforms.view(),
+                    transforms: (factors.len() / width) as u32,
+                    width: width as u32,
+                },
                 mean: mean.view(),
                 codes: codes.view_mut().offset(first * to_stride),
                 rests: rests.view_mut().offset(if has_rests { first * to_stride } else { 0 }),
                 stride: to_stride as u64,
-                transforms: (factors.len() / width) as u32,
-                width: width as u32,
                 scale: quantizer.scale::<C>(role),
                 has_rests: u32::from(has_rests),
             };

@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use tagore_device::random::{Draws, Stage};
 
 use codebook::{Codebook, ROUNDS};
+pub(crate) use rotation::Rotation;
 pub use scalar::Compression;
 pub(crate) use scalar::{Codes, ScalarQuantizer, Use};
 

@@ -10,7 +10,7 @@ use tagore_device::vectors::code::first_of_transform;
 /// Transforms, for dimensions that are no power of two.
 const ROUNDS: usize = 4;
 
-pub(super) struct Rotation {
+pub(crate) struct Rotation {
     /// Components of a transform.
     width: usize,
     /// For each transform the factor of each component that it takes: 1 or -1 over the square root
@@ -20,7 +20,7 @@ pub(super) struct Rotation {
 
 impl Rotation {
     /// A rotation of vectors of `dim` components.
-    pub(super) fn new(dim: usize) -> Self {
+    pub(crate) fn new(dim: usize) -> Self {
         let width = if dim.is_power_of_two() { dim } else { dim.next_power_of_two() / 2 };
         let rounds = if width == dim { 1 } else { ROUNDS };
         let factor = 1.0 / (width as f32).sqrt();
@@ -34,18 +34,18 @@ impl Rotation {
     }
 
     /// Maximum number of factors of all transforms for `dim` components.
-    pub(super) fn factors(dim: usize) -> usize {
+    pub(crate) fn factors(dim: usize) -> usize {
         ROUNDS * dim
     }
 
     /// The factors of all transforms, one transform after another, and the components of each.
-    pub(super) fn transforms(&self) -> (Vec<f32>, usize) {
+    pub(crate) fn transforms(&self) -> (Vec<f32>, usize) {
         (self.factors.concat(), self.width)
     }
 
     /// Rotates `N` vectors, component by component: the processor takes several at a time, and each
     /// result is that of the vector alone.
-    pub(super) fn apply<const N: usize>(&self, vectors: &mut [[f32; N]]) {
+    pub(crate) fn apply<const N: usize>(&self, vectors: &mut [[f32; N]]) {
         let dim = vectors.len();
         for (round, factors) in self.factors.iter().enumerate() {
             let from = first(round, dim, self.width);

@@ -80,6 +80,19 @@ impl BeamSearch {
         mut on_visit: impl FnMut(Key),
     ) {
         let BeamTask { query, start, limits, among } = task;
+        self.begin(space, task, &mut on_visit);
+        if let Some(passing) = among {
+            self.visit(space, query, passing.entries(), limits.beam, &mut on_visit);
+        }
+        self.walk(space, graph, task, &mut on_visit);
+        if let Some(spots) = start.spots {
+            self.walk_spots(space, graph, spots, task, &mut on_visit);
+        }
+    }
+
+    /// Searches the layers; the beam then holds the nodes where the search of the graph starts.
+    pub(super) fn begin(&mut self, space: &Space<'_>, task: BeamTask<'_>, on_visit: &mut impl FnMut(Key)) {
+        let BeamTask { start, limits, .. } = task;
         self.growth = start.growth;
         self.forget();
         self.beam.clear();
@@ -94,14 +107,7 @@ impl BeamSearch {
             self.keep(limits.beam);
             self.beam.iter().for_each(|slot| on_visit(slot.key));
         } else {
-            self.enter(space, start.entries, task, limits.beam, &mut on_visit);
-        }
-        if let Some(passing) = among {
-            self.visit(space, query, passing.entries(), limits.beam, &mut on_visit);
-        }
-        self.walk(space, graph, task, &mut on_visit);
-        if let Some(spots) = start.spots {
-            self.walk_spots(space, graph, spots, task, &mut on_visit);
+            self.enter(space, start.entries, task, limits.beam, on_visit);
         }
     }
 
@@ -296,6 +302,12 @@ impl BeamSearch {
             self.offer(key::pack(self.distances[index], self.fresh[index]), width);
         }
         self.fresh.clear();
+    }
+
+    /// The set of visited nodes, emptied.
+    pub(super) fn no_nodes(&mut self) -> &mut Visited {
+        self.visited.clear();
+        &mut self.visited
     }
 
     /// The keys of the last search's beam, nearest first.

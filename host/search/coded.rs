@@ -1,10 +1,9 @@
 //! Searches that walk on codes of the vectors, and rerank what they find by exact distances.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
-
 use half::f16;
 use tagore_device::key::{self, Key};
 
+use super::lazy::Lazy;
 use crate::gpu::Gpu;
 use crate::quantize::{Compression, ScalarQuantizer, Use};
 use crate::vectors::queries::Queries;
@@ -15,8 +14,7 @@ use crate::{Metric, Progress, Result};
 pub(super) struct Coded {
     quantizer: ScalarQuantizer,
     /// The codes, once a search on the CPU has needed them.
-    space: OnceLock<Space<'static>>,
-    making: Mutex<()>,
+    space: Lazy<Space<'static>>,
 }
 
 /// The code of one query at a time.
@@ -37,7 +35,7 @@ impl Coded {
         if let Some(warning) = quantizer.warning(Use::Search) {
             tracing::warn!("{warning}");
         }
-        Ok(Self { quantizer, space: OnceLock::new(), making: Mutex::default() })
+        Ok(Self { quantizer, space: Lazy::default() })
     }
 
     /// The metric of codes.
@@ -68,16 +66,7 @@ impl Coded {
     /// # Errors
     /// As [`make`](Self::make).
     pub(super) fn get_or_make(&self, space: &Space<'_>, progress: &Progress) -> Result<&Space<'static>> {
-        // Searches take no lock once the codes are there.
-        if let Some(known) = self.space.get() {
-            return Ok(known);
-        }
-        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = self.space.get() {
-            return Ok(known);
-        }
-        let made = self.make(space, None, progress)?;
-        Ok(self.space.get_or_init(|| made))
+        self.space.get_or_make(|| self.make(space, None, progress))
     }
 
     /// The codes of queries, for a search on `gpu`.

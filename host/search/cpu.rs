@@ -10,6 +10,7 @@ use super::answer::Answer;
 use super::beam::{BeamLimits, BeamTask};
 use super::breadth::Breadth;
 use super::coded::Coded;
+use super::edges::{EdgeCodes, OnEdges};
 use super::engine::{Found, Prepared, fill};
 use super::passing::Passing;
 use super::pool::Scratch;
@@ -44,12 +45,14 @@ pub(super) struct Walk<'a> {
     pub is_bridged: bool,
     /// The codes that take the place of the vectors, if any; not for queries that they do not hold.
     pub on_codes: Option<OnCodes<'a>>,
+    /// The codes of edges that a search without a filter walks on, if any, and their rows.
+    pub on_edges: Option<(&'a EdgeCodes, &'a [u32])>,
 }
 
 impl<'a> Walk<'a> {
     /// A walk on the vectors.
     pub(super) const fn plain(breadth: Breadth, among: Option<&'a Passing<'a>>) -> Self {
-        Self { breadth, among, without: &[], is_bridged: false, on_codes: None }
+        Self { breadth, among, without: &[], is_bridged: false, on_codes: None, on_edges: None }
     }
 }
 
@@ -136,10 +139,10 @@ impl Prepared<'_> {
         &self,
         query: Query<'_>,
         answer: &Answer<'_>,
-        Walk { breadth: Breadth { kept, stop, .. }, among, on_codes, .. }: Walk<'_>,
+        Walk { breadth: Breadth { kept, stop, .. }, among, on_codes, on_edges, .. }: Walk<'_>,
         scratch: &mut Scratch,
     ) -> bool {
-        let Scratch { search, code, reranked, rows, .. } = scratch;
+        let Scratch { search, code, reranked, on_edges: edge_walk, rows, .. } = scratch;
         let limits = BeamLimits { stop, ..BeamLimits::all_of(kept) };
         let (start, index) = (self.index.start(), &*self.index);
         let code = on_codes.and_then(|on_codes| Some((on_codes, on_codes.coded.query(query, code)?)));
@@ -153,7 +156,13 @@ impl Prepared<'_> {
                 return answer.take(exact.iter().copied(), rows);
             }
         }
-        search.run(&self.space, index, BeamTask { query, start, limits, among }, |_: Key| ());
+        let task = BeamTask { query, start, limits, among };
+        if let (Some((codes, of_edges)), None) = (on_edges, among) {
+            let on = OnEdges { space: &self.space, index, codes, rows: of_edges };
+            let nearest = edge_walk.run(on, search, task, answer.k().max(stop.rank as usize + 1));
+            return answer.take(nearest.iter().copied().take(answer.k()), rows);
+        }
+        search.run(&self.space, index, task, |_: Key| ());
         answer.take(search.found(), rows)
     }
 }

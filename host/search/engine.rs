@@ -6,7 +6,7 @@ use tagore_device::key::{self, Key, NO_ID};
 
 use super::answer::Answer;
 use super::breadth::Breadth;
-use super::coded::Coded;
+use super::codes::{Codes, SearchCodes};
 use super::cpu::{OnCodes, Walk};
 use super::exact::gpu::MAX_K;
 use super::exact::{nearest_among, nearest_among_on, nearest_among_there};
@@ -20,7 +20,7 @@ use crate::gpu::{Gpus, SharedTimes};
 use crate::held::Held;
 use crate::index::Index;
 use crate::memory::{collected, filled};
-use crate::quantize::{Compression, ScalarQuantizer};
+use crate::quantize::ScalarQuantizer;
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
 use crate::vectors::{Access, DeviceResults};
@@ -48,7 +48,7 @@ pub(crate) struct Engine<'a> {
     /// None on the CPU.
     on_gpus: Option<Arc<OnGpus>>,
     /// The codes that searches walk on, if any.
-    coded: Option<Arc<Coded>>,
+    codes: Option<Codes>,
     /// Nodes of a beam that a search on codes reranks.
     pub(super) rerank: Option<usize>,
     /// Whether the CPU may take searches that exceed the limits of the GPU.
@@ -102,7 +102,7 @@ impl<'a> Engine<'a> {
         Ok(Self {
             prepared,
             on_gpus: None,
-            coded: None,
+            codes: None,
             rerank: None,
             is_auto: false,
             width: 1,
@@ -115,7 +115,7 @@ impl<'a> Engine<'a> {
     pub(crate) fn devices(mut self, devices: &[Device]) -> Result<Self> {
         let Prepared { index, space, .. } = &*self.prepared;
         let gpus = Device::gpus(devices, |device| device.for_dim(space.dim())?.gpu_for_graph(index.len()))?;
-        let on_gpus = |gpus| OnGpus::new(gpus, space, index, self.coded.as_ref()).map(Arc::new);
+        let on_gpus = |gpus| OnGpus::new(gpus, space, index, self.codes.as_ref()).map(Arc::new);
         self.on_gpus = gpus.map(on_gpus).transpose()?;
         self.is_auto = matches!(devices, [] | [Device::Auto]);
         Ok(self)
@@ -124,26 +124,26 @@ impl<'a> Engine<'a> {
     /// [`Searcher::resident`](super::Searcher::resident).
     pub(crate) fn resident(mut self, there: &ResidentIndex) -> Result<Self> {
         self.on_gpus = Some(Arc::clone(there.on_gpus_for(&self.prepared.index)?));
-        (self.is_auto, self.coded) = (false, None);
+        (self.is_auto, self.codes) = (false, None);
         Ok(self)
     }
 
     /// [`Searcher::compressed`](super::Searcher::compressed).
-    pub(crate) fn compressed(mut self, compression: Compression) -> Result<Self> {
+    pub(crate) fn compressed(mut self, codes: SearchCodes) -> Result<Self> {
         let Prepared { index, space, .. } = &*self.prepared;
-        self.coded = Some(Arc::new(Coded::new(space, compression)?));
+        self.codes = Some(Codes::new(space, index, codes)?);
         if let Some(on_gpus) = self.on_gpus.take() {
             let gpus = Gpus::new(on_gpus.gpus().all().to_vec())?;
             // Frees the vectors first.
             drop(on_gpus);
-            self.on_gpus = Some(Arc::new(OnGpus::new(gpus, space, index, self.coded.as_ref())?));
+            self.on_gpus = Some(Arc::new(OnGpus::new(gpus, space, index, self.codes.as_ref())?));
         }
         Ok(self)
     }
 
     /// What makes the codes that searches walk on, if any.
     pub(super) fn quantizer(&self) -> Option<&ScalarQuantizer> {
-        self.coded.as_ref().map(|coded| coded.quantizer())
+        self.codes.as_ref().and_then(Codes::rows).map(|coded| coded.quantizer())
     }
 
     fn gpus(&self) -> Option<&Gpus> {
@@ -157,7 +157,7 @@ impl<'a> Engine<'a> {
     /// The one GPU that holds the base itself, not codes of it, if `device` may be that GPU.
     pub(crate) fn base_on(&self, device: Device) -> Option<&Arc<OnGpus>> {
         let there = self.on_gpus.as_ref().filter(|there| there.gpus().all().len() == 1)?;
-        (self.coded.is_none() && device.may_be(there.gpus().name())).then_some(there)
+        (self.codes.is_none() && device.may_be(there.gpus().name())).then_some(there)
     }
 
     pub(super) fn device_name(&self) -> Option<&str> {
@@ -216,7 +216,7 @@ impl<'a> Engine<'a> {
         // The host picks the answer from the whole beam.
         let takes_beam = Answer::new(search, index).takes_beam();
         let k = if takes_beam { breadth.kept } else { search.k };
-        let walked = if self.coded.is_some() { search.reranked(breadth.kept, self.rerank) } else { k };
+        let walked = if self.is_on_rows() { search.reranked(breadth.kept, self.rerank) } else { k };
         let limits = BatchLimits { among, k, walked, breadth, width: self.width, batch: self.batch };
         let is_for_cpu = !way.is_exact && self.is_auto && !on_gpus.first().supports(space, limits);
         Ok((!is_for_cpu).then_some((on_gpus, limits)))
@@ -224,7 +224,7 @@ impl<'a> Engine<'a> {
 
     /// The breadth of a search.
     fn breadth(&self, search: &Search<'_>, among: Option<&Passing<'_>>) -> Breadth {
-        let growth = Breadth::growth(self.index(), self.coded.is_some());
+        let growth = Breadth::growth(self.index(), self.is_on_rows());
         let beam = search.beam_width();
         let beam = among.map_or(beam, |passing| passing.beam(beam, self.index().max_degree()));
         let beam = beam.min(self.base().len());
@@ -235,6 +235,11 @@ impl<'a> Engine<'a> {
         Breadth::adaptive(search.k, beam, self.index().metric(), growth)
     }
 
+    /// Whether searches walk on codes of rows.
+    fn is_on_rows(&self) -> bool {
+        self.codes.as_ref().is_some_and(|codes| codes.rows().is_some())
+    }
+
     /// The walk of a search on the CPU. Without codes nothing is allocated.
     fn walk<'b>(
         &'b self,
@@ -243,11 +248,25 @@ impl<'a> Engine<'a> {
         progress: Option<&Progress>,
     ) -> Result<Walk<'b>> {
         let plain = Walk::plain(self.breadth(search, among), among);
-        let Some(coded) = &self.coded else { return Ok(plain) };
-        let codes = match progress {
-            Some(progress) => coded.get_or_make(&self.prepared.space, progress),
-            None => coded.get_or_make(&self.prepared.space, &Progress::silent()),
-        }?;
+        let Prepared { index, space, .. } = &*self.prepared;
+        let silent;
+        let progress = match progress {
+            Some(progress) => progress,
+            None => {
+                silent = Progress::silent();
+                &silent
+            }
+        };
+        let coded = match &self.codes {
+            None => return Ok(plain),
+            Some(Codes::Edges(_)) if among.is_some() => return Ok(plain),
+            Some(Codes::Edges(codes)) => {
+                let rows = codes.rows(space, index, progress)?;
+                return Ok(Walk { on_edges: Some((codes, rows)), ..plain });
+            }
+            Some(Codes::Rows(coded)) => coded,
+        };
+        let codes = coded.get_or_make(space, progress)?;
         let reranked = search.reranked(plain.breadth.kept, self.rerank);
         Ok(Walk { on_codes: Some(OnCodes { coded, codes, reranked }), ..plain })
     }

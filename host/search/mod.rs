@@ -5,10 +5,13 @@ pub(crate) mod beam;
 pub(crate) mod breadth;
 pub(crate) mod bridge;
 mod coded;
+mod codes;
 mod cpu;
+mod edges;
 mod engine;
 pub(crate) mod exact;
 pub(crate) mod gpu;
+mod lazy;
 mod options;
 mod passing;
 #[cfg(test)]
@@ -20,6 +23,9 @@ mod result;
 mod searcher;
 pub(crate) mod visited;
 
+pub use codes::SearchCodes;
+#[cfg(test)]
+pub(crate) use edges::gpu::EdgeKernels;
 pub(crate) use engine::Engine;
 pub(crate) use options::Filter;
 pub use options::Search;

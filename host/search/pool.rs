@@ -7,6 +7,7 @@ use tagore_device::key::Key;
 
 use super::beam::BeamSearch;
 use super::coded::{CodeBuffer, Reranked};
+use super::edges::EdgeWalk;
 use super::visited::Visited;
 use crate::Result;
 use crate::memory::check_room;
@@ -20,13 +21,14 @@ pub(super) struct Scratch {
     /// On codes: that of the query, and the nodes reranked.
     pub code: CodeBuffer,
     pub reranked: Reranked,
+    pub on_edges: EdgeWalk,
     pub rows: Vec<Key>,
 }
 
 impl Scratch {
     /// Distances computed by all searches so far.
     pub(super) fn computed(&self) -> u64 {
-        self.search.computed() + self.reranked.computed()
+        self.search.computed() + self.reranked.computed() + self.on_edges.computed()
     }
 }
 

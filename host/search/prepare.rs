@@ -2,7 +2,9 @@
 
 use cuda_std::launch::Kernel;
 
+use super::SearchCodes;
 use super::breadth::Breadth;
+use super::edges::gpu::kernels as edge_kernels;
 use super::gpu::{kernels, rerank_kernel};
 use crate::index::Start;
 use crate::vectors::gpu::NormKernels;
@@ -19,7 +21,7 @@ pub fn prepare_search(
     index: &Index,
     base: &Vectors,
     beams: &[usize],
-    compression: Option<Compression>,
+    codes: Option<SearchCodes>,
 ) -> Preparation {
     let nodes = index.len();
     let fits = |device: &Device| device.for_dim(base.dim()).is_ok_and(|device| device != Device::Cpu);
@@ -27,6 +29,7 @@ pub fn prepare_search(
         return Preparation::none();
     }
     let Start { layers, .. } = index.start();
+    let compression = codes.and_then(SearchCodes::compression);
     let growth = Breadth::growth(index, compression.is_some());
     let keeps = |&beam: &usize| if growth.is_some() { Breadth::kept(beam) } else { beam };
     let (kept, has_layers) = (beams.iter().map(keeps).collect::<Vec<_>>(), !layers.is_empty());
@@ -34,6 +37,9 @@ pub fn prepare_search(
     let own = own_type(&data, metric);
     let element = compression.map_or_else(|| device_type(&data, metric), Compression::element);
     let mut kernels = with_device_type!(element, T => kernels::<T>(&kept, has_layers));
+    if codes == Some(SearchCodes::Edges) {
+        kernels.extend(with_device_type!(element, T => edge_kernels::<T>(&kept)));
+    }
     kernels.extend(compression.map(|compression| quantize::gpu::kernel(own, compression)));
     kernels.extend(compression.map(|_| rerank_kernel(own)));
     if compression.is_some() {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tagore_device::search::beam::search::SEARCH_THREADS;
 
 use super::engine::Engine;
-use super::{Neighbor, ResidentIndex, Search, SearchResult};
+use super::{Neighbor, ResidentIndex, Search, SearchCodes, SearchResult};
 use crate::held::Held;
 use crate::index::Index;
-use crate::quantize::{Compression, ScalarQuantizer, Use};
+use crate::quantize::{ScalarQuantizer, Use};
 use crate::{Device, DeviceResults, Error, Progress, Result, Vectors};
 
 /// Maximum number of nodes that a search on a GPU expands per step.
@@ -89,16 +89,27 @@ impl Searcher {
         Ok(Self { engine: self.engine.resident(there)? })
     }
 
-    /// Walks on codes of one or two bytes per component in place of the vectors: less memory to
-    /// read, so bytes are faster where vectors have hundreds of components of f32. The nearest
-    /// nodes found are then compared by the vectors themselves ([`rerank`](Self::rerank)), so
-    /// distances are exact, and nearly the same rows are found. A GPU holds the codes, and the
-    /// vectors too if it has room; else these are read from host memory.
+    /// Walks on codes in place of the vectors. Distances are those of the vectors, and nearly the
+    /// same rows are found.
+    ///
+    /// - [`SearchCodes::Rows`]: one or two bytes per component: less memory to read, so bytes are
+    ///   faster where vectors have hundreds of components of f32. The nearest nodes found are then
+    ///   compared by the vectors themselves ([`rerank`](Self::rerank)). A GPU holds the codes, and
+    ///   the vectors too if it has room; else these are read from host memory.
+    /// - [`SearchCodes::Edges`]: a bit per component for each edge, beside the vectors. The first
+    ///   search makes the codes, a GPU when it gets the index. They take, for each node, the
+    ///   degree (up to a multiple of 16) times 8 bytes and an eighth of a byte per component:
+    ///   768 bytes for degree 32 and 128 components. A search expands about as many nodes, and
+    ///   reads only the vectors of these. At one beam it finds fewer neighbours; at one recall it
+    ///   is faster on a GPU, and on a CPU where vectors are long (`docs/search.md`). Searches with
+    ///   a filter walk on the vectors. A GPU expands a node at a time, whatever the
+    ///   [width](Self::width).
     ///
     /// # Errors
-    /// If the codes would not be smaller than the vectors, or the device lacks memory.
-    pub fn compressed(self, compression: Compression) -> Result<Self> {
-        Ok(Self { engine: self.engine.compressed(compression)? })
+    /// If codes of rows would not be smaller than the vectors, codes of edges are asked for an index
+    /// with dense spots, or the device lacks memory.
+    pub fn compressed(self, codes: impl Into<SearchCodes>) -> Result<Self> {
+        Ok(Self { engine: self.engine.compressed(codes.into())? })
     }
 
     /// The recall of [codes](Self::compressed), measured on a sample of the rows; none without

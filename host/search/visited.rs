@@ -54,6 +54,12 @@ impl Visited {
         self.touched.truncate(touched);
     }
 
+    /// Removes `id`.
+    #[inline]
+    pub(crate) fn remove(&mut self, id: u32) {
+        self.words[id as usize / 64] &= !(1 << (id % 64));
+    }
+
     /// Removes all ids.
     pub(crate) fn clear(&mut self) {
         for word in self.touched.drain(..) {

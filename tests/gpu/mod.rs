@@ -1,5 +1,6 @@
 //! Kernels against the CPU backend: on the emulator and on a CUDA device, if any.
 
+mod edges;
 mod exact;
 mod graphs;
 mod indexes;

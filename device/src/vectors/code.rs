@@ -21,7 +21,7 @@
 //! | buffer | shape |
 //! | --- | --- |
 //! | `rows` | see [`Strided`] |
-//! | `factors` | `transforms` × `width` |
+//! | `rotation` | `transforms` × `width` factors |
 //! | `mean` | a value per component |
 //! | `codes`, `rests` | `count` × `stride` |
 //! | shared memory | one row in f32, and a word |
@@ -119,8 +119,8 @@ pub const fn first_of_transform(number: u32, dim: u32, width: u32) -> u32 {
 pub struct Coding<T, C> {
     /// In: the rows.
     pub rows: Strided<T>,
-    /// In: for each transform the factors of its components.
-    pub factors: Global<f32>,
+    /// In: the rotation.
+    pub rotation: Rotation,
     /// In: what is taken off each component.
     pub mean: Global<f32>,
     /// Out: the codes, `stride` values apart.
@@ -129,10 +129,6 @@ pub struct Coding<T, C> {
     pub rests: GlobalMut<C>,
     /// Values from one code to the next, at least the dimension.
     pub stride: u64,
-    /// Transforms of the rotation.
-    pub transforms: u32,
-    /// Components of a transform: a power of two, at most the dimension.
-    pub width: u32,
     /// The factor of all rows; 0 if each row has its own.
     pub scale: f32,
     /// 1 to write rests, else 0.
@@ -141,6 +137,41 @@ pub struct Coding<T, C> {
 
 copied! {
     Coding<T, C>;
+}
+
+/// A rotation of vectors: Hadamard transforms with random signs.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Rotation {
+    /// In: for each transform the factors of its components.
+    pub factors: Global<f32>,
+    /// Number of transforms.
+    pub transforms: u32,
+    /// Components of a transform: a power of two, at most the dimension.
+    pub width: u32,
+}
+
+impl Rotation {
+    /// Rotates `dim` values. A block of [`CODE_THREADS`] calls this after a barrier; a barrier also
+    /// ends it.
+    #[inline(always)]
+    pub fn apply(&self, values: Shared<f32>, dim: u32) {
+        let mut number = 0;
+        while number < self.transforms {
+            keep_rolled();
+            let part = values.offset(first_of_transform(number, dim, self.width) as usize);
+            let factors = self.factors.offset(number as usize * self.width as usize);
+            let mut i = thread_idx_x();
+            while i < self.width {
+                keep_rolled();
+                part.set(i as usize, part.get(i as usize) * factors.get(i as usize));
+                i += CODE_THREADS;
+            }
+            transform(part, self.width);
+            sync_threads();
+            number += 1;
+        }
+    }
 }
 
 /// The Hadamard transform of `width` values, times the square root of `width`.
@@ -181,21 +212,7 @@ fn code<T: Element, C: Code>(p: &Coding<T, C>) {
     }
     sync_threads();
 
-    let mut number = 0;
-    while number < p.transforms {
-        keep_rolled();
-        let part = values.offset(first_of_transform(number, dim, p.width) as usize);
-        let factors = p.factors.offset(number as usize * p.width as usize);
-        let mut i = thread;
-        while i < p.width {
-            keep_rolled();
-            part.set(i as usize, part.get(i as usize) * factors.get(i as usize));
-            i += CODE_THREADS;
-        }
-        transform(part, p.width);
-        sync_threads();
-        number += 1;
-    }
+    p.rotation.apply(values, dim);
 
     let mut scale = p.scale;
     if scale == 0.0 {

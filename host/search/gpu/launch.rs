@@ -25,6 +25,7 @@ use super::{Among, BatchLimits, BeamShape, KeysTo, LayerOnGpu, OnGpu, Resident};
 use crate::gpu::{Buffer, Gpu, KernelTime, Measurement, MemoryPlan};
 use crate::progress::StageProgress;
 use crate::search::breadth::{BeamCapacity, Breadth};
+use crate::search::edges::gpu::{EdgeCodesOnGpu, EdgeKernels};
 use crate::search::passing::ENTRIES;
 use crate::vectors::gpu::{
     Base, DeviceResults, OnDevice, Origin, Pick, metric_number, stage_kernels, stride,
@@ -121,6 +122,8 @@ pub(super) struct Batch<T> {
     computed: Buffer<u64>,
     /// The nodes that pass a filter, once a search has had one.
     passing: Option<PassingOnGpu>,
+    /// The queries' codes, for searches on codes of edges.
+    codes: Buffer<u32>,
 }
 
 /// The nodes that searches with a filter walk on.
@@ -142,7 +145,9 @@ impl PassingOnGpu {
 
 impl<T: OnDevice> Batch<T> {
     /// Allocates buffers for searches that carry up to `carried` nodes from one layer to the next.
-    fn new(gpu: &Gpu, capacity: usize, dim: usize, k: usize, carried: usize) -> Result<Self> {
+    fn new(task: &Task<'_>, capacity: usize, k: usize, carried: usize) -> Result<Self> {
+        let (OnGpu { gpu, edge_codes, .. }, dim) = (task.on_gpu, task.dim);
+        let words = edge_codes.as_ref().map_or(1, |codes| capacity * codes.query_words());
         let memory = MemoryPlan::new()
             .with::<T>("queries", capacity * stride::<T>(dim))
             .with::<f32>("query lifts", capacity)
@@ -150,6 +155,7 @@ impl<T: OnDevice> Batch<T> {
             .with::<Key>("found in a layer", capacity * carried)
             .with::<Key>("found in the next layer", capacity * carried)
             .with::<u64>("computed", SEARCH_COUNTERS as usize)
+            .with::<u32>("codes of queries", words)
             .reserve(gpu)?;
         let mut batch = Self {
             capacity,
@@ -161,6 +167,7 @@ impl<T: OnDevice> Batch<T> {
             in_layers: [memory.buffer("found in a layer")?, memory.buffer("found in the next layer")?],
             computed: memory.buffer("computed")?,
             passing: None,
+            codes: memory.buffer("codes of queries")?,
         };
         batch.computed.fill(0)?;
         Ok(batch)
@@ -250,7 +257,7 @@ pub(super) struct Task<'a> {
 
 impl Task<'_> {
     /// Searches for the queries `rows`.
-    pub(super) fn run<T: BeamKernels>(
+    pub(super) fn run<T: BeamKernels + EdgeKernels>(
         &self,
         resident: &Resident<T>,
         rows: &Origin<'_, T>,
@@ -289,7 +296,7 @@ impl Task<'_> {
         let fits = |batch: &Batch<T>| batch.capacity >= capacity && batch.k >= k && batch.carried >= carried;
         Ok(match kept.take().filter(fits) {
             Some(batch) => kept.insert(batch),
-            None => kept.insert(Batch::new(&self.on_gpu.gpu, capacity, self.dim, k, carried)?),
+            None => kept.insert(Batch::new(self, capacity, k, carried)?),
         })
     }
 
@@ -342,9 +349,14 @@ impl Task<'_> {
     }
 
     /// Searches the layers, then the index.
-    fn walk<T: BeamKernels>(&self, base: &Base<T>, batch: &mut Batch<T>, count: usize) -> Result<()> {
-        let OnGpu { degree, edges, entries, layers, .. } = self.on_gpu;
-        let Batch { queries, lifts, found, in_layers: [here, next], computed, passing, .. } = batch;
+    fn walk<T: BeamKernels + EdgeKernels>(
+        &self,
+        base: &Base<T>,
+        batch: &mut Batch<T>,
+        count: usize,
+    ) -> Result<()> {
+        let OnGpu { degree, edges, entries, layers, edge_codes, .. } = self.on_gpu;
+        let Batch { queries, lifts, found, in_layers: [here, next], computed, passing, codes, .. } = batch;
         let passing = passing.as_ref().filter(|_| self.limits.among.is_some());
         let queries = QueryBuffers { values: queries, lifts, count };
         let (mut here, mut next) = (here, next);
@@ -355,31 +367,37 @@ impl Task<'_> {
             let limits = BatchLimits { k: beam, breadth, width: 1, ..self.limits };
             let among = passing.map(|passing| (passing, 0));
             let stage = Stage { edges, places: Some(places), degree, entries, among, limits };
-            self.launch(base, &stage, &queries, Output { found: here, computed })?;
+            let output = Output { found: here, computed };
+            self.launch(base, &stage, &queries, output, None)?;
             (here, next) = (next, here);
             entries = Entries::Found(next, beam);
         }
         let limits = BatchLimits { k: self.limits.walked, ..self.limits };
         let among = passing.zip(limits.among).map(|(there, among)| (there, among.entries.len()));
         let stage = Stage { edges, places: None, degree: *degree, entries, among, limits };
-        self.launch(base, &stage, &queries, Output { found, computed })
+        let on_edges = edge_codes.as_ref().filter(|_| among.is_none()).map(|edges| (edges, codes));
+        self.launch(base, &stage, &queries, Output { found, computed }, on_edges)
     }
 
     /// Counts the rows that the kernel of the beam has read. Rows alone: the number of edges read
     /// is not known.
-    fn count_rows<T: BeamKernels>(&self, rows: u64) {
+    fn count_rows<T: BeamKernels + EdgeKernels>(&self, rows: u64) {
+        if let (Some(codes), None) = (&self.on_gpu.edge_codes, self.limits.among) {
+            return codes.count_rows::<T>(&self.on_gpu.gpu, self.limits.breadth.kept, rows);
+        }
         let bytes = rows * (stride::<T>(self.dim) * size_of::<T>()) as u64;
         let kernel = kernel::<T>(self.limits.breadth.kept, self.limits.among.is_some());
         self.on_gpu.gpu.count_work(kernel, bytes, 0);
     }
 
     /// Launches a search of a layer or of the index.
-    fn launch<T: BeamKernels>(
+    fn launch<T: BeamKernels + EdgeKernels>(
         &self,
         base: &Base<T>,
         stage: &Stage<'_>,
         queries: &QueryBuffers<'_, T>,
         output: Output<'_>,
+        on_edges: Option<(&EdgeCodesOnGpu, &mut Buffer<u32>)>,
     ) -> Result<()> {
         let (gpu, dim, degree) = (&self.on_gpu.gpu, self.dim, stage.degree);
         let BatchLimits { k, breadth, width, .. } = stage.limits;
@@ -426,6 +444,9 @@ impl Task<'_> {
             k: k as u32,
             padding: 0,
         };
+        if let Some((edges, codes)) = on_edges {
+            return edges.search(gpu, search, queries.count as u32, codes);
+        }
         let (grid, block) = ([queries.count as u32, 1, 1], 32 * width as u32);
         let (capacity, is_layer) = (BeamCapacity::for_nodes(breadth.kept), stage.places.is_some());
         let Some((passing, count)) = stage.among else {

@@ -27,12 +27,14 @@ use crate::index::{Index, Layer, Start};
 use crate::progress::StageProgress;
 use crate::search::breadth::{BeamCapacity, Breadth};
 use crate::search::coded::Coded;
+use crate::search::edges::EdgeCodes;
+use crate::search::edges::gpu::EdgeCodesOnGpu;
 use crate::vectors::gpu::{
     AnyOrigin, Base, DeviceResults, Family, OnDevice, Origin, Typed, narrowed, with_typed,
 };
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
-use crate::{ElementType, Error, Progress, Result};
+use crate::{ElementType, Error, Metric, Progress, Result};
 
 /// The widest beam: it lies in the registers of a warp.
 pub(crate) const MAX_BEAM: usize = BeamCapacity::Nodes512 as usize;
@@ -140,6 +142,8 @@ pub(crate) struct OnGpu {
     floats: Option<OnceLock<Box<Resident<f32>>>>,
     /// With codes, also the vectors.
     full: Option<FullOnGpu>,
+    /// The codes of edges that searches without a filter walk on, if any.
+    edge_codes: Option<EdgeCodesOnGpu>,
 }
 
 /// What reranks the nodes that a search on codes found.
@@ -225,7 +229,18 @@ impl OnGpu {
             Ok(FullOnGpu { coded: Arc::clone(coded), rows: FullRows::new(&gpu, vectors)? })
         });
         let (full, second_stream) = (full.transpose()?, OnceLock::new());
-        Ok(Self { degree, edges, entries: entry_buffer, layers, base, floats, full, gpu, second_stream })
+        let (entries, edge_codes) = (entry_buffer, None);
+        Ok(Self { degree, edges, entries, layers, base, floats, full, edge_codes, gpu, second_stream })
+    }
+
+    /// Makes the codes of edges that later searches walk on.
+    fn code_edges(mut self, codes: &EdgeCodes, metric: Metric) -> Result<Self> {
+        let graph = EdgeRows { ids: &self.edges, nodes: self.edges.len() / self.degree, degree: self.degree };
+        let there = with_typed!(&self.base, rows => {
+            EdgeCodesOnGpu::new(&self.gpu, codes, &rows.base, graph, metric)?
+        });
+        self.edge_codes = Some(there);
+        Ok(self)
     }
 
     /// Begins later searches at `start`, of an index of `nodes` nodes.

@@ -38,7 +38,8 @@ impl NodeSearch {
         let entries = MemoryPlan::new().with::<u32>("entries", 1).reserve(&gpu)?.buffer("entries")?;
         let (layers, second_stream) = (Vec::new(), OnceLock::new());
         let floats = None;
-        Ok(Self(OnGpu { gpu, second_stream, degree, edges, entries, layers, base, floats, full: None }))
+        let (full, edge_codes) = (None, None);
+        Ok(Self(OnGpu { gpu, second_stream, degree, edges, entries, layers, base, floats, full, edge_codes }))
     }
 
     /// The device.

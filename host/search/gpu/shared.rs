@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
@@ -13,7 +12,7 @@ use crate::gpu::{Gpu, Gpus};
 use crate::index::Index;
 use crate::parallel::shares;
 use crate::search::answer::Answer;
-use crate::search::coded::Coded;
+use crate::search::codes::Codes;
 use crate::search::engine::{Found, fill};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
@@ -50,12 +49,17 @@ impl OnGpus {
         gpus: Gpus,
         space: &Space<'_>,
         index: &Index,
-        coded: Option<&Arc<Coded>>,
+        codes: Option<&Codes>,
     ) -> Result<Self> {
-        let codes =
+        let coded = codes.and_then(Codes::rows);
+        let of_rows =
             coded.map(|coded| coded.make(space, Some(gpus.first()), &Progress::silent())).transpose()?;
-        let codes = coded.zip(codes.as_ref());
-        let copy = |gpu: &Gpu| OnGpu::new(gpu.clone(), space, index, codes);
+        let of_rows = coded.zip(of_rows.as_ref());
+        let of_edges = codes.and_then(Codes::edges);
+        let copy = |gpu: &Gpu| match of_edges {
+            Some(codes) => OnGpu::new(gpu.clone(), space, index, None)?.code_edges(codes, space.metric()),
+            None => OnGpu::new(gpu.clone(), space, index, of_rows),
+        };
         let copies = gpus.run(gpus.all().iter().collect(), copy)?;
         Ok(Self { gpus, copies })
     }

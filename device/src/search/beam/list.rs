@@ -13,8 +13,8 @@ type Slot = u64;
 /// The flag of an expanded node.
 const EXPANDED: Slot = 1;
 
-/// An unused slot, which sorts before all others.
-const UNUSED: Slot = EXPANDED;
+/// An unused slot, which sorts before all others and has the id of no node.
+const UNUSED: Slot = u32::MAX as Slot;
 
 /// The slot of a node that has not been expanded.
 #[inline(always)]
@@ -79,6 +79,48 @@ impl<const C: usize> Beam<C> {
                 near &= near - 1;
             }
             first += 32;
+        }
+    }
+
+    /// Offers the lane's key, an estimate, or [`NONE`]. A node that the beam holds gets the least of
+    /// its estimates, unless it was expanded.
+    #[inline(always)]
+    pub fn offer_estimates(&mut self, key: Key) {
+        let offered = if key == NONE { NONE } else { slot(key) };
+        let mut near = warp::ballot(offered < warp::broadcast(self.slots[C - 1], 31));
+        while near != 0 {
+            keep_rolled();
+            let slot = warp::broadcast(offered, near.trailing_zeros());
+            near &= near - 1;
+            let (mut held, mut place) = (NONE, u32::MAX);
+            for i in 0..C {
+                if id(self.slots[i]) == id(slot) {
+                    (held, place) = (self.slots[i], Self::place(i));
+                }
+            }
+            let holder = warp::ballot(place != u32::MAX);
+            if holder != 0 {
+                held = warp::broadcast(held, holder.trailing_zeros());
+                place = warp::broadcast(place, holder.trailing_zeros());
+            }
+            if held & EXPANDED == 0 && slot < held || holder == 0 {
+                self.insert_before(slot, place);
+            }
+        }
+    }
+
+    /// Inserts a slot in order and drops the one at `last`, or the last of all if it is beyond. All
+    /// lanes pass the same.
+    #[inline(always)]
+    fn insert_before(&mut self, slot: Slot, last: u32) {
+        let before = warp::shuffle_up(self.slots[C - 1], 1);
+        let mut before = if warp::lane_id() == 0 { 0 } else { before };
+        for i in 0..C {
+            let here = self.slots[i];
+            if Self::place(i) <= last {
+                self.slots[i] = here.min(before.max(slot));
+            }
+            before = here;
         }
     }
 

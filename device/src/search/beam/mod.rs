@@ -1,10 +1,11 @@
 //! Beam search over a graph, one query per block.
 //!
 //! [`walk`] is the search, which pruning uses too. [`search`] has the kernels for queries. The beam
-//! lies in the registers of a block's first warp (`list`). [`stop`] tells when a search ends early.
+//! lies in the registers of a block's first warp (`list`). [`on_edges`] walks on codes of edges. [`stop`] tells when a search ends early.
 
 pub mod among;
 mod list;
+pub mod on_edges;
 pub mod passing;
 mod purpose;
 pub mod search;

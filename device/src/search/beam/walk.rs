@@ -364,7 +364,7 @@ impl<T: Element> BeamWalk<T> {
     /// Computes the keys of `count` ids, with `LOADS` loads of each row under way at once. The
     /// whole block calls this; a barrier follows.
     #[inline(always)]
-    pub(super) fn distances<const LOADS: usize>(
+    pub(in crate::search) fn distances<const LOADS: usize>(
         &self,
         point: &ListPoint<T>,
         ids: Shared<u32>,
