@@ -35,7 +35,7 @@ use tagore_device::prune::rule::{AlphaConvergent, Angle, Distance, Spread, TauMo
 use tagore_device::prune::store::{MERGED, MergeReverse, Store, prune_merge, prune_store};
 use tagore_device::prune::tree::prune_tree;
 use tagore_device::search::beam::among::BeamAmong;
-use tagore_device::search::beam::on_edges::EdgeSearch;
+use tagore_device::search::beam::on_edges::{EdgeSearch, edge_table_slots};
 use tagore_device::search::beam::search::BeamSearch;
 use tagore_device::search::beam::walk::{BeamWalk, Graph};
 use tagore_device::search::edges::code::EdgeCoding;
@@ -363,9 +363,12 @@ fn of_edges<T: EdgeKernels>(launched: &mut Launched) {
         launched.kernel::<T::CodeGraph>((EdgeCoding { base: rows, ..zeroed() },));
         launched.kernel::<T::CodeQueries>((EdgeQueries { queries: rows, ..zeroed() },));
         for kept in breakpoints(MAX_BEAM) {
-            let search = BeamSearch { walk: BeamWalk { base: rows, ..zeroed() }, ..zeroed() };
+            let slots = edge_table_slots(kept as u32);
+            let search = BeamSearch { walk: BeamWalk { base: rows, slots, ..zeroed() }, ..zeroed() };
             let arguments = (EdgeSearch { search, kept: kept as u32, ..zeroed() },);
+            launched.kernel::<T::Search64>(arguments);
             launched.kernel::<T::Search128>(arguments);
+            launched.kernel::<T::Search256>(arguments);
             launched.kernel::<T::Search512>(arguments);
         }
     }

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 use std::mem::{MaybeUninit, offset_of};
 use std::ptr;
 
-use tagore::{Compression, Device, DeviceMemory, DeviceResults, ExactSearch, Search, Searcher, Vectors};
+use tagore::{Device, DeviceMemory, DeviceResults, ExactSearch, Search, SearchCodes, Searcher, Vectors};
 
 use crate::id_set::tagore_id_set;
 use crate::index::{metric_of, tagore_index, tagore_metric};
@@ -268,7 +268,7 @@ pub extern "C" fn tagore_searcher_create(
             }
             // SAFETY: by the header, null or a text that does not change during the call.
             let walked = unsafe { Input::new(walked) };
-            let codes = text_if(walked, "vectors")?.map(Compression::named).transpose()?;
+            let codes = text_if(walked, "vectors")?.map(SearchCodes::named).transpose()?;
             if let Some(codes) = codes.flatten() {
                 searcher = searcher.compressed(codes)?;
             }

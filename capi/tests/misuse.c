@@ -718,7 +718,7 @@ static void emulated(void) {
     tagore_searcher_free(device);
     device = NULL;
     where.vectors = "int4";
-    FAILS(ARGUMENT, "vectors: found int4, expected full, f16 or int8",
+    FAILS(ARGUMENT, "vectors: found int4, expected full, f16, int8 or edges",
           tagore_searcher_create(made, vectors, &where, NULL, &device));
     where.vectors = NULL;
     where.device = "emulated,emulated";

@@ -15,7 +15,7 @@ use crate::content::AnyFormat;
 use crate::metric::MetricName;
 use crate::number;
 use crate::options::Devices;
-use crate::walked::{BuiltOn, Walk};
+use crate::walked::{BuiltOn, SearchWalk, Walk};
 
 /// Examples, and the arguments that `-h` shows; `--help` shows all.
 struct Short {
@@ -192,7 +192,7 @@ fn lenient(arg: Arg) -> Arg {
         number::whole: usize u64;
         number::real: f32;
         any_case: AnyFormat BuiltOn Collect Device Devices DeviceKind ElementType Fault Filter Format Iterations
-            MetricName Order QueryKind Start Strategy SynthKind TaskId TaskStage Walk;
+            MetricName Order QueryKind SearchWalk Start Strategy SynthKind TaskId TaskStage Walk;
     }
     arg
 }

@@ -86,7 +86,7 @@ impl Args {
         let beam = search.beam_width();
         let began = Instant::now();
         // The device is opened, and kernels are compiled, while index and base are checked.
-        let (devices, codes) = (&self.searched.device.0, self.searched.walked.compression());
+        let (devices, codes) = (&self.searched.device.0, self.searched.walked.codes());
         let _preparation = prepare_search(devices, &index, &base, &[beam], codes);
         let searcher = self.searched.searcher(index, base, output)?;
         let prepare = began.elapsed().as_secs_f64();

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tagore::{Compression, Searcher};
+use tagore::{Compression, SearchCodes, Searcher};
 
 use crate::error::{Error, Result};
 use crate::output::Output;
 
-/// The codes of the vectors, or the vectors themselves if none.
+/// The codes of the vectors that a build walks on, or the vectors themselves if none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Walk(pub Option<Compression>);
 
@@ -23,6 +23,24 @@ impl FromStr for Walk {
 impl fmt::Display for Walk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.0.map_or("full", Compression::name))
+    }
+}
+
+/// The codes that searches walk on, or the vectors themselves if none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SearchWalk(Option<SearchCodes>);
+
+impl FromStr for SearchWalk {
+    type Err = tagore::Error;
+
+    fn from_str(name: &str) -> tagore::Result<Self> {
+        SearchCodes::named(name).map(Self)
+    }
+}
+
+impl fmt::Display for SearchWalk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.0.map_or("full", SearchCodes::name))
     }
 }
 
@@ -72,10 +90,11 @@ pub(crate) fn say_codes(warning: Option<&str>, output: &Output) {
 
 #[derive(clap::Args)]
 pub(crate) struct Walked {
-    /// What searches walk on: full, the vectors themselves, or their codes in f16 or int8, which
-    /// take less memory; the nearest nodes are then reranked by the vectors
+    /// What searches walk on: full, the vectors themselves; their codes in f16 or int8, which take
+    /// less memory, and the nearest nodes are then reranked by the vectors; or edges, codes of a
+    /// bit per component beside the edges of the graph
     #[arg(long, default_value_t, value_name = "TYPE")]
-    vectors: Walk,
+    vectors: SearchWalk,
     /// Nodes of the beam that a search on codes reranks [default: 128, or twice k if more]
     #[arg(long, value_name = "N")]
     rerank: Option<usize>,
@@ -85,14 +104,16 @@ impl Walked {
     /// Sets what searches walk on. Before the devices are set, so that they hold no more than they
     /// need.
     pub(crate) fn set(&self, searcher: Searcher, output: &Output) -> Result<Searcher> {
-        let searcher = match (self.compression(), self.rerank) {
+        let searcher = match (self.codes(), self.rerank) {
             (None, None) => return Ok(searcher),
-            (None, Some(rerank)) => {
-                let text = "--vectors full, expected f16 or int8: the vectors need no reranking";
-                return Err(Error::usage(format!("--rerank: found {rerank} with {text}")));
+            (None | Some(SearchCodes::Edges), Some(rerank)) => {
+                let on = self.vectors;
+                return Err(Error::usage(format!(
+                    "--rerank: found {rerank} with --vectors {on}, expected f16 or int8: others need no reranking"
+                )));
             }
-            (Some(compression), None) => searcher.compressed(compression),
-            (Some(compression), Some(rerank)) => searcher.rerank(rerank).compressed(compression),
+            (Some(codes), None) => searcher.compressed(codes),
+            (Some(codes), Some(rerank)) => searcher.rerank(rerank).compressed(codes),
         };
         let searcher = searcher?;
         say_codes(searcher.code_warning().as_deref(), output);
@@ -100,7 +121,7 @@ impl Walked {
     }
 
     /// The codes that searches walk on, if any.
-    pub(crate) fn compression(&self) -> Option<Compression> {
+    pub(crate) fn codes(&self) -> Option<SearchCodes> {
         self.vectors.0
     }
 

@@ -98,7 +98,7 @@ fn searches_on_codes_find_what_the_cpu_finds_on_them() {
     let bench = &s.succeeds(&format!("bench search -i base.fbin --index index.tagore {asked}"))[0];
     assert_eq!((&bench["vectors"], &bench["recall"]), (&"f16".into(), &eval["recall"]));
     s.fails(2, &format!("{search} --rerank 7 -o x"), &["--rerank: found 7 with --vectors full"]);
-    s.fails(2, &format!("{search} --vectors f32 -o x"), &["f32", "expected full, f16 or int8"]);
+    s.fails(2, &format!("{search} --vectors f32 -o x"), &["f32", "expected full, f16, int8 or edges"]);
     assert!(!s.path("x").exists());
 }
 

@@ -54,6 +54,12 @@ impl Visited {
         self.touched.truncate(touched);
     }
 
+    /// Whether `id` is in the set.
+    #[inline]
+    pub(crate) fn contains(&self, id: u32) -> bool {
+        self.words[id as usize / 64] & 1 << (id % 64) != 0
+    }
+
     /// Removes `id`.
     #[inline]
     pub(crate) fn remove(&mut self, id: u32) {

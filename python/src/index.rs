@@ -7,7 +7,7 @@ use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::json;
-use tagore::{BuildCost, Compression, Device, Ids, KnnSample, Measure, Progress, Report, Searcher, Vectors};
+use tagore::{BuildCost, Device, Ids, KnnSample, Measure, Progress, Report, SearchCodes, Searcher, Vectors};
 
 use crate::array::{self, Bytes};
 use crate::build;
@@ -40,13 +40,13 @@ pub(crate) struct Index {
 pub(crate) struct Place {
     pub devices: Vec<Device>,
     /// The codes; the vectors themselves if none.
-    pub compression: Option<Compression>,
+    pub codes: Option<SearchCodes>,
 }
 
 impl Place {
     /// On the vectors themselves.
     pub(crate) fn full(devices: Vec<Device>) -> Self {
-        Self { devices, compression: None }
+        Self { devices, codes: None }
     }
 }
 
@@ -125,11 +125,11 @@ impl Index {
                 self.keep(Place::full(vec![Device::Cpu]), searcher)
             }
         };
-        if let Some(compression) = place.compression {
-            let codes = Place { devices: vec![Device::Cpu], compression: place.compression };
-            searcher = match self.known(&codes) {
+        if let Some(codes) = place.codes {
+            let on_cpu = Place { devices: vec![Device::Cpu], codes: place.codes };
+            searcher = match self.known(&on_cpu) {
                 Some(searcher) => searcher,
-                None => self.keep(codes, searcher.compressed(compression)?),
+                None => self.keep(on_cpu, searcher.compressed(codes)?),
             };
         }
         if place.devices == [Device::Cpu] {

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
 use tagore::outofcore::Limits;
 use tagore::{
-    Builder, CellSettings, Compression, Descent, Device, ExactSearch, Iterations, Metric, Progress, Start,
+    Builder, CellSettings, Descent, Device, ExactSearch, Iterations, Metric, Progress, SearchCodes, Start,
     Strategy, Vectors,
 };
 
@@ -193,10 +193,10 @@ impl<'py> Options<'_, 'py> {
         builder.map_err(|error| errors::exception(self.0.py(), error, &BUILD))
     }
 
-    /// The codes of the option `vectors`; none for the vectors themselves.
-    pub(crate) fn compression(self) -> PyResult<Option<Compression>> {
+    /// The codes of a search's option `vectors`; none for the vectors themselves.
+    pub(crate) fn codes(self) -> PyResult<Option<SearchCodes>> {
         let vectors = self.text("vectors")?;
-        let codes = vectors.as_deref().map(Compression::named).transpose();
+        let codes = vectors.as_deref().map(SearchCodes::named).transpose();
         Ok(codes.map_err(|error| self.unknown("vectors", error))?.flatten())
     }
 

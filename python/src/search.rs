@@ -77,7 +77,7 @@ impl Settings {
 
 /// Where searches run, and on what they walk.
 fn place(options: Options<'_, '_>) -> PyResult<Place> {
-    Ok(Place { devices: options.devices()?, compression: options.compression()? })
+    Ok(Place { devices: options.devices()?, codes: options.codes()? })
 }
 
 /// Own ids of rows, if an index has them.

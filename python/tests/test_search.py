@@ -154,7 +154,7 @@ def test_codes_find_nearly_the_same_rows_at_exact_distances():
         assert np.array_equal(again, ids)
     [at] = index.evaluate(q, expected, beams=[64], vectors="int8", rerank=40, device="cpu")
     assert at["recall"] > 0.98
-    with pytest.raises(tagore_ann.ArgumentError, match="vectors: found f32, expected full, f16 or int8"):
+    with pytest.raises(tagore_ann.ArgumentError, match="vectors: found f32, expected full, f16, int8 or edges"):
         index.search(q, vectors="f32")
     small = tagore_ann.build(x.astype(np.int8), device="cpu")
     with pytest.raises(tagore_ann.ArgumentError, match="vectors: found int8 for a base of i8, expected full"):

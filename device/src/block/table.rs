@@ -13,6 +13,12 @@ pub const fn slots(ids: u32) -> u32 {
 /// slot, or holds the id.
 #[inline(always)]
 pub fn insert(table: Shared<u32>, mask: u32, id: u32) -> bool {
+    place(table, mask, id).1
+}
+
+/// As [`insert`], also the slot of the id.
+#[inline(always)]
+pub fn place(table: Shared<u32>, mask: u32, id: u32) -> (u32, bool) {
     let hash = id.wrapping_mul(0x9e37_79b1);
     // Steps that differ between ids prevent clusters. An odd step visits every slot.
     let (mut place, step) = (hash >> 7, hash >> 16 | 1);
@@ -20,7 +26,7 @@ pub fn insert(table: Shared<u32>, mask: u32, id: u32) -> bool {
         place &= mask;
         let there = table.compare_exchange(place as usize, NO_ID, id);
         if there == NO_ID || there == id {
-            return there == NO_ID;
+            return (place, there == NO_ID);
         }
         place = place.wrapping_add(step);
     }

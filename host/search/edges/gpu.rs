@@ -3,8 +3,10 @@
 use cuda_std::launch::Kernel;
 use tagore_device::block::rows::Rows;
 use tagore_device::search::beam::on_edges::{
-    EDGE_THREADS, EdgeSearch, edge_search_128_f16, edge_search_128_f32, edge_search_128_i8,
-    edge_search_128_u8, edge_search_512_f16, edge_search_512_f32, edge_search_512_i8, edge_search_512_u8,
+    EDGE_THREADS, EdgeSearch, edge_search_64_f16, edge_search_64_f32, edge_search_64_i8, edge_search_64_u8,
+    edge_search_128_f16, edge_search_128_f32, edge_search_128_i8, edge_search_128_u8, edge_search_256_f16,
+    edge_search_256_f32, edge_search_256_i8, edge_search_256_u8, edge_search_512_f16, edge_search_512_f32,
+    edge_search_512_i8, edge_search_512_u8, edge_table_slots,
 };
 use tagore_device::search::beam::search::BeamSearch;
 use tagore_device::search::edges::code::{
@@ -24,10 +26,14 @@ use crate::vectors::gpu::{Base, metric_number, stage_kernels, stride};
 use crate::{Metric, Result};
 
 stage_kernels! {
-    /// Kernels of codes of edges: of beams of up to 128 and 512 nodes, of graphs, and of queries.
+    /// Kernels of codes of edges: of beams of up to 64 to 512 nodes, of graphs, and of queries.
     pub(crate) trait EdgeKernels {
+        Search64 (EdgeSearch<Self>,):
+            edge_search_64_f32 edge_search_64_f16 edge_search_64_u8 edge_search_64_i8;
         Search128 (EdgeSearch<Self>,):
             edge_search_128_f32 edge_search_128_f16 edge_search_128_u8 edge_search_128_i8;
+        Search256 (EdgeSearch<Self>,):
+            edge_search_256_f32 edge_search_256_f16 edge_search_256_u8 edge_search_256_i8;
         Search512 (EdgeSearch<Self>,):
             edge_search_512_f32 edge_search_512_f16 edge_search_512_u8 edge_search_512_i8;
         CodeGraph (EdgeCoding<Self>,): edge_code_f32 edge_code_f16 edge_code_u8 edge_code_i8;
@@ -38,8 +44,10 @@ stage_kernels! {
 /// The kernel of searches that keep `kept` nodes.
 fn kernel<T: EdgeKernels>(kept: usize) -> &'static str {
     match BeamCapacity::for_nodes(kept) {
-        BeamCapacity::Nodes64 | BeamCapacity::Nodes128 => T::Search128::NAME,
-        BeamCapacity::Nodes256 | BeamCapacity::Nodes512 => T::Search512::NAME,
+        BeamCapacity::Nodes64 => T::Search64::NAME,
+        BeamCapacity::Nodes128 => T::Search128::NAME,
+        BeamCapacity::Nodes256 => T::Search256::NAME,
+        BeamCapacity::Nodes512 => T::Search512::NAME,
     }
 }
 
@@ -141,12 +149,13 @@ impl EdgeCodesOnGpu {
     pub(in crate::search) fn search<T: EdgeKernels>(
         &self,
         gpu: &Gpu,
-        search: BeamSearch<T>,
+        mut search: BeamSearch<T>,
         count: u32,
         codes: &mut Buffer<u32>,
     ) -> Result<()> {
         self.code_queries(gpu, search.queries, count, codes)?;
         let kept = search.k.max(search.walk.stop.rank + 1);
+        search.walk.slots = edge_table_slots(search.walk.beam);
         let capacity = BeamCapacity::for_nodes(search.walk.beam as usize);
         let search = EdgeSearch { search, codes: self.codes.view(), queries: codes.view(), kept, padding: 0 };
         let grid = [count, 1, 1];
@@ -155,12 +164,10 @@ impl EdgeCodesOnGpu {
         // results waits for the work, so all buffers outlive it.
         unsafe {
             match capacity {
-                BeamCapacity::Nodes64 | BeamCapacity::Nodes128 => {
-                    gpu.launch::<T::Search128>(grid, EDGE_THREADS, (search,))
-                }
-                BeamCapacity::Nodes256 | BeamCapacity::Nodes512 => {
-                    gpu.launch::<T::Search512>(grid, EDGE_THREADS, (search,))
-                }
+                BeamCapacity::Nodes64 => gpu.launch::<T::Search64>(grid, EDGE_THREADS, (search,)),
+                BeamCapacity::Nodes128 => gpu.launch::<T::Search128>(grid, EDGE_THREADS, (search,)),
+                BeamCapacity::Nodes256 => gpu.launch::<T::Search256>(grid, EDGE_THREADS, (search,)),
+                BeamCapacity::Nodes512 => gpu.launch::<T::Search512>(grid, EDGE_THREADS, (search,)),
             }
         }
     }

@@ -69,11 +69,7 @@ impl EdgeCodes {
         let median = |component: usize| {
             let mut values: Vec<f32> = sample.iter().skip(component).step_by(dim).copied().collect();
             let half = values.len() / 2;
-            [values
-                .get(half)
-                .is_some()
-                .then(|| *values.select_nth_unstable_by(half, f32::total_cmp).1)
-                .unwrap_or(0.0)]
+            [*values.select_nth_unstable_by(half, f32::total_cmp).1]
         };
         let mut center: Vec<[f32; 1]> = (0..dim).into_par_iter().map(median).collect();
         let rotation = Rotation::new(dim);

@@ -1,6 +1,7 @@
 //! Beam search on codes of edges, on the CPU: `device/src/search/beam/on_edges.rs`, step by step.
 
 use tagore_device::key::{self, Key, NONE};
+use tagore_device::search::beam::on_edges::EDGE_THREADS;
 use tagore_device::search::edges::{PLANES, estimate, product, row_words, slots, weighed, words};
 
 use super::{EdgeCodes, QueryCode};
@@ -32,6 +33,8 @@ pub(in crate::search) struct EdgeWalk {
     /// The nearest nodes expanded, by their distances, ascending.
     nearest: Vec<Key>,
     estimates: Vec<f32>,
+    /// The slots that a step offers, and what they replace.
+    offered: Vec<(u64, u64)>,
     distances: Vec<f32>,
     computed: u64,
 }
@@ -112,8 +115,12 @@ impl EdgeWalk {
             self.estimates.resize(slots(index.max_degree() as u32) as usize, 0.0);
             estimate_all(row, space.dim(), &self.code, distance, &mut self.estimates);
             let mut lowest = usize::MAX;
-            for (edge, &id) in ids.iter().enumerate() {
-                lowest = lowest.min(self.offer(key::pack(self.estimates[edge], id), limits.beam, held));
+            for (number, ids) in ids.chunks(EDGE_THREADS as usize).enumerate() {
+                self.offer(number * EDGE_THREADS as usize, ids, limits.beam, held);
+                for number in 0..self.offered.len() {
+                    let (slot, old) = self.offered[number];
+                    lowest = lowest.min(self.replace(slot, old, limits.beam, held));
+                }
             }
             cursor = if lowest <= current { lowest } else { current + 1 };
         }
@@ -136,22 +143,50 @@ impl EdgeWalk {
         self.nearest.insert(place, key);
     }
 
-    /// Offers a node with an estimate to the beam, where it gets the least of its estimates unless
-    /// it was expanded. Returns its place, or `usize::MAX`.
+    /// Collects what the edges from `first` on, which lead to `ids`, change in a beam of `width`
+    /// nodes: a node gets the least of its estimates unless it was expanded and is in the beam.
     #[inline(always)]
-    fn offer(&mut self, key: Key, width: usize, held: &mut Visited) -> usize {
-        let slot = slot(key);
-        if self.beam.len() == width && self.beam.last().is_some_and(|&worst| slot >= worst) {
-            return usize::MAX;
+    fn offer(&mut self, first: usize, ids: &[u32], width: usize, held: &Visited) {
+        let worst = if self.beam.len() == width { self.beam[width - 1] } else { u64::MAX };
+        self.offered.clear();
+        for (&estimate, &id) in self.estimates[first..].iter().zip(ids) {
+            let slot = slot(key::pack(estimate, id));
+            if slot < worst {
+                let old = self.old(slot, held);
+                if slot < old {
+                    self.offered.push((slot, old));
+                }
+            }
         }
-        if !held.insert(id(slot)) {
-            let place = place_of(id(slot), &self.beam);
-            let waits = |&place: &usize| self.beam[place] & EXPANDED == 0 && slot < self.beam[place];
-            let Some(place) = place.filter(waits) else { return usize::MAX };
-            self.beam.remove(place);
+    }
+
+    /// The slot that a node with an estimate would replace in the beam: none, `u64::MAX`, if the beam
+    /// does not hold it, and 0 if it was expanded.
+    #[inline(always)]
+    fn old(&self, slot: u64, held: &Visited) -> u64 {
+        if !held.contains(id(slot)) {
+            return u64::MAX;
+        }
+        match place_of(id(slot), &self.beam).map(|place| self.beam[place]) {
+            Some(old) if old & EXPANDED != 0 => 0,
+            old => old.unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Inserts a slot in place of `old`, if the beam holds that, or else of the last one, if it is
+    /// full. Returns its place, or `usize::MAX`.
+    #[inline(always)]
+    fn replace(&mut self, slot: u64, old: u64, width: usize, held: &mut Visited) -> usize {
+        let place_of_old = self.beam.partition_point(|&here| here < old);
+        if self.beam.get(place_of_old) == Some(&old) {
+            self.beam.remove(place_of_old);
         } else if self.beam.len() == width {
+            if self.beam.last().is_some_and(|&last| slot >= last) {
+                return usize::MAX;
+            }
             self.beam.pop().into_iter().for_each(|dropped| held.remove(id(dropped)));
         }
+        held.insert(id(slot));
         let place = self.beam.partition_point(|&here| here < slot);
         self.beam.insert(place, slot);
         place

@@ -8,23 +8,23 @@ use crate::key::{Key, NONE};
 /// A node of the beam: the bits of the key's distance, the id, and [`EXPANDED`] in the lowest bit.
 ///
 /// Ids differ, so slots sort as their keys do. An empty slot is [`NONE`], which counts as expanded.
-type Slot = u64;
+pub(super) type Slot = u64;
 
 /// The flag of an expanded node.
-const EXPANDED: Slot = 1;
+pub(super) const EXPANDED: Slot = 1;
 
-/// An unused slot, which sorts before all others and has the id of no node.
-const UNUSED: Slot = u32::MAX as Slot;
+/// An unused slot, which sorts before all others.
+const UNUSED: Slot = EXPANDED;
 
 /// The slot of a node that has not been expanded.
 #[inline(always)]
-fn slot(key: Key) -> Slot {
+pub(super) fn slot(key: Key) -> Slot {
     key & !0xffff_ffff | ((key as u32) << 1) as u64
 }
 
 /// The id of the node in a slot.
 #[inline(always)]
-fn id(slot: Slot) -> u32 {
+pub(super) fn id(slot: Slot) -> u32 {
     slot as u32 >> 1
 }
 
@@ -82,45 +82,61 @@ impl<const C: usize> Beam<C> {
         }
     }
 
-    /// Offers the lane's key, an estimate, or [`NONE`]. A node that the beam holds gets the least of
-    /// its estimates, unless it was expanded.
+    /// The first `count` of `keys`, ascending and of different nodes, in a beam for `len` nodes.
     #[inline(always)]
-    pub fn offer_estimates(&mut self, key: Key) {
-        let offered = if key == NONE { NONE } else { slot(key) };
-        let mut near = warp::ballot(offered < warp::broadcast(self.slots[C - 1], 31));
-        while near != 0 {
+    pub fn load(keys: Global<Key>, count: u32, len: u32) -> Self {
+        let mut beam = Self::new(len);
+        for (i, slot) in beam.slots.iter_mut().enumerate() {
+            let rank = Self::place(i).wrapping_sub(Self::unused(len));
+            let key = if rank < count { keys.get(rank as usize) } else { NONE };
+            if key != NONE {
+                *slot = self::slot(key);
+            }
+        }
+        beam
+    }
+
+    /// The last slot.
+    #[inline(always)]
+    pub(super) fn last(&self) -> Slot {
+        warp::broadcast(self.slots[C - 1], 31)
+    }
+
+    /// Calls `with` with each of the lane's slots in use.
+    #[inline(always)]
+    pub(super) fn each_slot(mut self, mut with: impl FnMut(Slot)) {
+        for _ in 0..C {
+            // Not unrolled: the next slot moves to the front.
             keep_rolled();
-            let slot = warp::broadcast(offered, near.trailing_zeros());
-            near &= near - 1;
-            let (mut held, mut place) = (NONE, u32::MAX);
-            for i in 0..C {
-                if id(self.slots[i]) == id(slot) {
-                    (held, place) = (self.slots[i], Self::place(i));
-                }
+            if self.slots[0] != UNUSED && self.slots[0] != NONE {
+                with(self.slots[0]);
             }
-            let holder = warp::ballot(place != u32::MAX);
-            if holder != 0 {
-                held = warp::broadcast(held, holder.trailing_zeros());
-                place = warp::broadcast(place, holder.trailing_zeros());
-            }
-            if held & EXPANDED == 0 && slot < held || holder == 0 {
-                self.insert_before(slot, place);
+            for j in 1..C {
+                self.slots[j - 1] = self.slots[j];
             }
         }
     }
 
-    /// Inserts a slot in order and drops the one at `last`, or the last of all if it is beyond. All
-    /// lanes pass the same.
+    /// Inserts the slots of the lanes where `is_new` holds, one after another, where they are below
+    /// the beam's last one. Each takes the place of `old`, if the beam holds it, which is above;
+    /// else the last one drops out. The beam holds none of them yet.
     #[inline(always)]
-    fn insert_before(&mut self, slot: Slot, last: u32) {
-        let before = warp::shuffle_up(self.slots[C - 1], 1);
-        let mut before = if warp::lane_id() == 0 { 0 } else { before };
-        for i in 0..C {
-            let here = self.slots[i];
-            if Self::place(i) <= last {
-                self.slots[i] = here.min(before.max(slot));
+    pub(super) fn replace(&mut self, is_new: bool, slot: Slot, old: Slot) {
+        let mut lanes = warp::ballot(is_new);
+        while lanes != 0 {
+            keep_rolled();
+            let from = lanes.trailing_zeros();
+            let (slot, old) = (warp::broadcast(slot, from), warp::broadcast(old, from));
+            lanes &= lanes - 1;
+            let before = warp::shuffle_up(self.slots[C - 1], 1);
+            let mut before = if warp::lane_id() == 0 { 0 } else { before };
+            for i in 0..C {
+                let here = self.slots[i];
+                if here <= old {
+                    self.slots[i] = here.min(before.max(slot));
+                }
+                before = here;
             }
-            before = here;
         }
     }
 

@@ -15,19 +15,22 @@
 //! ```
 //!
 //! A step reads two things whose places it knows: the row of codes, and the vector of p. The beam
-//! alone tells what was visited: a node that it has dropped may come back by an edge that estimates
-//! it nearer, and one that waits in it gets the least of its estimates. That ends, since each offer
-//! that changes the beam makes its keys smaller. What a search returns are distances of vectors,
-//! of the nodes that it has expanded.
+//! before the step tells what was visited: a node that it has dropped may come back by an edge that
+//! estimates it nearer, and one that waits in it gets the least of its estimates. That ends, since
+//! each offer that changes the beam makes its keys smaller. What a search returns are distances of
+//! vectors, of the nodes that it has expanded.
+//!
+//! A table in shared memory holds the last slot of each node that was in the beam, so each lane
+//! looks its neighbour up by itself, and the warp inserts only what changes the beam, about 6 of 32.
 //!
 //! # Buffers
 //!
 //! | buffer | shape |
 //! | --- | --- |
-//! | `search` | see [`BeamSearch`]; its walk needs neither places, table nor width |
+//! | `search` | see [`BeamSearch`]; its walk needs neither places nor width |
 //! | `codes` | nodes × [`row_words`](crate::search::edges::row_words) |
 //! | `queries` | queries × [`query_words`] |
-//! | shared memory | the query, its code, entries of a step and their keys, the nearest nodes |
+//! | shared memory | the query, its code, entries of a step and their keys, the nearest nodes, the table |
 //!
 //! # Speed
 //!
@@ -42,11 +45,13 @@ use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
 
-use super::list::Beam;
+use super::list::{self, Beam, EXPANDED, Slot};
 use super::search::{BeamSearch, SEARCH_COUNTERS};
 use crate::block::copied;
 use crate::block::element::Element;
 use crate::block::exact::{Metric, query_bytes};
+use crate::block::rows::ListPoint;
+use crate::block::table;
 use crate::block::threads::Threads;
 use crate::key::{self, Key, NO_ID, NONE};
 use crate::search::edges::{PLANES, estimate, product, query_words, slots, weighed, words};
@@ -73,9 +78,19 @@ copied! {
     EdgeSearch<T>;
 }
 
+/// Slots of the table for a beam of `beam` nodes: three quarters of them hold a beam, and the edges
+/// of a step at least.
+pub const fn edge_table_slots(beam: u32) -> u32 {
+    let slots = ((beam + EDGE_THREADS) * 4).div_ceil(3).next_power_of_two();
+    if slots < SMALL_TABLE { 2 * slots } else { slots }
+}
+
+/// Slots of a table that leaves room for as many searches as a multiprocessor runs.
+const SMALL_TABLE: u32 = 512;
+
 /// Dynamic shared memory in bytes.
-pub const fn edge_search_shared_bytes(dim: u32, kept: u32) -> u32 {
-    query_bytes(dim) + (kept + EDGE_THREADS) * 8 + (query_words(dim) + EDGE_THREADS) * 4
+pub const fn edge_search_shared_bytes(dim: u32, kept: u32, slots: u32) -> u32 {
+    query_bytes(dim) + (kept + slots + EDGE_THREADS) * 8 + (slots + query_words(dim) + EDGE_THREADS) * 4
 }
 
 /// Inserts a key in the ascending list `nearest` of `len` keys, unless it is there, and drops the
@@ -110,17 +125,38 @@ fn insert(nearest: Shared<Key>, len: u32, key: Key) {
     }
 }
 
+/// Shared memory of a block.
+struct Room<T: Element> {
+    /// The query's vector.
+    values: Shared<T::Query>,
+    /// The nearest nodes expanded, by their distances, ascending.
+    nearest: Shared<Key>,
+    /// For each place of `ids`, the last slot that its node had in the beam.
+    held: Shared<Slot>,
+    /// Keys of entries.
+    keys: Shared<Key>,
+    /// Table of the nodes that were in the beam; some that it has dropped are forgotten.
+    ids: Shared<u32>,
+    /// Entries of a step.
+    entries: Shared<u32>,
+    /// The query's code.
+    code: Shared<u32>,
+}
+
 impl<T: Element> EdgeSearch<T> {
-    /// Finds the nearest nodes for the block's query.
+    /// Divides the dynamic shared memory, and loads the block's query and its code. A barrier
+    /// follows.
     #[inline(always)]
-    fn run<const C: usize, const LOADS: usize>(&self) {
+    fn start(&self) -> Room<T> {
         let (lane, query, search) = (thread_idx_x(), block_idx_x(), &self.search);
-        let (walk, dim) = (&search.walk, search.walk.base.dim);
-        let values: Shared<T::Query> = shared::dynamic(0);
+        let (dim, slots) = (search.walk.base.dim, search.walk.slots as usize);
+        let values = shared::dynamic(0);
         let nearest: Shared<Key> = shared::dynamic(query_bytes(dim) as usize);
-        let keys = nearest.offset(self.kept as usize);
+        let held = nearest.offset(self.kept as usize);
+        let keys = held.offset(slots);
         let ids: Shared<u32> = keys.offset(EDGE_THREADS as usize).cast();
-        let code = ids.offset(EDGE_THREADS as usize);
+        let entries = ids.offset(slots);
+        let code = entries.offset(EDGE_THREADS as usize);
         search.queries.load(values, query, Threads::new(lane, EDGE_THREADS));
         let of_query = self.queries.offset(query as usize * query_words(dim) as usize);
         let mut i = lane;
@@ -135,44 +171,45 @@ impl<T: Element> EdgeSearch<T> {
             nearest.set(i as usize, NONE);
             i += EDGE_THREADS;
         }
-        sync_threads();
+        Room { values, nearest, held, keys, ids, entries, code }
+    }
 
-        let point = search.queries.list_point(values, query, Metric::from_u32(walk.metric));
+    /// Finds the nearest nodes for the block's query.
+    #[inline(always)]
+    fn run<const C: usize, const LOADS: usize>(&self) {
+        let (lane, query, search) = (thread_idx_x(), block_idx_x(), &self.search);
+        let walk = &search.walk;
+        let room = self.start();
+        sync_threads();
+        let point = search.queries.list_point(room.values, query, Metric::from_u32(walk.metric));
         let mut stop = walk.stop;
         if stop.takes_norm() {
             let [product] = search.queries.list_distances::<1, LOADS>(&point, [query]);
             stop = stop.of_query(sqrt(-product));
         }
-        let mut beam = Beam::<C>::new(walk.beam);
-        let first_entry = query as usize * walk.entry_stride as usize;
-        let mut entered = 0;
-        while entered < walk.entry_count {
-            keep_rolled();
-            let left = walk.entry_count - entered;
-            let count = if left < EDGE_THREADS { left } else { EDGE_THREADS };
-            let mut id = NO_ID;
-            if lane < count {
-                let place = (first_entry + (entered + lane) as usize) << walk.entry_shift;
-                id = walk.entries.get(place);
-                // Any node stands for none.
-                ids.set(lane as usize, if id == NO_ID { 0 } else { id });
-            }
-            sync_threads();
-            walk.distances::<LOADS>(&point, ids, keys, count);
-            sync_threads();
-            beam.offer_estimates(if id == NO_ID { NONE } else { keys.get(lane as usize) });
-            sync_threads();
-            entered += count;
-        }
-
-        let mut computed = entered;
+        let (mut beam, mut computed) = self.enter::<C, LOADS>(&point, &room);
+        let mut in_table = walk.beam;
         loop {
             keep_rolled();
-            let last = stop.last((nearest.get(stop.rank as usize) >> 32) as u32);
+            let last = stop.last((room.nearest.get(stop.rank as usize) >> 32) as u32);
             let Some(node) = beam.take(last) else { break };
+            let (place, _) = table::place(room.ids, walk.slots - 1, node);
+            if lane == 0 {
+                room.held.set(place as usize, room.held.get(place as usize) | EXPANDED);
+            }
             let [distance] = walk.base.list_distances::<1, LOADS>(&point, [node]);
-            insert(nearest, self.kept, key::pack(distance, node));
-            self.follow(&mut beam, code, node, distance);
+            insert(room.nearest, self.kept, key::pack(distance, node));
+            let mut first = 0;
+            while first < walk.graph.degree {
+                keep_rolled();
+                if in_table + EDGE_THREADS > walk.slots / 4 * 3 {
+                    self.remember(&room, beam);
+                    in_table = walk.beam;
+                }
+                let key = self.estimate(room.code, node, first + lane, distance);
+                in_table += self.offer(&room, &mut beam, key);
+                first += EDGE_THREADS;
+            }
             computed += 1;
         }
 
@@ -183,44 +220,114 @@ impl<T: Element> EdgeSearch<T> {
         let mut rank = lane;
         while rank < search.k {
             keep_rolled();
-            out.set(rank as usize, nearest.get(rank as usize));
+            out.set(rank as usize, room.nearest.get(rank as usize));
             rank += EDGE_THREADS;
         }
     }
 
-    /// Offers the neighbours of `node`, at this distance from the query of `code`, to the beam.
+    /// A beam of the entries, which the table remembers, and the number of distances computed.
     #[inline(always)]
-    fn follow<const C: usize>(&self, beam: &mut Beam<C>, code: Shared<u32>, node: u32, distance: f32) {
+    fn enter<const C: usize, const LOADS: usize>(
+        &self,
+        point: &ListPoint<T>,
+        room: &Room<T>,
+    ) -> (Beam<C>, u32) {
+        let (lane, walk) = (thread_idx_x(), &self.search.walk);
+        if let Some(keys) = walk.keys() {
+            let beam = Beam::load(keys, walk.entry_count, walk.beam);
+            self.remember(room, beam);
+            return (beam, 0);
+        }
+        let mut beam = Beam::new(walk.beam);
+        let mut entered = 0;
+        while entered < walk.entry_count {
+            keep_rolled();
+            // The table has room for the entries of a step beside a beam.
+            self.remember(room, beam);
+            let left = walk.entry_count - entered;
+            let count = if left < EDGE_THREADS { left } else { EDGE_THREADS };
+            if lane < count {
+                room.entries.set(lane as usize, walk.entries.get((entered + lane) as usize));
+            }
+            sync_threads();
+            walk.distances::<LOADS>(point, room.entries, room.keys, count);
+            sync_threads();
+            self.offer(room, &mut beam, if lane < count { room.keys.get(lane as usize) } else { NONE });
+            entered += count;
+        }
+        (beam, entered)
+    }
+
+    /// Empties the table except for the nodes of the beam.
+    #[inline(always)]
+    fn remember<const C: usize>(&self, room: &Room<T>, beam: Beam<C>) {
+        let slots = self.search.walk.slots;
+        sync_threads();
+        let mut i = thread_idx_x();
+        while i < slots {
+            keep_rolled();
+            room.ids.set(i as usize, NO_ID);
+            i += EDGE_THREADS;
+        }
+        sync_threads();
+        beam.each_slot(|slot| {
+            let (place, _) = table::place(room.ids, slots - 1, list::id(slot));
+            room.held.set(place as usize, slot);
+        });
+        sync_threads();
+    }
+
+    /// Offers the lane's key, an estimate, or [`NONE`], to the beam: a node gets the least of its
+    /// estimates unless it was expanded and is in the beam. Returns the number of nodes that are
+    /// new in the table.
+    #[inline(always)]
+    fn offer<const C: usize>(&self, room: &Room<T>, beam: &mut Beam<C>, key: Key) -> u32 {
+        let (slot, last) = (if key == NONE { NONE } else { list::slot(key) }, beam.last());
+        let (mut old, mut is_unknown) = (0, false);
+        if slot < last {
+            let place;
+            (place, is_unknown) = table::place(room.ids, self.search.walk.slots - 1, list::id(slot));
+            old = if is_unknown { NONE } else { room.held.get(place as usize) };
+            // In the beam and expanded: it stays. Not in the beam: it is above the last slot.
+            if !is_unknown && old & EXPANDED != 0 && old <= last {
+                old = 0;
+            }
+            if slot < old {
+                room.held.set(place as usize, slot);
+            }
+        }
+        beam.replace(slot < old, slot, old);
+        // The next step reads what this one wrote.
+        sync_threads();
+        warp::ballot(is_unknown).count_ones()
+    }
+
+    /// The key of the neighbour of `node` at edge `edge`, by its code; [`NONE`] if there is none.
+    /// `node` lies at `distance` from the query of `code`.
+    #[inline(always)]
+    fn estimate(&self, code: Shared<u32>, node: u32, edge: u32, distance: f32) -> Key {
         let (graph, dim) = (&self.search.walk.graph, self.search.walk.base.dim);
+        let id = if edge < graph.degree { graph.neighbor(node, edge) } else { NO_ID };
+        if id == NO_ID {
+            return NONE;
+        }
         let (words, slots) = (words(dim), slots(graph.degree) as usize);
-        let codes = self.codes.offset(node as usize * (words as usize + 2) * slots);
+        let codes = self.codes.offset(node as usize * (words as usize + 2) * slots + edge as usize);
+        let terms = codes.offset(words as usize * slots);
+        let (factor, offset) = (f32::from_bits(terms.get(0)), f32::from_bits(terms.get(slots)));
+        let (mut ones, mut word) = (0, 0);
+        while word < words {
+            keep_rolled();
+            let bits = codes.get(word as usize * slots);
+            for plane in 0..PLANES {
+                let both = bits & code.get((word * PLANES + plane) as usize);
+                ones += weighed(both.count_ones(), plane);
+            }
+            word += 1;
+        }
         let step = f32::from_bits(code.get((words * PLANES) as usize));
         let sum = code.get((words * PLANES) as usize + 1) as i32;
-        let mut first = 0;
-        while first < graph.degree {
-            keep_rolled();
-            let edge = first + warp::lane_id();
-            let id = if edge < graph.degree { graph.neighbor(node, edge) } else { NO_ID };
-            let mut key = NONE;
-            if id != NO_ID {
-                let of_edge = codes.offset(edge as usize);
-                let (mut ones, mut word) = (0, 0);
-                while word < words {
-                    keep_rolled();
-                    let bits = of_edge.get(word as usize * slots);
-                    for plane in 0..PLANES {
-                        let both = bits & code.get((word * PLANES + plane) as usize);
-                        ones += weighed(both.count_ones(), plane);
-                    }
-                    word += 1;
-                }
-                let terms = of_edge.offset(words as usize * slots);
-                let (factor, offset) = (f32::from_bits(terms.get(0)), f32::from_bits(terms.get(slots)));
-                key = key::pack(estimate(distance, offset, factor, product(ones, sum), step), id);
-            }
-            beam.offer_estimates(key);
-            first += 32;
-        }
+        key::pack(estimate(distance, offset, factor, product(ones, sum), step), id)
     }
 }
 
@@ -238,7 +345,7 @@ macro_rules! edge_search_kernels {
         #[kernel(
             unsafe,
             block = EDGE_THREADS,
-            shared = edge_search_shared_bytes(p.search.walk.base.dim, p.kept),
+            shared = edge_search_shared_bytes(p.search.walk.base.dim, p.kept, p.search.walk.slots),
             blocks_per_multiprocessor = 32
         )]
         pub unsafe fn $name(p: EdgeSearch<$type>) {
@@ -248,10 +355,18 @@ macro_rules! edge_search_kernels {
 }
 
 edge_search_kernels! {
+    edge_search_64_f32 f32, 2 keys, 4 loads;
+    edge_search_64_f16 f16, 2 keys, 4 loads;
+    edge_search_64_u8 u8, 2 keys, 2 loads;
+    edge_search_64_i8 i8, 2 keys, 2 loads;
     edge_search_128_f32 f32, 4 keys, 4 loads;
     edge_search_128_f16 f16, 4 keys, 4 loads;
     edge_search_128_u8 u8, 4 keys, 2 loads;
     edge_search_128_i8 i8, 4 keys, 2 loads;
+    edge_search_256_f32 f32, 8 keys, 4 loads;
+    edge_search_256_f16 f16, 8 keys, 4 loads;
+    edge_search_256_u8 u8, 8 keys, 2 loads;
+    edge_search_256_i8 i8, 8 keys, 2 loads;
     edge_search_512_f32 f32, 16 keys, 4 loads;
     edge_search_512_f16 f16, 16 keys, 4 loads;
     edge_search_512_u8 u8, 16 keys, 2 loads;

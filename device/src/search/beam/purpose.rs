@@ -8,6 +8,7 @@
 //! | expansions | `width` nodes per step | one node per step, `expansions` in all |
 //! | bound | that of `stop` | none |
 
+use cuda_std::memory::Global;
 use cuda_std::thread::block_idx_x;
 
 use super::list::Beam;
@@ -23,6 +24,9 @@ pub(super) trait Purpose {
 
     /// Entry `i` of the block.
     fn entry<T>(walk: &BeamWalk<T>, i: usize) -> u32;
+
+    /// The keys of the block's entries, if they are known.
+    fn keys<T: Element>(walk: &BeamWalk<T>) -> Option<Global<Key>>;
 
     /// Whether the table is emptied before `ids` would be in it.
     fn empties<T>(walk: &BeamWalk<T>, ids: u32) -> bool;
@@ -50,6 +54,11 @@ impl Purpose for Search {
     fn entry<T>(walk: &BeamWalk<T>, i: usize) -> u32 {
         let first = block_idx_x() as usize * walk.entry_stride as usize;
         walk.entries.get((first + i) << walk.entry_shift)
+    }
+
+    #[inline(always)]
+    fn keys<T: Element>(walk: &BeamWalk<T>) -> Option<Global<Key>> {
+        walk.keys()
     }
 
     #[inline(always)]
@@ -86,6 +95,11 @@ impl Purpose for Collect {
     #[inline(always)]
     fn entry<T>(walk: &BeamWalk<T>, i: usize) -> u32 {
         walk.entries.get(i)
+    }
+
+    #[inline(always)]
+    fn keys<T: Element>(_: &BeamWalk<T>) -> Option<Global<Key>> {
+        None
     }
 
     #[inline(always)]

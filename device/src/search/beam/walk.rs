@@ -68,7 +68,7 @@
 //!   memory's queue.
 
 use cuda_std::prelude::*;
-use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
+use cuda_std::thread::{block_dim_x, block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
 
 use super::list::Beam;
@@ -233,6 +233,14 @@ pub(super) struct Counts {
 }
 
 impl<T: Element> BeamWalk<T> {
+    /// The keys of the block's entries, ascending, if an upper layer found them: their distances are
+    /// known.
+    #[inline(always)]
+    pub(super) fn keys(&self) -> Option<Global<Key>> {
+        let first = block_idx_x() as usize * self.entry_stride as usize;
+        (self.entry_shift == 1).then(|| self.entries.cast::<Key>().offset(first))
+    }
+
     /// Empties the table. The whole block calls this; a barrier follows.
     #[inline(always)]
     fn clear(&self, table: Shared<u32>) {
@@ -285,6 +293,20 @@ impl<T: Element> BeamWalk<T> {
         let most = step_ids(degree, width);
         let mut beam = Beam::new(self.beam);
         let mut counts = Counts::default();
+        if let Some(keys) = P::keys(self) {
+            beam = Beam::load(keys, self.entry_count, self.beam);
+            counts.entered = self.entry_count;
+            counts.in_table = self.beam;
+            self.enter(beam, room.table);
+            if thread < 32 {
+                self.take_parents::<P, C, PARTIAL>(&mut beam, room, counts, true);
+            }
+            sync_threads();
+            counts.parents = room.parent_count.get(0);
+            if counts.parents == 0 {
+                return (beam, 0);
+            }
+        }
         loop {
             keep_rolled();
             // The entries come first, in as many steps as they take.
@@ -351,6 +373,13 @@ impl<T: Element> BeamWalk<T> {
     pub(super) fn forget<const C: usize>(&self, beam: Beam<C>, table: Shared<u32>) {
         self.clear(table);
         sync_threads();
+        self.enter(beam, table);
+    }
+
+    /// Enters the nodes of the beam in an empty table. The whole block calls this; a barrier ends
+    /// it.
+    #[inline(always)]
+    fn enter<const C: usize>(&self, beam: Beam<C>, table: Shared<u32>) {
         if thread_idx_x() < 32 {
             beam.each(self.beam, |_, key| {
                 if key != NONE {
