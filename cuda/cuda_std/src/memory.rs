@@ -118,6 +118,20 @@ macro_rules! views {
                 load(self.at(index))
             }
 
+            /// Tells the memory that value `index` will be read soon, so that its line comes
+            /// meanwhile.
+            #[inline(always)]
+            pub fn prefetch(self, index: usize) {
+                #[cfg(target_os = "cuda")]
+                // SAFETY: a hint; no address makes it fail.
+                unsafe {
+                    core::arch::asm!("prefetch.global.L1 [{}];", in(reg64) self.at(index),
+                        options(nostack, preserves_flags));
+                }
+                #[cfg(not(target_os = "cuda"))]
+                let _ = index;
+            }
+
             /// The sixteen bytes from value `index` on, whose address is a multiple of 16.
             #[inline(always)]
             #[track_caller]

@@ -30,7 +30,7 @@
 //! | `search` | see [`BeamSearch`]; its walk needs neither places nor width |
 //! | `codes` | nodes × [`row_words`](crate::search::edges::row_words) |
 //! | `queries` | queries × [`query_words`] |
-//! | shared memory | the query, its code, entries of a step and their keys, the nearest nodes, the table |
+//! | shared memory | the query, its code, the nearest nodes, entries of a step and their keys, the table |
 //!
 //! # Speed
 //!
@@ -43,7 +43,7 @@ use cuda_std::atomic::Scope;
 use cuda_std::float::sqrt;
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
-use cuda_std::{keep_rolled, shared};
+use cuda_std::{keep_rolled, shared, unroll};
 
 use super::list::{self, Beam, EXPANDED, Slot};
 use super::search::{BeamSearch, SEARCH_COUNTERS};
@@ -151,12 +151,12 @@ impl<T: Element> EdgeSearch<T> {
         let (lane, query, search) = (thread_idx_x(), block_idx_x(), &self.search);
         let (dim, slots) = (search.walk.base.dim, search.walk.slots as usize);
         let values = shared::dynamic(0);
-        let nearest: Shared<Key> = shared::dynamic(query_bytes(dim) as usize);
+        let code: Shared<u32> = shared::dynamic(query_bytes(dim) as usize);
+        let nearest: Shared<Key> = code.offset(query_words(dim) as usize).cast();
         let held = nearest.offset(self.kept as usize);
         let keys = held.offset(slots);
         let ids: Shared<u32> = keys.offset(EDGE_THREADS as usize).cast();
         let entries = ids.offset(slots);
-        let code = entries.offset(EDGE_THREADS as usize);
         search.queries.load(values, query, Threads::new(lane, EDGE_THREADS));
         let of_query = self.queries.offset(query as usize * query_words(dim) as usize);
         let mut i = lane;
@@ -197,18 +197,25 @@ impl<T: Element> EdgeSearch<T> {
             if lane == 0 {
                 room.held.set(place as usize, room.held.get(place as usize) | EXPANDED);
             }
+            // All that the node needs is under way at once.
+            self.prefetch(node);
+            let mut edge = self.load(node, lane);
             let [distance] = walk.base.list_distances::<1, LOADS>(&point, [node]);
             insert(room.nearest, self.kept, key::pack(distance, node));
             let mut first = 0;
-            while first < walk.graph.degree {
+            loop {
                 keep_rolled();
                 if in_table + EDGE_THREADS > walk.slots / 4 * 3 {
                     self.remember(&room, beam);
                     in_table = walk.beam;
                 }
-                let key = self.estimate(room.code, node, first + lane, distance);
+                let key = self.estimate(room.code, &edge, distance);
                 in_table += self.offer(&room, &mut beam, key);
                 first += EDGE_THREADS;
+                if first >= walk.graph.degree {
+                    break;
+                }
+                edge = self.load(node, first + lane);
             }
             computed += 1;
         }
@@ -302,37 +309,97 @@ impl<T: Element> EdgeSearch<T> {
         warp::ballot(is_unknown).count_ones()
     }
 
-    /// The key of the neighbour of `node` at edge `edge`, by its code; [`NONE`] if there is none.
-    /// `node` lies at `distance` from the query of `code`.
+    /// Fetches the vector of `node`, if its distance takes several rounds of loads.
     #[inline(always)]
-    fn estimate(&self, code: Shared<u32>, node: u32, edge: u32, distance: f32) -> Key {
-        let (graph, dim) = (&self.search.walk.graph, self.search.walk.base.dim);
-        let id = if edge < graph.degree { graph.neighbor(node, edge) } else { NO_ID };
-        if id == NO_ID {
-            return NONE;
+    fn prefetch(&self, node: u32) {
+        const SECTOR: usize = 32;
+        let base = &self.search.walk.base;
+        let (row, bytes) = (base.row(node).cast::<u8>(), base.dim as usize * size_of::<T>());
+        let mut at = thread_idx_x() as usize * SECTOR;
+        while at < bytes {
+            keep_rolled();
+            row.prefetch(at);
+            at += EDGE_THREADS as usize * SECTOR;
         }
+    }
+
+    /// Begins to load the codes of edge `edge` of `node`.
+    #[inline(always)]
+    fn load(&self, node: u32, edge: u32) -> EdgeCode {
+        let (graph, dim) = (&self.search.walk.graph, self.search.walk.base.dim);
         let (words, slots) = (words(dim), slots(graph.degree) as usize);
-        let codes = self.codes.offset(node as usize * (words as usize + 2) * slots + edge as usize);
-        let terms = codes.offset(words as usize * slots);
-        let (factor, offset) = (f32::from_bits(terms.get(0)), f32::from_bits(terms.get(slots)));
-        let (mut ones, mut word) = (0, 0);
+        // A lane without an edge reads the last slot.
+        let slot = if (edge as usize) < slots { edge as usize } else { slots - 1 };
+        let bits = self.codes.offset(node as usize * (words as usize + 2) * slots + slot);
+        let terms = bits.offset(words as usize * slots);
+        EdgeCode {
+            id: if edge < graph.degree { graph.neighbor(node, edge) } else { NO_ID },
+            bits,
+            first: Self::words(bits, 0, words, slots),
+            factor: f32::from_bits(terms.get(0)),
+            offset: f32::from_bits(terms.get(slots)),
+        }
+    }
+
+    /// The words of an edge from `word` on; zeros beyond the last.
+    #[inline(always)]
+    fn words(bits: Global<u32>, word: u32, words: u32, slots: usize) -> [u32; WORDS] {
+        let mut loaded = [0; WORDS];
+        unroll!(4, W => {
+            if word + (W as u32) < words {
+                loaded[W] = bits.get((word as usize + W) * slots);
+            }
+        });
+        loaded
+    }
+
+    /// The key of the neighbour at an edge of a node that lies at `distance` from the query of
+    /// `code`; [`NONE`] if there is no edge.
+    #[inline(always)]
+    fn estimate(&self, code: Shared<u32>, edge: &EdgeCode, distance: f32) -> Key {
+        let (words, slots) =
+            (words(self.search.walk.base.dim), slots(self.search.walk.graph.degree) as usize);
+        let (mut ones, mut word, mut loaded) = (0, 0, edge.first);
         while word < words {
             keep_rolled();
-            let bits = codes.get(word as usize * slots);
-            for plane in 0..PLANES {
-                let both = bits & code.get((word * PLANES + plane) as usize);
-                ones += weighed(both.count_ones(), plane);
-            }
-            word += 1;
+            // The next words are under way while these are counted.
+            let next = Self::words(edge.bits, word + WORDS as u32, words, slots);
+            unroll!(4, W => {
+                if word + (W as u32) < words {
+                    let of_query = (word as usize + W) * PLANES as usize;
+                    let planes = [code.get_quad(of_query), code.get_quad(of_query + 4)];
+                    unroll!(4, P => {
+                        ones += weighed((loaded[W] & planes[0].0[P]).count_ones(), P as u32);
+                        ones += weighed((loaded[W] & planes[1].0[P]).count_ones(), P as u32 + 4);
+                    });
+                }
+            });
+            loaded = next;
+            word += WORDS as u32;
         }
         let step = f32::from_bits(code.get((words * PLANES) as usize));
         let sum = code.get((words * PLANES) as usize + 1) as i32;
-        key::pack(estimate(distance, offset, factor, product(ones, sum), step), id)
+        let estimate = estimate(distance, edge.offset, edge.factor, product(ones, sum), step);
+        if edge.id == NO_ID { NONE } else { key::pack(estimate, edge.id) }
     }
 }
 
+/// Words of an edge that are loaded at once.
+const WORDS: usize = 4;
+
+/// The codes of an edge.
+struct EdgeCode {
+    /// The node that it leads to; [`NO_ID`] if there is no edge.
+    id: u32,
+    bits: Global<u32>,
+    /// The first words.
+    first: [u32; WORDS],
+    factor: f32,
+    offset: f32,
+}
+
 macro_rules! edge_search_kernels {
-    ($($name:ident $type:ty, $keys:literal keys, $loads:literal loads;)*) => {$(
+    ($($name:ident $type:ty, $keys:literal keys, $blocks:literal blocks, $loads:literal loads;)*) => {$(
         /// Finds the nearest nodes of queries by beam search on codes of edges (see [`EdgeSearch`]
         /// and the module).
         ///
@@ -346,7 +413,7 @@ macro_rules! edge_search_kernels {
             unsafe,
             block = EDGE_THREADS,
             shared = edge_search_shared_bytes(p.search.walk.base.dim, p.kept, p.search.walk.slots),
-            blocks_per_multiprocessor = 32
+            blocks_per_multiprocessor = $blocks
         )]
         pub unsafe fn $name(p: EdgeSearch<$type>) {
             p.run::<$keys, $loads>();
@@ -355,20 +422,20 @@ macro_rules! edge_search_kernels {
 }
 
 edge_search_kernels! {
-    edge_search_64_f32 f32, 2 keys, 4 loads;
-    edge_search_64_f16 f16, 2 keys, 4 loads;
-    edge_search_64_u8 u8, 2 keys, 2 loads;
-    edge_search_64_i8 i8, 2 keys, 2 loads;
-    edge_search_128_f32 f32, 4 keys, 4 loads;
-    edge_search_128_f16 f16, 4 keys, 4 loads;
-    edge_search_128_u8 u8, 4 keys, 2 loads;
-    edge_search_128_i8 i8, 4 keys, 2 loads;
-    edge_search_256_f32 f32, 8 keys, 4 loads;
-    edge_search_256_f16 f16, 8 keys, 4 loads;
-    edge_search_256_u8 u8, 8 keys, 2 loads;
-    edge_search_256_i8 i8, 8 keys, 2 loads;
-    edge_search_512_f32 f32, 16 keys, 4 loads;
-    edge_search_512_f16 f16, 16 keys, 4 loads;
-    edge_search_512_u8 u8, 16 keys, 2 loads;
-    edge_search_512_i8 i8, 16 keys, 2 loads;
+    edge_search_64_f32 f32, 2 keys, 25 blocks, 4 loads;
+    edge_search_64_f16 f16, 2 keys, 28 blocks, 4 loads;
+    edge_search_64_u8 u8, 2 keys, 32 blocks, 2 loads;
+    edge_search_64_i8 i8, 2 keys, 32 blocks, 2 loads;
+    edge_search_128_f32 f32, 4 keys, 24 blocks, 4 loads;
+    edge_search_128_f16 f16, 4 keys, 28 blocks, 4 loads;
+    edge_search_128_u8 u8, 4 keys, 32 blocks, 2 loads;
+    edge_search_128_i8 i8, 4 keys, 32 blocks, 2 loads;
+    edge_search_256_f32 f32, 8 keys, 18 blocks, 4 loads;
+    edge_search_256_f16 f16, 8 keys, 20 blocks, 4 loads;
+    edge_search_256_u8 u8, 8 keys, 24 blocks, 2 loads;
+    edge_search_256_i8 i8, 8 keys, 24 blocks, 2 loads;
+    edge_search_512_f32 f32, 16 keys, 16 blocks, 4 loads;
+    edge_search_512_f16 f16, 16 keys, 16 blocks, 4 loads;
+    edge_search_512_u8 u8, 16 keys, 16 blocks, 2 loads;
+    edge_search_512_i8 i8, 16 keys, 16 blocks, 2 loads;
 }
