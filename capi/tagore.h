@@ -571,11 +571,12 @@ typedef struct {
     size_t batch;
     /**
      * What searches walk on: "full" (the default, null), the vectors themselves, or their codes,
-     * "f16" or "int8"; the nearest nodes are then compared by the vectors.
+     * "f16" or "int8", and the nearest nodes are then compared by the vectors; or "edges", codes of a
+     * bit per component beside each edge.
      */
     const char *vectors;
     /**
-     * Nodes that a search on codes compares by the vectors; 0 for 32, or 2 k if that is more.
+     * Nodes that a search on codes compares by the vectors; 0 for 128, or 2 k if that is more.
      */
     size_t rerank;
 } tagore_searcher_options;

@@ -27,7 +27,7 @@ fn shifted(rows: usize, dim: usize, seed: u64) -> Vectors {
     Vectors::from_f32(rows.collect(), dim).unwrap()
 }
 
-fn searcher(base: Vectors, metric: Metric) -> Searcher {
+pub(crate) fn searcher(base: Vectors, metric: Metric) -> Searcher {
     let (degree, knn) = (16.min(base.len() - 1), 32.min(base.len() - 1));
     let builder = Builder::new(Strategy::cagra().degree(degree)).knn(knn).metric(metric).device(Device::Cpu);
     let index = builder.build(&base).unwrap();
@@ -156,7 +156,7 @@ fn changed(change: impl Fn(usize, &mut [f32])) -> [Vectors; 2] {
 }
 
 /// Data whose rows one scale does not suit, by name.
-fn dirty() -> Vec<(&'static str, [Vectors; 2])> {
+pub(crate) fn dirty() -> Vec<(&'static str, [Vectors; 2])> {
     let sentinel = |value: f32, each: usize| {
         changed(move |row, values| {
             if row % each == 4 {
@@ -208,7 +208,7 @@ fn dirty() -> Vec<(&'static str, [Vectors; 2])> {
 }
 
 /// The share of the answers that are no farther than the tenth of the exact answer.
-fn recall_by_distance(truth: &GroundTruth, found: &SearchResult) -> f64 {
+pub(crate) fn recall_by_distance(truth: &GroundTruth, found: &SearchResult) -> f64 {
     let hits = (0..found.len()).map(|query| {
         let last = truth.distances(query).unwrap()[9];
         found.neighbors(query).filter(|row| row.distance <= last).count()

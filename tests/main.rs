@@ -9,6 +9,7 @@ mod cancelled;
 mod compressed;
 mod dirty;
 mod diskann;
+mod edges;
 mod faulty_imports;
 mod filtered;
 mod foreign;

@@ -31,9 +31,10 @@ pub struct tagore_searcher_options {
     /// Queries per batch on a GPU, 65,536 unless set.
     pub batch: usize,
     /// What searches walk on: "full" (the default, null), the vectors themselves, or their codes,
-    /// "f16" or "int8"; the nearest nodes are then compared by the vectors.
+    /// "f16" or "int8", and the nearest nodes are then compared by the vectors; or "edges", codes of a
+    /// bit per component beside each edge.
     pub vectors: *const c_char,
-    /// Nodes that a search on codes compares by the vectors; 0 for 32, or 2 k if that is more.
+    /// Nodes that a search on codes compares by the vectors; 0 for 128, or 2 k if that is more.
     pub rerank: usize,
 }
 

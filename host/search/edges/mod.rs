@@ -39,7 +39,7 @@ const SUMS: usize = 128;
 /// The rotation and the center of codes, and the codes themselves once the CPU has needed them.
 pub(super) struct EdgeCodes {
     rotation: Rotation,
-    /// A center of the rows, rotated.
+    /// A center of the rows.
     center: Vec<f32>,
     rows: Lazy<Vec<u32>>,
 }
@@ -69,12 +69,10 @@ impl EdgeCodes {
         let median = |component: usize| {
             let mut values: Vec<f32> = sample.iter().skip(component).step_by(dim).copied().collect();
             let half = values.len() / 2;
-            [*values.select_nth_unstable_by(half, f32::total_cmp).1]
+            *values.select_nth_unstable_by(half, f32::total_cmp).1
         };
-        let mut center: Vec<[f32; 1]> = (0..dim).into_par_iter().map(median).collect();
-        let rotation = Rotation::new(dim);
-        rotation.apply(&mut center);
-        Ok(Self { rotation, center: center.into_flattened(), rows: Lazy::default() })
+        let center = (0..dim).into_par_iter().map(median).collect();
+        Ok(Self { rotation: Rotation::new(dim), center, rows: Lazy::default() })
     }
 
     /// The codes of the edges of `index`, over the rows of `space`, made by the first call.
@@ -110,12 +108,9 @@ impl EdgeCodes {
         let QueryCode { values, planes, step, sum } = code;
         query.widen(values);
         values.truncate(self.center.len());
+        values.iter_mut().zip(&self.center).for_each(|([value], center)| *value -= center);
         self.rotation.apply(values);
-        let mut largest = 0f32;
-        for ([value], center) in values.iter_mut().zip(&self.center) {
-            *value -= center;
-            largest = largest.max(value.abs());
-        }
+        let largest = values.iter().fold(0f32, |largest, [value]| largest.max(value.abs()));
         let scale;
         (scale, *step) = levels(largest);
         planes.clear();
@@ -137,7 +132,7 @@ impl EdgeCodes {
 struct Coder {
     /// The node.
     row: Vec<f32>,
-    /// The same, rotated, less the center.
+    /// The same, less the center, rotated.
     from: Vec<[f32; 1]>,
     /// The rotated differences of some edges, component by component.
     differences: Vec<[f32; EDGES]>,
@@ -156,28 +151,27 @@ impl Coder {
 
     fn node<T: Element>(&mut self, codes: &EdgeCodes, rows: Matrix<'_, T>, node: u32) {
         self.row.iter_mut().zip(rows.components(node as usize)).for_each(|(to, x)| *to = x);
-        self.from.iter_mut().zip(&self.row).for_each(|(to, &x)| *to = [x]);
+        let centered = self.row.iter().zip(&codes.center).map(|(x, center)| [x - center]);
+        self.from.iter_mut().zip(centered).for_each(|(to, x)| *to = x);
         codes.rotation.apply(&mut self.from);
-        self.from.iter_mut().zip(&codes.center).for_each(|([x], center)| *x -= center);
     }
 
     /// The differences and sums of edges to `ids`.
     fn edges<T: Element>(&mut self, codes: &EdgeCodes, rows: Matrix<'_, T>, ids: &[u32]) {
+        self.sums.fill([Sums::default(); EDGES]);
         for (place, &id) in ids.iter().enumerate() {
             let components = self.row.iter().zip(rows.components(id as usize));
-            for (difference, (from, to)) in self.differences.iter_mut().zip(components) {
+            for (i, (difference, (from, to))) in self.differences.iter_mut().zip(components).enumerate() {
                 difference[place] = to - from;
+                self.sums[i % SUMS][place].product += from * (to - from);
             }
         }
         codes.rotation.apply(&mut self.differences);
-        self.sums.fill([Sums::default(); EDGES]);
-        let of_node = self.from.iter().zip(&codes.center);
-        for (i, (difference, (&[from], center))) in self.differences.iter().zip(of_node).enumerate() {
+        for (i, (difference, &[from])) in self.differences.iter().zip(&self.from).enumerate() {
             for (sums, &u) in self.sums[i % SUMS].iter_mut().zip(difference) {
                 sums.square += u * u;
                 sums.magnitude += if u > 0.0 { u } else { -u };
                 sums.signed += if u > 0.0 { from } else { -from };
-                sums.product += (from + center) * u;
             }
         }
         let mut half = SUMS / 2;

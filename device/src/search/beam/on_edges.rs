@@ -422,15 +422,15 @@ macro_rules! edge_search_kernels {
 }
 
 edge_search_kernels! {
-    edge_search_64_f32 f32, 2 keys, 25 blocks, 4 loads;
+    edge_search_64_f32 f32, 2 keys, 24 blocks, 3 loads;
     edge_search_64_f16 f16, 2 keys, 28 blocks, 4 loads;
     edge_search_64_u8 u8, 2 keys, 32 blocks, 2 loads;
     edge_search_64_i8 i8, 2 keys, 32 blocks, 2 loads;
-    edge_search_128_f32 f32, 4 keys, 24 blocks, 4 loads;
+    edge_search_128_f32 f32, 4 keys, 23 blocks, 3 loads;
     edge_search_128_f16 f16, 4 keys, 28 blocks, 4 loads;
     edge_search_128_u8 u8, 4 keys, 32 blocks, 2 loads;
     edge_search_128_i8 i8, 4 keys, 32 blocks, 2 loads;
-    edge_search_256_f32 f32, 8 keys, 18 blocks, 4 loads;
+    edge_search_256_f32 f32, 8 keys, 18 blocks, 3 loads;
     edge_search_256_f16 f16, 8 keys, 20 blocks, 4 loads;
     edge_search_256_u8 u8, 8 keys, 24 blocks, 2 loads;
     edge_search_256_i8 i8, 8 keys, 24 blocks, 2 loads;

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! for each node p, one block:
-//!     from = p, rotated, less the center
+//!     from = p less the center, rotated
 //!     for each edge to o:
 //!         u    = o - p, rotated
 //!         bits = where u is positive, 32 to a word, by a vote of each warp
@@ -18,7 +18,7 @@
 //! | --- | --- |
 //! | `base` | nodes × dim, see [`Rows`] |
 //! | `ids` | nodes × `degree` ids, [`NO_ID`] is no edge |
-//! | `center` | dim, rotated |
+//! | `center` | dim |
 //! | `codes` | nodes × [`row_words`]; slots without an edge stay as they are |
 //! | shared memory | two vectors in f32, and 128 of each sum |
 //!
@@ -54,7 +54,7 @@ pub struct EdgeCoding<T> {
     pub base: Rows<T>,
     /// In: `degree` ids per node.
     pub ids: Global<u32>,
-    /// In: the center of the rows, rotated.
+    /// In: the center of the rows.
     pub center: Global<f32>,
     /// In: the rotation.
     pub rotation: Rotation,
@@ -107,17 +107,11 @@ fn code<T: Element>(p: &EdgeCoding<T>) {
     let mut i = thread;
     while i < dim {
         keep_rolled();
-        from.set(i as usize, row.get(i as usize).wide().to_f32());
+        from.set(i as usize, row.get(i as usize).wide().to_f32() - p.center.get(i as usize));
         i += CODE_THREADS;
     }
     sync_threads();
     p.rotation.apply(from, dim);
-    let mut i = thread;
-    while i < dim {
-        keep_rolled();
-        from.set(i as usize, from.get(i as usize) - p.center.get(i as usize));
-        i += CODE_THREADS;
-    }
 
     let slots = slots(p.degree) as usize;
     let codes = p.codes.offset(node as usize * row_words(dim, p.degree) as usize);
@@ -129,16 +123,17 @@ fn code<T: Element>(p: &EdgeCoding<T>) {
             break;
         }
         let to = p.base.row(id);
+        let mut mine = Sums::default();
         let mut i = thread;
         while i < dim {
             keep_rolled();
             let (to, from) = (to.get(i as usize).wide().to_f32(), row.get(i as usize).wide().to_f32());
             difference.set(i as usize, to - from);
+            mine.product += from * (to - from);
             i += CODE_THREADS;
         }
         sync_threads();
         p.rotation.apply(difference, dim);
-        let mut mine = Sums::default();
         let mut i = thread;
         while i < words(dim) * 32 {
             keep_rolled();
@@ -153,7 +148,6 @@ fn code<T: Element>(p: &EdgeCoding<T>) {
                 mine.square += u * u;
                 mine.magnitude += if u > 0.0 { u } else { -u };
                 mine.signed += if u > 0.0 { from } else { -from };
-                mine.product += (from + p.center.get(i as usize)) * u;
             }
             i += CODE_THREADS;
         }

@@ -85,7 +85,7 @@ pub struct Sums {
     pub magnitude: f32,
     /// Of the components of the edge's first node less the center, with the signs of `u`.
     pub signed: f32,
-    /// Of the products with that node itself: for inner products.
+    /// Of the products of that node and the difference, before the rotation: for inner products.
     pub product: f32,
 }
 

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! for each query, one block:
-//!     values = the query, rotated, less the center
+//!     values = the query less the center, rotated
 //!     code of a component = value * 127 / largest magnitude, rounded
 //!     planes = bit b of 32 components in a word, by a vote of each warp
 //!     sum    = the weighed ones of all planes
@@ -15,7 +15,7 @@
 //! | buffer | shape |
 //! | --- | --- |
 //! | `queries` | a query per block, see [`Rows`] |
-//! | `center` | dim, rotated |
+//! | `center` | dim |
 //! | `codes` | queries × [`query_words`] |
 //! | shared memory | one vector in f32, the planes, and a word |
 //!
@@ -43,7 +43,7 @@ pub const fn edge_query_shared_bytes(dim: u32) -> u32 {
 pub struct EdgeQueries<T> {
     /// In: the queries.
     pub queries: Rows<T>,
-    /// In: the center of the rows, rotated.
+    /// In: the center of the rows.
     pub center: Global<f32>,
     /// In: the rotation.
     pub rotation: Rotation,
@@ -65,7 +65,7 @@ fn code<T: Element>(p: &EdgeQueries<T>) {
     let mut i = thread;
     while i < dim {
         keep_rolled();
-        values.set(i as usize, row.get(i as usize).wide().to_f32());
+        values.set(i as usize, row.get(i as usize).wide().to_f32() - p.center.get(i as usize));
         i += CODE_THREADS;
     }
     if thread == 0 {
@@ -78,9 +78,7 @@ fn code<T: Element>(p: &EdgeQueries<T>) {
     let (mut magnitude, mut i) = (0, thread);
     while i < dim {
         keep_rolled();
-        let value = values.get(i as usize) - p.center.get(i as usize);
-        values.set(i as usize, value);
-        let bits = value.to_bits() & 0x7fff_ffff;
+        let bits = values.get(i as usize).to_bits() & 0x7fff_ffff;
         magnitude = if bits > magnitude { bits } else { magnitude };
         i += CODE_THREADS;
     }
