@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use tagore::{
-//!     Builder, Index, Metric, Progress, Search, SearchCodes, Searcher, Strategy, Synth, ground_truth,
+//!     Builder, Index, Metric, Progress, Search, Searcher, Strategy, Synth, ground_truth,
 //! };
 //!
 //! # let error = |source| tagore::Error::Io { path: "tmp".into(), source };

@@ -286,13 +286,15 @@ where
             let scale = if each { 0.0 } else { 0.25 };
             let p = Coding::<T, C> {
                 rows: strided(&device, &values, stride, dim),
-                factors: device.input(&[&factors[..], &[0.0]].concat()),
+                rotation: Rotation {
+                    factors: device.input(&[&factors[..], &[0.0]].concat()),
+                    transforms: transforms as u32,
+                    width: width as u32,
+                },
                 mean: device.input(&mean),
                 codes: codes.view(),
                 rests: rests.view(),
                 stride: to_stride as u64,
-                transforms: transforms as u32,
-                width: width as u32,
                 scale,
                 has_rests: u32::from(!each),
             };

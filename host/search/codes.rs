@@ -75,8 +75,8 @@ impl Codes {
     /// Fits codes to `index` and the rows of `space`.
     ///
     /// # Errors
-    /// If codes of rows would not be smaller than the vectors, the index has dense spots, whose rows
-    /// codes of edges do not tell apart, or the vectors lie on a device that fails.
+    /// If codes of rows would not be smaller than the vectors, the index has dense spots, whose
+    /// rows codes of edges do not tell apart, or the vectors lie on a device that fails.
     pub(super) fn new(space: &Space<'_>, index: &Index, codes: SearchCodes) -> Result<Self> {
         match codes {
             SearchCodes::Rows(compression) => Ok(Self::Rows(Arc::new(Coded::new(space, compression)?))),

@@ -106,8 +106,8 @@ impl Searcher {
     ///   [width](Self::width).
     ///
     /// # Errors
-    /// If codes of rows would not be smaller than the vectors, codes of edges are asked for an index
-    /// with dense spots, or the device lacks memory.
+    /// If codes of rows would not be smaller than the vectors, codes of edges are asked for an
+    /// index with dense spots, or the device lacks memory.
     pub fn compressed(self, codes: impl Into<SearchCodes>) -> Result<Self> {
         Ok(Self { engine: self.engine.compressed(codes.into())? })
     }

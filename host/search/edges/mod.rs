@@ -160,10 +160,11 @@ impl Coder {
     fn edges<T: Element>(&mut self, codes: &EdgeCodes, rows: Matrix<'_, T>, ids: &[u32]) {
         self.sums.fill([Sums::default(); EDGES]);
         for (place, &id) in ids.iter().enumerate() {
-            let components = self.row.iter().zip(rows.components(id as usize));
-            for (i, (difference, (from, to))) in self.differences.iter_mut().zip(components).enumerate() {
+            let components = self.row.iter().zip(rows.components(id as usize)).zip(&codes.center);
+            let differences = self.differences.iter_mut().zip(components).enumerate();
+            for (i, (difference, ((from, to), center))) in differences {
                 difference[place] = to - from;
-                self.sums[i % SUMS][place].product += from * (to - from);
+                self.sums[i % SUMS][place].product += center * (to - from);
             }
         }
         codes.rotation.apply(&mut self.differences);
@@ -200,6 +201,45 @@ impl Coder {
             let (factor, offset) = sums.terms(metric);
             codes[words * slots + edge] = factor.to_bits();
             codes[(words + 1) * slots + edge] = offset.to_bits();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::walk::estimate_all;
+    use super::*;
+    use crate::{Builder, Metric as AnyMetric, Strategy, Synth};
+
+    #[test]
+    fn an_estimate_for_the_node_that_an_edge_leads_to_is_its_distance() {
+        let silent = Progress::silent();
+        for (dim, metric) in [(64, AnyMetric::L2), (100, AnyMetric::Cosine), (33, AnyMetric::InnerProduct)] {
+            let base = Synth::new(150, dim, 3).unwrap().base();
+            let index =
+                Builder::new(Strategy::cagra().degree(20)).knn(30).metric(metric).build(&base).unwrap();
+            let space = Space::new(&base, metric, &silent).unwrap();
+            let codes = EdgeCodes::new(&space).unwrap();
+            let rows = codes.rows(&space, &index, &silent).unwrap();
+            let width = row_words(dim as u32, 20) as usize;
+            let (mut code, mut distances) = (QueryCode::default(), Vec::new());
+            let mut estimates = vec![0.0; slots(20) as usize];
+            let (mut errors, mut count) = (0.0, 0);
+            for node in 0..150 {
+                for (edge, &id) in index.neighbors(node).iter().enumerate() {
+                    let query = space.query(id);
+                    codes.query(query, &mut code);
+                    space.list_distances(query, &[node as u32, id], &mut distances);
+                    let row = &rows[node * width..][..width];
+                    estimate_all(row, dim, &code, distances[0], &mut estimates);
+                    let apart = (distances[0] - distances[1]).abs().max(f32::MIN_POSITIVE);
+                    errors += f64::from((estimates[edge] - distances[1]).abs() / apart);
+                    count += 1;
+                }
+            }
+            // What is left is the rounding of the query's code.
+            let error = errors / f64::from(count);
+            assert!(error < 0.03, "{metric} of dimension {dim}: {error}");
         }
     }
 }

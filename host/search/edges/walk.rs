@@ -160,8 +160,8 @@ impl EdgeWalk {
         }
     }
 
-    /// The slot that a node with an estimate would replace in the beam: none, `u64::MAX`, if the beam
-    /// does not hold it, and 0 if it was expanded.
+    /// The slot that a node with an estimate would replace in the beam: none, `u64::MAX`, if the
+    /// beam does not hold it, and 0 if it was expanded.
     #[inline(always)]
     fn old(&self, slot: u64, held: &Visited) -> u64 {
         if !held.contains(id(slot)) {
@@ -234,7 +234,7 @@ fn place_of(node: u32, beam: &[u64]) -> Option<usize> {
 
 /// Estimates the distances of the neighbours of a node at distance `from`, by its row of codes.
 #[inline(always)]
-fn estimate_all(row: &[u32], dim: usize, code: &QueryCode, from: f32, out: &mut [f32]) {
+pub(super) fn estimate_all(row: &[u32], dim: usize, code: &QueryCode, from: f32, out: &mut [f32]) {
     let (words, slots) = (words(dim as u32) as usize, out.len());
     for (group, out) in out.as_chunks_mut::<TOGETHER>().0.iter_mut().enumerate() {
         let at = |word: usize| row[word * slots + group * TOGETHER..].first_chunk::<TOGETHER>();

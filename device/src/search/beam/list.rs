@@ -85,15 +85,22 @@ impl<const C: usize> Beam<C> {
     /// The first `count` of `keys`, ascending and of different nodes, in a beam for `len` nodes.
     #[inline(always)]
     pub fn load(keys: Global<Key>, count: u32, len: u32) -> Self {
-        let mut beam = Self::new(len);
-        for (i, slot) in beam.slots.iter_mut().enumerate() {
-            let rank = Self::place(i).wrapping_sub(Self::unused(len));
+        let (mut slots, unused) = ([NONE; C], Self::unused(len));
+        for i in 0..C {
+            // Not unrolled: each slot comes in at the end.
+            keep_rolled();
+            let rank = Self::place(i).wrapping_sub(unused);
             let key = if rank < count { keys.get(rank as usize) } else { NONE };
-            if key != NONE {
-                *slot = self::slot(key);
+            for j in 1..C {
+                slots[j - 1] = slots[j];
             }
+            slots[C - 1] = match key {
+                _ if Self::place(i) < unused => UNUSED,
+                NONE => NONE,
+                key => slot(key),
+            };
         }
-        beam
+        Self { slots }
     }
 
     /// The last slot.

@@ -1,7 +1,8 @@
 //! Beam search over a graph, one query per block.
 //!
-//! [`walk`] is the search, which pruning uses too. [`search`] has the kernels for queries. The beam
-//! lies in the registers of a block's first warp (`list`). [`on_edges`] walks on codes of edges. [`stop`] tells when a search ends early.
+//! [`walk`] is the search, which pruning uses too. [`search`] has the kernels for queries, and
+//! [`on_edges`] those on codes of edges. The beam lies in the registers of a block's first warp
+//! (`list`). [`stop`] tells when a search ends early.
 
 pub mod among;
 mod list;

@@ -21,7 +21,7 @@
 //! vectors, of the nodes that it has expanded.
 //!
 //! A table in shared memory holds the last slot of each node that was in the beam, so each lane
-//! looks its neighbour up by itself, and the warp inserts only what changes the beam, about 6 of 32.
+//! looks its neighbour up by itself, and the warp inserts what changes the beam, about 5 of 32.
 //!
 //! # Buffers
 //!
@@ -30,7 +30,7 @@
 //! | `search` | see [`BeamSearch`]; its walk needs neither places nor width |
 //! | `codes` | nodes × [`row_words`](crate::search::edges::row_words) |
 //! | `queries` | queries × [`query_words`] |
-//! | shared memory | the query, its code, the nearest nodes, entries of a step and their keys, the table |
+//! | shared memory | the query, its code, the nearest nodes, entries of a step, the table |
 //!
 //! # Speed
 //!
@@ -426,7 +426,7 @@ edge_search_kernels! {
     edge_search_64_f16 f16, 2 keys, 28 blocks, 4 loads;
     edge_search_64_u8 u8, 2 keys, 32 blocks, 2 loads;
     edge_search_64_i8 i8, 2 keys, 32 blocks, 2 loads;
-    edge_search_128_f32 f32, 4 keys, 23 blocks, 3 loads;
+    edge_search_128_f32 f32, 4 keys, 24 blocks, 2 loads;
     edge_search_128_f16 f16, 4 keys, 28 blocks, 4 loads;
     edge_search_128_u8 u8, 4 keys, 32 blocks, 2 loads;
     edge_search_128_i8 i8, 4 keys, 32 blocks, 2 loads;

@@ -233,8 +233,8 @@ pub(super) struct Counts {
 }
 
 impl<T: Element> BeamWalk<T> {
-    /// The keys of the block's entries, ascending, if an upper layer found them: their distances are
-    /// known.
+    /// The keys of the block's entries, ascending, if an upper layer found them: their distances
+    /// are known.
     #[inline(always)]
     pub(super) fn keys(&self) -> Option<Global<Key>> {
         let first = block_idx_x() as usize * self.entry_stride as usize;

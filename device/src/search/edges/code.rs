@@ -129,7 +129,7 @@ fn code<T: Element>(p: &EdgeCoding<T>) {
             keep_rolled();
             let (to, from) = (to.get(i as usize).wide().to_f32(), row.get(i as usize).wide().to_f32());
             difference.set(i as usize, to - from);
-            mine.product += from * (to - from);
+            mine.product += p.center.get(i as usize) * (to - from);
             i += CODE_THREADS;
         }
         sync_threads();
@@ -170,7 +170,12 @@ macro_rules! edge_code_kernels {
         ///
         /// # Safety
         /// - The views match the fields of [`EdgeCoding`].
-        #[kernel(unsafe, block = CODE_THREADS, shared = edge_code_shared_bytes(p.base.dim))]
+        #[kernel(
+            unsafe,
+            block = CODE_THREADS,
+            shared = edge_code_shared_bytes(p.base.dim),
+            blocks_per_multiprocessor = 12
+        )]
         pub unsafe fn $name(p: EdgeCoding<$type>) {
             code(&p);
         }

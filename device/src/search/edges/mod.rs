@@ -1,16 +1,16 @@
 //! Codes of edges: a bit per dimension for each edge of a graph, stored beside the edges, from
 //! which a search estimates how far the neighbours of a node are without reading their vectors.
 //!
-//! An edge from `p` to `o` holds the signs of the rotated difference `u = R(o - p)` (RaBitQ: Gao and
-//! Long 2024; beside the edges: SymphonyQG, Gou et al. 2025). Of all vectors with these signs the
-//! direction of `u` is estimated by the signs themselves, so for any `v`
+//! An edge from `p` to `o` holds the signs of the rotated difference `u = R(o - p)` (RaBitQ: Gao
+//! and Long 2024; beside the edges: SymphonyQG, Gou et al. 2025). Of all vectors with these signs
+//! the direction of `u` is estimated by the signs themselves, so for any `v`
 //!
 //! ```text
 //! <o - p, v>   ~   factor <signs, Rv>,   factor = |u|^2 / sum of |u_i|
 //! ```
 //!
-//! which is exact for `v = o - p` and else errs by about `0.75 |v| |u| / sqrt(dim)`. A search at `p`
-//! knows the distance of `p` from the query `q`, and takes `v = q - p`:
+//! which is exact for `v = o - p` and else errs by about `0.75 |v| |u| / sqrt(dim)`. A search at
+//! `p` knows the distance of `p` from the query `q`, and takes `v = q - p`:
 //!
 //! ```text
 //! |q - o|^2  =  |q - p|^2 + |o - p|^2 - 2 <o - p, q - p>
@@ -18,14 +18,20 @@
 //! offset     =  |u|^2 + 2 factor <signs, R(p - c)>
 //! ```
 //!
-//! with a center `c` of the rows, so that both products are small. Other metrics have the same form
-//! with other numbers ([`Sums::terms`]). A query's code has [`PLANES`] bits per dimension, bit by
-//! bit, and a product is a count of ones: an integer, the same on every processor.
+//! with a center `c` of the rows, so that both products are small. Under cosine all is half of
+//! that, for unit vectors. Inner products take `v = q - c`, since nodes may be longer than queries:
+//!
+//! ```text
+//! -<q, o>    ~  -<q, p> + offset - factor <signs, R(q - c)>,   offset = -<o - p, c>
+//! ```
+//!
+//! A query's code has [`PLANES`] bits per dimension, bit by bit, and a product is a count of ones:
+//! an integer, the same on every processor.
 //!
 //! | of each | words of 32 bits |
 //! | --- | --- |
-//! | node | [`row_words`]: words of bits × [`slots`] of edges, then factors, then offsets of edges |
-//! | query | [`query_words`]: words of bits × [`PLANES`], then [`step`](estimate) and sum of the code |
+//! | node | [`row_words`]: bits, [`slots`] of edges for each word; factors, offsets of edges |
+//! | query | [`query_words`]: words of bits × [`PLANES`], then step and sum of the code |
 
 use crate::block::exact::Metric;
 
@@ -85,7 +91,7 @@ pub struct Sums {
     pub magnitude: f32,
     /// Of the components of the edge's first node less the center, with the signs of `u`.
     pub signed: f32,
-    /// Of the products of that node and the difference, before the rotation: for inner products.
+    /// Of the products of the center and the difference, before the rotation.
     pub product: f32,
 }
 
@@ -99,7 +105,7 @@ impl Sums {
         match metric {
             Metric::L2 => (2.0 * factor, square + 2.0 * (factor * signed)),
             Metric::Cosine => (factor, 0.5 * square + factor * signed),
-            Metric::InnerProduct => (factor, factor * signed - product),
+            Metric::InnerProduct => (factor, -product),
         }
     }
 }
