@@ -249,22 +249,16 @@ impl<'a> Engine<'a> {
     ) -> Result<Walk<'b>> {
         let plain = Walk::plain(self.breadth(search, among), among);
         let Prepared { index, space, .. } = &*self.prepared;
-        let silent;
-        let progress = match progress {
-            Some(progress) => progress,
-            None => {
-                silent = Progress::silent();
-                &silent
-            }
-        };
-        let coded = match &self.codes {
-            None => return Ok(plain),
-            Some(Codes::Edges(_)) if among.is_some() => return Ok(plain),
-            Some(Codes::Edges(codes)) => {
+        let Some(codes) = &self.codes else { return Ok(plain) };
+        let silent = Progress::silent();
+        let progress = progress.unwrap_or(&silent);
+        let coded = match codes {
+            Codes::Edges(_) if among.is_some() => return Ok(plain),
+            Codes::Edges(codes) => {
                 let rows = codes.rows(space, index, progress)?;
                 return Ok(Walk { on_edges: Some((codes, rows)), ..plain });
             }
-            Some(Codes::Rows(coded)) => coded,
+            Codes::Rows(coded) => coded,
         };
         let codes = coded.get_or_make(space, progress)?;
         let reranked = search.reranked(plain.breadth.kept, self.rerank);
