@@ -570,9 +570,9 @@ typedef struct {
      */
     size_t batch;
     /**
-     * What searches walk on: "full" (the default, null), the vectors themselves; their codes, "f16"
-     * or "int8", and the nearest nodes are then compared by the vectors; or "edges", codes of a bit
-     * per component beside each edge.
+     * What searches walk on: "full" (the default, null), the vectors themselves; their codes,
+     * "f16" or "int8", and the nearest nodes are then compared by the vectors; or "edges", codes
+     * of a bit per component beside each edge.
      */
     const char *vectors;
     /**

@@ -30,9 +30,9 @@ pub struct tagore_searcher_options {
     pub width: usize,
     /// Queries per batch on a GPU, 65,536 unless set.
     pub batch: usize,
-    /// What searches walk on: "full" (the default, null), the vectors themselves; their codes, "f16"
-    /// or "int8", and the nearest nodes are then compared by the vectors; or "edges", codes of a bit
-    /// per component beside each edge.
+    /// What searches walk on: "full" (the default, null), the vectors themselves; their codes,
+    /// "f16" or "int8", and the nearest nodes are then compared by the vectors; or "edges", codes
+    /// of a bit per component beside each edge.
     pub vectors: *const c_char,
     /// Nodes that a search on codes compares by the vectors; 0 for 128, or 2 k if that is more.
     pub rerank: usize,
