@@ -11,7 +11,7 @@ work=$target/python
 mkdir -p "$work"
 
 # Largest wheel in bytes.
-LARGEST=10000000
+LARGEST=10500000
 
 parts=() part= began=$SECONDS
 part() {
