@@ -10,7 +10,7 @@ use tagore::{
 use crate::gpu::devices;
 use crate::reference::uniform;
 
-const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
+pub(crate) const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
 
 const COMPRESSIONS: [Compression; 2] = [Compression::F16, Compression::Int8];
 

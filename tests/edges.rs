@@ -5,10 +5,8 @@ use tagore::{
     ground_truth,
 };
 
-use crate::compressed::{dirty, recall_by_distance, searcher};
+use crate::compressed::{METRICS, dirty, recall_by_distance, searcher};
 use crate::reference::uniform;
-
-const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
 
 fn silent() -> Progress {
     Progress::silent()

@@ -34,7 +34,7 @@ impl Rotation {
     }
 
     /// Maximum number of factors of all transforms for `dim` components.
-    pub(crate) fn factors(dim: usize) -> usize {
+    pub(super) fn factors(dim: usize) -> usize {
         ROUNDS * dim
     }
 

@@ -1,6 +1,7 @@
 //! Beam search on codes of edges, on the CPU: `device/src/search/beam/on_edges.rs`, step by step.
 
 use tagore_device::key::{self, Key, NONE};
+use tagore_device::search::beam::list::{EXPANDED, Slot, id, slot};
 use tagore_device::search::beam::on_edges::EDGE_THREADS;
 use tagore_device::search::edges::{PLANES, estimate, product, row_words, slots, weighed, words};
 
@@ -27,29 +28,15 @@ pub(in crate::search) struct OnEdges<'a> {
 #[derive(Default)]
 pub(in crate::search) struct EdgeWalk {
     code: QueryCode,
-    /// The nearest nodes by estimates, ascending: a distance above twice the id, plus 1 once the
-    /// node was expanded.
-    beam: Vec<u64>,
+    /// The nearest nodes by estimates, ascending.
+    beam: Vec<Slot>,
     /// The nearest nodes expanded, by their distances, ascending.
     nearest: Vec<Key>,
     estimates: Vec<f32>,
     /// The slots that a step offers, and what they replace.
-    offered: Vec<(u64, u64)>,
+    offered: Vec<(Slot, Slot)>,
     distances: Vec<f32>,
     computed: u64,
-}
-
-/// The flag of an expanded node.
-const EXPANDED: u64 = 1;
-
-/// The place in a beam of a node that was not expanded.
-fn slot(key: Key) -> u64 {
-    key & !0xffff_ffff | (key & 0xffff_ffff) << 1
-}
-
-/// The node in a slot.
-fn id(slot: u64) -> u32 {
-    slot as u32 >> 1
 }
 
 impl EdgeWalk {
@@ -98,6 +85,7 @@ impl EdgeWalk {
         let norm = if limits.stop.takes_norm() { space.norm(query) } else { 0.0 };
         let stop = limits.stop.of_query(norm);
         let width = row_words(space.dim() as u32, index.max_degree() as u32) as usize;
+        self.estimates.resize(slots(index.max_degree() as u32) as usize, 0.0);
         let mut cursor = 0;
         while let Some(next) = self.beam[cursor..].iter().position(|slot| slot & EXPANDED == 0) {
             let current = cursor + next;
@@ -112,7 +100,6 @@ impl EdgeWalk {
             self.computed += 1;
             let distance = self.distances[0];
             self.keep(key::pack(distance, node), kept);
-            self.estimates.resize(slots(index.max_degree() as u32) as usize, 0.0);
             estimate_all(row, space.dim(), &self.code, distance, &mut self.estimates);
             let mut lowest = usize::MAX;
             for (number, ids) in ids.chunks(EDGE_THREADS as usize).enumerate() {
@@ -147,7 +134,7 @@ impl EdgeWalk {
     /// nodes: a node gets the least of its estimates unless it was expanded and is in the beam.
     #[inline(always)]
     fn offer(&mut self, first: usize, ids: &[u32], width: usize, held: &Visited) {
-        let worst = if self.beam.len() == width { self.beam[width - 1] } else { u64::MAX };
+        let worst = if self.beam.len() == width { self.beam[width - 1] } else { NONE };
         self.offered.clear();
         for (&estimate, &id) in self.estimates[first..].iter().zip(ids) {
             let slot = slot(key::pack(estimate, id));
@@ -160,23 +147,23 @@ impl EdgeWalk {
         }
     }
 
-    /// The slot that a node with an estimate would replace in the beam: none, `u64::MAX`, if the
+    /// The slot that a node with an estimate would replace in the beam: none, [`NONE`], if the
     /// beam does not hold it, and 0 if it was expanded.
     #[inline(always)]
-    fn old(&self, slot: u64, held: &Visited) -> u64 {
+    fn old(&self, slot: Slot, held: &Visited) -> Slot {
         if !held.contains(id(slot)) {
-            return u64::MAX;
+            return NONE;
         }
         match place_of(id(slot), &self.beam).map(|place| self.beam[place]) {
             Some(old) if old & EXPANDED != 0 => 0,
-            old => old.unwrap_or(u64::MAX),
+            old => old.unwrap_or(NONE),
         }
     }
 
     /// Inserts a slot in place of `old`, if the beam holds that, or else of the last one, if it is
     /// full. Returns its place, or `usize::MAX`.
     #[inline(always)]
-    fn replace(&mut self, slot: u64, old: u64, width: usize, held: &mut Visited) -> usize {
+    fn replace(&mut self, slot: Slot, old: Slot, width: usize, held: &mut Visited) -> usize {
         let place_of_old = self.beam.partition_point(|&here| here < old);
         if self.beam.get(place_of_old) == Some(&old) {
             self.beam.remove(place_of_old);
@@ -223,8 +210,8 @@ mod x86 {
 
 /// The place of a node in a beam.
 #[inline(always)]
-fn place_of(node: u32, beam: &[u64]) -> Option<usize> {
-    let is_here = |&slot: &u64| id(slot) == node;
+fn place_of(node: u32, beam: &[Slot]) -> Option<usize> {
+    let is_here = |&slot: &Slot| id(slot) == node;
     // A processor compares a chunk at once.
     let chunk =
         beam.chunks(TOGETHER).position(|chunk| chunk.iter().fold(false, |any, slot| any | is_here(slot)))?;

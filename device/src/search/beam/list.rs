@@ -8,23 +8,23 @@ use crate::key::{Key, NONE};
 /// A node of the beam: the bits of the key's distance, the id, and [`EXPANDED`] in the lowest bit.
 ///
 /// Ids differ, so slots sort as their keys do. An empty slot is [`NONE`], which counts as expanded.
-pub(super) type Slot = u64;
+pub type Slot = u64;
 
 /// The flag of an expanded node.
-pub(super) const EXPANDED: Slot = 1;
+pub const EXPANDED: Slot = 1;
 
 /// An unused slot, which sorts before all others.
 const UNUSED: Slot = EXPANDED;
 
 /// The slot of a node that has not been expanded.
 #[inline(always)]
-pub(super) fn slot(key: Key) -> Slot {
+pub fn slot(key: Key) -> Slot {
     key & !0xffff_ffff | ((key as u32) << 1) as u64
 }
 
 /// The id of the node in a slot.
 #[inline(always)]
-pub(super) fn id(slot: Slot) -> u32 {
+pub fn id(slot: Slot) -> u32 {
     slot as u32 >> 1
 }
 

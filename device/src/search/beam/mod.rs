@@ -2,10 +2,10 @@
 //!
 //! [`walk`] is the search, which pruning uses too. [`search`] has the kernels for queries, and
 //! [`on_edges`] those on codes of edges. The beam lies in the registers of a block's first warp
-//! (`list`). [`stop`] tells when a search ends early.
+//! ([`list`]). [`stop`] tells when a search ends early.
 
 pub mod among;
-mod list;
+pub mod list;
 pub mod on_edges;
 pub mod passing;
 mod purpose;
