@@ -137,7 +137,7 @@ pub use live::{LiveIndex, LiveNeighbor, LiveResult, Snapshot};
 pub use memory::{check_room, host_memory_bytes, peak_host_bytes};
 pub use parallel::{THREAD_STACK, max_threads, start_threads, thread_pool};
 pub use progress::{Progress, Update};
-pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, PruneStats, Strategy};
+pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, PruneStats, QueryStats, Strategy};
 pub use quantize::Compression;
 pub use report::{
     BeamQuality, BuildCost, KnnQuality, Measure, Report, SearchQuality, SelfRecall, StageCost, Trapped,

@@ -24,6 +24,7 @@ mod live_crashes;
 mod merged;
 mod outofcore;
 mod progress;
+mod queries;
 mod range;
 mod reference;
 mod repeated;

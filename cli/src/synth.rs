@@ -53,7 +53,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "Q")]
     queries: Option<usize>,
     /// Queries: rows (of the same distribution, without faults), sums (of two rows of the data set,
-    /// plus noise) or dirty (rows of the data set with the fault)
+    /// plus noise), dirty (rows of the data set with the fault), tower (of a second tower beside a
+    /// mixture, as of texts beside images) or shifted (rows off the range of the data set)
     #[arg(long, default_value = "rows", requires = "queries", value_name = "KIND")]
     query_kind: QueryKind,
     /// Format of OUT [default: by its extension]
@@ -94,12 +95,14 @@ impl Args {
     /// The kind with its parameters. A default number of clusters or copies shrinks to the rows.
     fn kind(&self) -> Result<SynthKind> {
         let Self { n, clusters, copies, fault, share, .. } = *self;
+        let of_kind = |kind: QueryKind| (self.query_kind == kind).then(|| kind.to_string());
         let options = [
             ("--clusters", clusters.map(|x| x.to_string()), "clusters"),
             ("--copies", copies.map(|x| x.to_string()), "repeated"),
             ("--fault", fault.map(|x| x.to_string()), "dirty"),
             ("--share", share.map(|x| x.to_string()), "dirty"),
-            ("--query-kind", (self.query_kind == QueryKind::Dirty).then(|| "dirty".to_owned()), "dirty"),
+            ("--query-kind", of_kind(QueryKind::Dirty), "dirty"),
+            ("--query-kind", of_kind(QueryKind::Tower), "mixture"),
         ];
         for (flag, value, only) in options {
             if let Some(value) = value.filter(|_| self.kind.name() != only) {

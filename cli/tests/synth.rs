@@ -73,7 +73,7 @@ fn wrong_kinds_and_numbers_are_refused() {
     let fails =
         |flags: &str, words: &[&str]| s.fails(2, &format!("synth -o x.fbin --n 60 --dim 5 {flags}"), words);
     fails("--kind gauss", &["--kind", "gauss", "mixture, clusters, uniform, repeated, lognormal or dirty"]);
-    fails("--queries 5 --query-kind near", &["--query-kind", "near", "rows, sums or dirty"]);
+    fails("--queries 5 --query-kind near", &["--query-kind", "near", "rows, sums, dirty, tower or shifted"]);
     fails("--query-kind sums", &["--queries"]);
     for count in ["0", "61", "18446744073709551615"] {
         let found = format!("found {count}, expected 1 to 60, the number of rows");

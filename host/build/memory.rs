@@ -155,6 +155,7 @@ impl Builder {
         let space = Space::new(vectors, metric, &checking)?;
 
         let began = Instant::now();
+        self.check_queries(&space)?;
         let repeated = self.dedupe.then(|| Repeated::find(vectors, &space, &checking)).transpose()?;
         let repeated = repeated.filter(|repeated| repeated.is_worth_grouping(vectors.len()));
         let grouping = began.elapsed().as_secs_f64();
@@ -410,7 +411,8 @@ impl Builder {
         mut graph: Unfinished,
         mut stats: BuildStats,
     ) -> Result<Built> {
-        let (layered, search) = self.finish(base, space, &mut graph)?;
+        let added = self.fit_unfinished(space, &mut graph, &mut stats)?;
+        let (layered, search) = self.finish(base, space, &mut graph, &added)?;
         let Pruned { rows, stats: prune, .. } = graph.pruned;
         stats.prune = prune;
         let (degrees, neighbors) = rows.into_parts();
@@ -426,16 +428,35 @@ impl Builder {
         Ok(Built { index, stats })
     }
 
+    /// Fits the graph to the sample of queries, if there is one. Returns the entry points that were
+    /// added.
+    fn fit_unfinished(
+        &self,
+        space: &Space<'_>,
+        Unfinished { pruned: Pruned { rows, entries, .. }, on_device, .. }: &mut Unfinished,
+        stats: &mut BuildStats,
+    ) -> Result<Vec<u32>> {
+        let Some(fitted) = self.fit_queries(space, rows, entries)? else { return Ok(Vec::new()) };
+        fitted.rows.iter().for_each(|(node, row)| rows.set(*node, row));
+        if let Some(OnDevice { edges, .. }) = on_device.as_mut().filter(|_| !fitted.rows.is_empty()) {
+            edges.upload(rows.padded())?;
+        }
+        *entries = fitted.entries;
+        stats.queries = Some(fitted.stats);
+        Ok(fitted.added_entries)
+    }
+
     /// Builds the layers that searches need, then attaches unreachable nodes. Nodes must be
     /// reachable from the entry points if the kind guarantees it, else from the lowest layer. With
     /// neither, unreachable nodes are attached only if a node has no incoming edge. Searches for
-    /// the `lone` nodes must find them. Returns the
-    /// start of searches, and the graph on the device if it is to stay there.
+    /// the `lone` nodes must find them. Searches enter at the `added` nodes, for queries, too.
+    /// Returns the start of searches, and the graph on the device if it is to stay there.
     fn finish(
         &self,
         base: &Vectors,
         space: &Space<'_>,
         graph: &mut Unfinished,
+        added: &[u32],
     ) -> Result<(Layered, Option<NodeSearch>)> {
         let Unfinished { pruned: Pruned { rows, entries, stats }, lone, on_device } = graph;
         let is_readable = space.vectors().is_readable();
@@ -447,13 +468,14 @@ impl Builder {
         let began = Instant::now();
         let stage = self.descent.progress.stage("reach", rows.len() as u64);
         let entries = std::mem::take(entries);
-        let layered = if self.is_layered() {
+        let mut layered = if self.is_layered() {
             let (graph, repeated) = (&*rows, &Repeated::default());
             let (most, on_device) = (usize::MAX, search.as_ref());
             self.layers_over(&LowerGraph { base, space, graph, repeated, most, on_device }, entries)?
         } else {
             Layered::at(entries)
         };
+        layered.enter_at(added);
         stats.layers = began.elapsed().as_secs_f64();
         let began = Instant::now();
         let Layered { entries, layers, .. } = &layered;

@@ -21,6 +21,7 @@ mod plan;
 mod plan_json;
 mod prepare;
 mod products;
+mod queries;
 mod set;
 mod spots;
 mod stats;
@@ -75,6 +76,8 @@ pub struct Builder {
     pub(crate) compression: Option<Compression>,
     /// On codes: the builder of graphs of the vectors themselves, and the vectors.
     of_vectors: Option<Arc<(Self, Vectors)>>,
+    /// A sample of queries that do not look like the base.
+    queries: Option<Arc<Vectors>>,
 }
 
 /// When a build adds layers.
@@ -107,6 +110,7 @@ impl Builder {
             among: None,
             compression: None,
             of_vectors: None,
+            queries: None,
         }
     }
 

@@ -249,7 +249,7 @@ impl Builder {
         let inner_of = |rows: &[u32]| {
             let is_large = self.is_layered() && rows.len() > outside.len();
             let layering = if is_large { Layering::GrowthOnly } else { Layering::Off };
-            Self { layering, ..inner.clone() }
+            Self { layering, queries: None, ..inner.clone() }
         };
         // A device takes longer to begin than the CPU takes for so few rows.
         let on_host = |rows: &[u32]| rows.len() <= MAX_ROWS_ON_CPU && vectors.is_readable();

@@ -2,7 +2,7 @@
 
 use crate::ResidentIndex;
 use crate::descent::{DescentStats, KnnSample};
-use crate::prune::PruneStats;
+use crate::prune::{PruneStats, QueryStats};
 
 /// Statistics of a build.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,6 +26,8 @@ pub struct BuildStats {
     /// Nodes of an [update](crate::IndexUpdate) that lost neighbours and got others; none of a
     /// build.
     pub mended: Option<u64>,
+    /// What became of the sample of [queries](crate::Builder::queries), if there is one.
+    pub queries: Option<QueryStats>,
     /// Seconds of finding repeated rows.
     pub grouping: f64,
     /// Seconds of making codes of the vectors, if the build is [on
@@ -40,6 +42,7 @@ impl BuildStats {
     pub(super) fn add(&mut self, part: Self) {
         self.descent.add(part.descent);
         self.prune.add(part.prune);
+        self.queries = self.queries.take().or(part.queries);
         self.coding += part.coding;
         self.code_warning = self.code_warning.take().or(part.code_warning);
     }

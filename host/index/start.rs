@@ -52,6 +52,17 @@ impl Layered {
         self.layers.first().map_or(&self.entries, Layer::nodes)
     }
 
+    /// Lets searches enter the graph at `nodes`, ascending, too, which are entry points already if
+    /// there are no layers.
+    pub(crate) fn enter_at(&mut self, nodes: &[u32]) {
+        if self.layers.is_empty() {
+            return;
+        }
+        self.layers.iter_mut().for_each(|layer| layer.add(nodes));
+        let entries = &mut self.entries;
+        nodes.iter().for_each(|node| if !entries.contains(node) { entries.push(*node) });
+    }
+
     pub(crate) fn start(&self) -> Start<'_> {
         let Self { entries, layers, growth } = self;
         Start { entries, layers, growth: *growth, spots: None }

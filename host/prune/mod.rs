@@ -5,6 +5,7 @@ pub(crate) mod collect;
 pub(crate) mod cpu;
 mod filter;
 pub(crate) mod gpu;
+pub(crate) mod queries;
 pub(crate) mod reach;
 mod rows;
 mod rule;
@@ -12,6 +13,7 @@ mod stats;
 mod strategy;
 
 pub(crate) use rows::GraphRows;
+pub use queries::QueryStats;
 pub use rule::CustomRule;
 pub use stats::PruneStats;
 pub use strategy::{Collect, Filter, MAX_CANDIDATES, Strategy};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::outofcore::{OutOfCoreStats, Task};
-use crate::{BuildStats, Builder, Device, peak_host_bytes};
+use crate::{BuildStats, Builder, Device, QueryStats, peak_host_bytes};
 
 /// Time and memory of a build.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -29,6 +29,8 @@ pub struct BuildCost {
     pub peak_host_bytes: Option<u64>,
     /// Number of clusters, out of core.
     pub clusters: Option<usize>,
+    /// What became of the sample of queries, if there is one.
+    pub queries: Option<QueryStats>,
     /// Tasks, out of core; not in the JSON.
     #[serde(skip)]
     pub tasks: Vec<Task>,
@@ -60,7 +62,7 @@ impl StageCost {
 impl BuildCost {
     /// The cost of an in-memory build that has just ended.
     pub fn in_memory(builder: &Builder, stats: &BuildStats) -> Self {
-        let BuildStats { knn, descent, prune, grouping, coding, .. } = stats;
+        let BuildStats { knn, descent, prune, grouping, coding, queries, .. } = stats;
         let pruned = prune.seconds - prune.connect - prune.layers;
         Self {
             device: prune.device.clone(),
@@ -73,6 +75,7 @@ impl BuildCost {
                 StageCost::new("copy", descent.copy + prune.copy),
                 StageCost::new("descent", descent.seconds).on_gpu(descent.peak_gpu_bytes),
                 StageCost::new("prune", pruned).on_gpu(prune.peak_gpu_bytes),
+                StageCost::new("queries", seconds_of(queries)),
                 StageCost::new("layers", prune.layers),
                 StageCost::new("connect", prune.connect),
             ],
@@ -80,6 +83,7 @@ impl BuildCost {
             peak_gpu_bytes: descent.peak_gpu_bytes.max(prune.peak_gpu_bytes),
             peak_host_bytes: peak_host_bytes(),
             clusters: None,
+            queries: queries.clone(),
             tasks: Vec::new(),
         }
     }
@@ -94,7 +98,8 @@ impl BuildCost {
             stages: vec![
                 StageCost::new("partition", stats.partition),
                 StageCost::new("build", stats.build).on_gpu(stats.peak_gpu_bytes),
-                StageCost::new("write", stats.write - stats.layers),
+                StageCost::new("write", stats.write - stats.layers - seconds_of(&stats.queries)),
+                StageCost::new("queries", seconds_of(&stats.queries)),
                 StageCost::new("layers", stats.layers),
                 StageCost::new("reach", stats.reach),
                 StageCost::new("remove", stats.remove),
@@ -103,7 +108,13 @@ impl BuildCost {
             peak_gpu_bytes: stats.peak_gpu_bytes,
             peak_host_bytes: peak_host_bytes(),
             clusters: Some(stats.clusters),
+            queries: stats.queries.clone(),
             tasks: stats.tasks.clone(),
         }
     }
+}
+
+/// Seconds of fitting a graph to queries; 0 without a sample.
+fn seconds_of(queries: &Option<QueryStats>) -> f64 {
+    queries.as_ref().map_or(0.0, |fitted| fitted.seconds)
 }

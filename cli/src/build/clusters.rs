@@ -10,7 +10,7 @@ use tagore::{
     Vectors, peak_host_bytes,
 };
 
-use super::{Args, Started, say_repeated};
+use super::{Args, Started, say_queries, say_repeated};
 use crate::draw::timeline_plot;
 use crate::error::{Error, Result};
 use crate::limits::{cluster_lines, clusters_event};
@@ -194,6 +194,7 @@ impl Done {
             grouped(stats.unreachable),
             grouped(base.len())
         ));
+        say_queries(stats.queries.as_ref(), output);
         say_repeated(stats.repeated, output);
     }
 

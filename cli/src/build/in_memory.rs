@@ -11,7 +11,7 @@ use tagore::{
     Progress, PruneStats, Report, Target, Vectors,
 };
 
-use super::{Args, Started, say_repeated};
+use super::{Args, Started, say_queries, say_repeated};
 use crate::error::Result;
 use crate::laps::Laps;
 use crate::options::{Built, Seconds, say_kernels};
@@ -49,6 +49,7 @@ impl Args {
             self.descent.say(base.len(), &stats.descent, output);
         }
         say_prune(&index, &stats.prune, output);
+        say_queries(stats.queries.as_ref(), output);
         say_repeated(stats.repeated, output);
         say_codes(stats.code_warning.as_deref(), output);
         let resident = stats.resident.take();

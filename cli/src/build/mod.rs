@@ -10,7 +10,9 @@ use std::thread;
 
 use serde_json::{Value, json};
 use tagore::outofcore::{ClusterPlan, Order, default_work_folder, read_ahead, unfinished};
-use tagore::{Builder, DataShape, Fingerprint, Format, Index, IndexRoom, Measure, Report, Strategy, Vectors};
+use tagore::{
+    Builder, DataShape, Fingerprint, Format, Index, IndexRoom, Measure, QueryStats, Report, Strategy, Vectors,
+};
 
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
@@ -18,7 +20,7 @@ use crate::laps::Laps;
 use crate::limits::LimitOptions;
 use crate::options::{DescentOptions, Input};
 use crate::output::{Output, grouped};
-use crate::read::file_of;
+use crate::read::{file_of, open};
 use crate::report::{ReportFiles, ReportOptions, beside, name_files};
 use crate::spool;
 use crate::walked::BuiltOn;
@@ -55,6 +57,13 @@ pub(crate) struct Args {
         help_heading = "K-NN graph"
     )]
     graph: Option<PathBuf>,
+    /// Fit the index to queries that do not look like the data set, such as texts among images: a
+    /// sample of them, at least 100, about one for each ten rows for the whole gain
+    #[arg(long, value_name = "FILE", value_parser = spool::vectors(), help_heading = "Queries")]
+    queries_sample: Option<PathBuf>,
+    /// Format of the sample [default: by its extension]
+    #[arg(long, value_name = "FORMAT", requires = "queries_sample", help_heading = "Queries")]
+    queries_format: Option<Format>,
     #[command(flatten)]
     report: ReportOptions,
     /// Measure nothing and write no report
@@ -108,10 +117,11 @@ impl Args {
         self.report.check()?;
         self.files().check(output)?;
         let base = self.input.open()?;
+        let sample = self.queries_sample.as_deref().map(|path| open(path, self.queries_format)).transpose()?;
         let descent = self.descent.descent(base.element_type(), output)?;
         let set = |builder: Builder| {
             let builder = builder.descent(descent.clone()).devices(&self.descent.device.0);
-            builder.compressed(self.vectors.compression())
+            builder.compressed(self.vectors.compression()).queries(sample.clone())
         };
         let builder = set(match given {
             Some(builder) => builder,
@@ -212,7 +222,7 @@ impl Args {
     }
 
     fn files(&self) -> Files {
-        let files = Files::read([self.input.path()]).and_read(&self.graph);
+        let files = Files::read([self.input.path()]).and_read(&self.graph).and_read(&self.queries_sample);
         let files =
             files.write(Kind::Index, [&self.index]).work_in(self.work()).write(Kind::Plot, &self.timeline);
         self.report.add_to(files, Some(&self.index))
@@ -284,6 +294,24 @@ fn default_output(base: &Path) -> Result<PathBuf> {
     // The compression of a file follows its format.
     let name = if Format::from_path(&name).is_ok() { name.with_extension("") } else { name };
     Ok(name.with_added_extension("tagore"))
+}
+
+/// Prints what became of the sample of queries, if there is one.
+fn say_queries(queries: Option<&QueryStats>, output: &Output) {
+    let Some(QueryStats { held_out, edges, entries, recall, recall_before, distances, .. }) = queries else {
+        return;
+    };
+    output.say(format_args!(
+        "queries   {} edges and {entries} entry points added: recall@10 of {held_out} held-out queries {:.4} for \
+         {:.4} at beam 16, {:.4} for {:.4} at beam 128, {:.0} and {:.0} distances",
+        grouped(*edges),
+        recall[0],
+        recall_before[0],
+        recall[1],
+        recall_before[1],
+        distances[0],
+        distances[1]
+    ));
 }
 
 /// Prints the number of repeated rows, if any.

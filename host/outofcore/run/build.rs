@@ -13,6 +13,7 @@ use crate::outofcore::store::{
     Damage, INPUT, Manifest, Parameters, Work, input, lost_again, or_lost, unfinished,
 };
 use crate::same_file::check_no_input;
+use crate::vectors::space::Space;
 use crate::{Builder, DataShape, Device, Result, Target, Vectors};
 
 /// Builds an index cluster by cluster, with work files on disk or in memory.
@@ -141,6 +142,7 @@ impl OutOfCore {
         check_no_input(output, base.path())?;
         builder.check_out_of_core(base.len())?;
         builder.descent.k_for(base)?;
+        builder.check_queries(&Space::unprepared(base, builder.descent.metric))?;
         builder.check_for(&DataShape::new(base.len(), base.dim(), base.element_type())?)?;
         let devices = builder.devices_for(plan.cluster_size)?;
         let folder = self.work.clone().unwrap_or_else(|| default_work_folder(output));

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::trace::{Task, TaskKind};
-use crate::Device;
 use crate::gpu::KernelTime;
 use crate::outofcore::plan::CacheUse;
+use crate::{Device, QueryStats};
 
 /// Statistics of a build out of core.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,6 +33,8 @@ pub struct OutOfCoreStats {
     pub build: f64,
     /// Seconds of writing the index, layers included, without [`reach`](Self::reach).
     pub write: f64,
+    /// What became of the sample of [queries](crate::Builder::queries), if there is one.
+    pub queries: Option<QueryStats>,
     /// Seconds of testing for layers and building them.
     pub layers: f64,
     /// Seconds of finding and attaching nodes that cannot be reached, while the disk writes the

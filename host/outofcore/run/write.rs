@@ -24,10 +24,11 @@ use crate::outofcore::plan::{ClusterPlan, row_bytes};
 use crate::outofcore::store::{Attempt, Damage, Fault};
 use crate::parallel::spawn;
 use crate::progress::StageProgress;
+use crate::prune::queries::Fitted;
 use crate::vectors::Access;
 use crate::vectors::embedding::Embedding;
 use crate::vectors::space::Space;
-use crate::{Builder, Device, Fingerprint, Repeated, Result, Vectors};
+use crate::{Builder, Device, Fingerprint, QueryStats, Repeated, Result, Vectors};
 
 /// Threads that sort finished rows, one range each.
 const SORTERS: usize = 4;
@@ -77,8 +78,12 @@ impl Run<'_> {
         self.write_rows(&mut file, merged, repeated, &stage)?;
         // The disk writes the rows meanwhile.
         let graph = file.rows()?;
+        let Fit { graph, entries, added, queries } =
+            ending.fit_queries(&mut file, graph, entries, self.devices[0])?;
+        stats.queries = queries;
         let began = Instant::now();
-        let layers = ending.layers(&graph, entries, self.devices[0])?;
+        let mut layers = ending.layers(&graph, entries, self.devices[0])?;
+        layers.enter_at(&added);
         stats.layers = began.elapsed().as_secs_f64();
         stats.unreachable = ending.attach(&mut file, graph, &layers, &merged.lone)?;
         stats.reach = began.elapsed().as_secs_f64() - stats.layers;
@@ -212,6 +217,15 @@ impl RowRange {
     }
 }
 
+/// A written graph, fitted to queries if there is a sample of them.
+struct Fit {
+    graph: WrittenRows,
+    entries: Vec<u32>,
+    /// Entry points that were added.
+    added: Vec<u32>,
+    queries: Option<QueryStats>,
+}
+
 /// The end of a build, when all lists are merged.
 #[derive(Clone, Copy)]
 pub(crate) struct Ending<'a> {
@@ -237,6 +251,33 @@ impl Ending<'_> {
     /// Whether searches may read rows of the base at random: they have the memory of layers.
     fn may_search(self) -> bool {
         self.builder.is_layered() && self.plan.layer_nodes >= 2
+    }
+
+    /// Fits the written rows `graph`, which searches enter at `entries`, to the sample of queries of
+    /// the builder, if there is one.
+    fn fit_queries(
+        self,
+        file: &mut IndexFile,
+        graph: WrittenRows,
+        entries: Vec<u32>,
+        device: Device,
+    ) -> Result<Fit> {
+        let Self { builder, base, repeated, .. } = self;
+        graph.advise(Access::AtRandom);
+        let fitted = builder.fit_queries_of_file(base, repeated, &graph, &entries, device)?;
+        graph.advise(Access::Somehow);
+        let Some(Fitted { rows, entries, added_entries: added, stats }) = fitted else {
+            return Ok(Fit { graph, entries, added: Vec::new(), queries: None });
+        };
+        let queries = Some(stats);
+        if rows.is_empty() {
+            return Ok(Fit { graph, entries, added, queries });
+        }
+        let with_copies = rows.iter().flat_map(|(node, row)| {
+            std::iter::once(*node).chain(repeated.copies_of(*node)).map(|node| (node, &row[..]))
+        });
+        file.replace_rows(graph, with_copies)?;
+        Ok(Fit { graph: file.rows()?, entries, added, queries })
     }
 
     /// Builds the layers that the written rows `graph` need above their `entries`.

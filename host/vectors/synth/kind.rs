@@ -115,15 +115,24 @@ pub enum QueryKind {
     /// Rows of the data set that have the fault of [`Dirty`](SynthKind::Dirty) data; any rows of
     /// other data.
     Dirty,
+    /// Queries of a second tower: of [`Mixture`](SynthKind::Mixture) data, as a text encoder beside
+    /// one of images. Their matrix is 0.8 times that of the rows plus 0.6 times another, their
+    /// centres are one in ten of those of the rows, and all are moved by the same vector, about
+    /// twice as long as a row. [`Rows`](Self::Rows) of data without a matrix.
+    Tower,
+    /// More rows, 1.5 times as long, all moved by the same row: off the range of the data set.
+    Shifted,
 }
 
 impl QueryKind {
-    /// `rows`, `sums` or `dirty`.
+    /// `rows`, `sums`, `dirty`, `tower` or `shifted`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rows => "rows",
             Self::Sums => "sums",
             Self::Dirty => "dirty",
+            Self::Tower => "tower",
+            Self::Shifted => "shifted",
         }
     }
 }
@@ -142,7 +151,9 @@ impl FromStr for QueryKind {
             "rows" => Ok(Self::Rows),
             "sums" => Ok(Self::Sums),
             "dirty" => Ok(Self::Dirty),
-            _ => Err(Error::argument("query-kind", name, "rows, sums or dirty")),
+            "tower" => Ok(Self::Tower),
+            "shifted" => Ok(Self::Shifted),
+            _ => Err(Error::argument("query-kind", name, "rows, sums, dirty, tower or shifted")),
         }
     }
 }

@@ -106,7 +106,7 @@ impl Synth {
     /// Sets the distribution of the queries, [`QueryKind::Rows`] by default. The data set stays the
     /// same.
     pub fn query_kind(mut self, kind: QueryKind) -> Self {
-        self.generator.queries = kind;
+        self.generator.prepare(kind);
         self
     }
 
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!((SynthKind::default(), QueryKind::default()), (SynthKind::Mixture, QueryKind::Rows));
         let expected = "kind: found gauss, expected mixture, clusters, uniform, repeated, lognormal or dirty";
         assert_eq!("gauss".parse::<SynthKind>().unwrap_err().to_string(), expected);
-        let expected = "query-kind: found near, expected rows, sums or dirty";
+        let expected = "query-kind: found near, expected rows, sums, dirty, tower or shifted";
         assert_eq!("near".parse::<QueryKind>().unwrap_err().to_string(), expected);
         let refused = |kind| Synth::of_kind(kind, 10, 3, 0).unwrap_err().to_string();
         for share in [0.0, -0.5, 1.5, f64::NAN] {

@@ -22,6 +22,18 @@ const LOG_SIGMA: f64 = 0.4;
 /// Deviation of a sum's noise, relative to the root mean square of the sum.
 const SUM_NOISE: f64 = 0.1;
 
+/// Shares of the matrix of the rows, and of another, in that of a second tower.
+const TOWER_SHARES: [f32; 2] = [0.8, 0.6];
+
+/// A second tower has one centre in this many of those of the rows.
+const CENTRES_PER_TOWER: u64 = 10;
+
+/// The length of the shift of a second tower, over that of a row.
+const TOWER_SHIFT: f64 = 2.0;
+
+/// The length of shifted queries over that of rows, without the shift.
+const SHIFTED: f64 = 1.5;
+
 /// The `iteration` argument of [`Draws::new`] by use. The numbers are part of every data set.
 pub(super) mod uses {
     pub const MIXING: u32 = 0;
@@ -41,6 +53,10 @@ pub(super) mod uses {
     pub const FAULT_SHIFT: u32 = 14;
     pub const FAULT_OFFSET: u32 = 15;
     pub const FAULT_QUERY: u32 = 16;
+    pub const TOWER_MIXING: u32 = 17;
+    pub const TOWER_SHIFT: u32 = 18;
+    pub const TOWER_CHOICE: u32 = 19;
+    pub const SHIFT: u32 = 20;
 }
 
 /// Generates rows from the arguments and tables of a data set.
@@ -77,6 +93,8 @@ pub(super) struct Mixture {
     mixing: Vec<f32>,
     /// `rank` values per centre.
     centres: Vec<f32>,
+    /// The map of a second tower, and its shift of `dim` values; empty unless queries are its rows.
+    tower: [Vec<f32>; 2],
 }
 
 /// Buffers for generating one row.
@@ -102,7 +120,7 @@ impl Table {
                     values
                 };
                 let (mixing, centres) = (table(uses::MIXING, rank, dim), table(uses::CENTRE, count, rank));
-                Self::Mixture(Mixture { rank, mixing, centres })
+                Self::Mixture(Mixture { rank, mixing, centres, tower: Default::default() })
             }
             SynthKind::Repeated { copies } => {
                 Self::Repeated { copies: copies as u64, stride: stride(n as u64) }
@@ -128,8 +146,51 @@ impl Generator {
                 let faulty = self.faults.as_ref().map_or(first, |faults| faults.next(first));
                 self.same(faulty, row, scratch);
             }
-            QueryKind::Rows | QueryKind::Sums | QueryKind::Dirty => self.same(index, row, scratch),
+            QueryKind::Tower if index >= self.n as u64 => match &self.table {
+                Table::Mixture(table) => self.tower(index, table, row, scratch),
+                Table::None | Table::Repeated { .. } => self.same(index, row, scratch),
+            },
+            QueryKind::Shifted if index >= self.n as u64 => {
+                let shift = self.draws(uses::SHIFT, 0).below(0, self.n as u64);
+                let mut moved = std::mem::take(&mut scratch.sum);
+                self.same(shift, &mut moved, scratch);
+                self.same(index, row, scratch);
+                scale(row, SHIFTED);
+                add(row, &moved, 1.0);
+                scratch.sum = moved;
+            }
+            _ => self.same(index, row, scratch),
         }
+    }
+
+    /// Makes the tables that queries of this kind need.
+    pub(super) fn prepare(&mut self, queries: QueryKind) {
+        self.queries = queries;
+        let (dim, seed) = (self.dim, self.seed);
+        let Table::Mixture(Mixture { rank, mixing, tower, .. }) = &mut self.table else { return };
+        if queries != QueryKind::Tower || !tower[0].is_empty() {
+            return;
+        }
+        let normal = |iteration: u32, count: usize| {
+            let mut values = vec![0.0; count];
+            gaussians(&Draws::new(seed, Stage::Synth, iteration, 0), &mut values);
+            values
+        };
+        let other = normal(uses::TOWER_MIXING, mixing.len());
+        let [own_share, other_share] = TOWER_SHARES;
+        let map = mixing.iter().zip(&other).map(|(own, other)| own_share * own + other_share * other);
+        let mut shift = normal(uses::TOWER_SHIFT, dim);
+        scale(&mut shift, TOWER_SHIFT * libm::sqrt(2.0 * *rank as f64));
+        *tower = [map.collect(), shift];
+    }
+
+    /// Generates query `index` of a second tower.
+    fn tower(&self, index: u64, table: &Mixture, row: &mut [f32], scratch: &mut Scratch) {
+        let Mixture { rank, centres, tower: [map, shift], .. } = table;
+        let count = ((centres.len() / rank) as u64).div_ceil(CENTRES_PER_TOWER);
+        let centre = self.draws(uses::TOWER_CHOICE, index).below(0, count) as usize;
+        self.mapped(index, map, &centres[centre * rank..], row, scratch);
+        add(row, shift, 1.0);
     }
 
     pub(super) fn draws(&self, iteration: u32, index: u64) -> Draws {
@@ -159,15 +220,20 @@ impl Generator {
     pub(super) fn mixture(
         &self,
         index: u64,
-        &Mixture { rank, ref mixing, ref centres }: &Mixture,
+        &Mixture { rank, ref mixing, ref centres, .. }: &Mixture,
         row: &mut [f32],
         scratch: &mut Scratch,
     ) {
-        let Scratch { z, noise, .. } = scratch;
         let count = (centres.len() / rank) as u64;
         let centre = self.draws(uses::CHOICE, index).below(0, count) as usize;
+        self.mapped(index, mixing, &centres[centre * rank..], row, scratch);
+    }
+
+    /// Generates row `index` around a centre by a map to components.
+    fn mapped(&self, index: u64, map: &[f32], centre: &[f32], row: &mut [f32], scratch: &mut Scratch) {
+        let Scratch { z, noise, .. } = scratch;
         gaussians(&self.draws(uses::OFFSET, index), z);
-        for (z, c) in z.iter_mut().zip(&centres[centre * rank..]) {
+        for (z, c) in z.iter_mut().zip(centre) {
             *z += c;
         }
         gaussians(&self.draws(uses::NOISE, index), noise);
@@ -176,7 +242,7 @@ impl Generator {
         }
         // One variable at a time: sums of components are independent and each has a fixed order, so
         // the loop vectorises without changing a bit.
-        for (&z, column) in z.iter().zip(mixing.chunks_exact(self.dim)) {
+        for (&z, column) in z.iter().zip(map.chunks_exact(self.dim)) {
             for (x, a) in row.iter_mut().zip(column) {
                 *x += a * z;
             }
@@ -357,7 +423,7 @@ mod tests {
     #[test]
     fn a_mixture_has_the_designed_moments() {
         let size = |n: usize, dim: usize| match Table::new(SynthKind::Mixture, n, dim, 1) {
-            Table::Mixture(Mixture { rank, mixing, centres }) => (rank, centres.len() / rank, mixing.len()),
+            Table::Mixture(Mixture { rank, mixing, centres, .. }) => (rank, centres.len() / rank, mixing.len()),
             other => panic!("{other:?}"),
         };
         assert_eq!(size(50, 30), (24, 7, 24 * 30));
@@ -369,7 +435,7 @@ mod tests {
     fn a_row_of_a_mixture_is_an_image_of_its_centre_and_offset() {
         let row = Synth::new(100, 40, 9).unwrap().values(3, 1);
         let table = Table::new(SynthKind::Mixture, 100, 40, 9);
-        let Table::Mixture(Mixture { rank: 24, mixing, centres }) = table else {
+        let Table::Mixture(Mixture { rank: 24, mixing, centres, .. }) = table else {
             panic!("no mixture of rank 24");
         };
         let draws = |iteration: u32| Draws::new(9, Stage::Synth, iteration, 3);

@@ -1,0 +1,150 @@
+//! Builds for queries that do not look like the base.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use rayon::prelude::*;
+use tagore_device::key::{Key, NONE};
+
+use super::Builder;
+use crate::index::Graph;
+use crate::prune::queries::{Fitted, NEAREST, QuerySample};
+use crate::search::exact::ExactSearch;
+use crate::vectors::space::Space;
+use crate::{Device, Error, Repeated, Result, Vectors};
+
+/// Fewer queries do not show what others look like.
+const MIN_QUERIES: usize = 100;
+
+/// Rows of a base in a file whose distances are computed at a time.
+const ROWS_AT_ONCE: usize = 1 << 22;
+
+impl Builder {
+    /// Fits the index to queries that do not look like the base, such as texts among images, by a
+    /// sample of them: at least 100, about one for each ten rows for the whole gain (docs/data.md).
+    /// No sample unless set.
+    ///
+    /// The sample's exact neighbours show which edges and entry points its searches lack. They are
+    /// added, within the degree, if searches for a tenth of the sample that is held out find more
+    /// by them; [`BuildStats::queries`](crate::BuildStats::queries) tells. Other queries are found
+    /// nearly as before.
+    ///
+    /// ```
+    /// use tagore::{Builder, QueryKind, Strategy, Synth};
+    /// let synth = Synth::new(2000, 32, 1)?.query_kind(QueryKind::Tower);
+    /// let builder = Builder::new(Strategy::vamana()).queries(synth.queries(500));
+    /// let (_, stats) = builder.build_with_stats(&synth.base(), None)?;
+    /// assert_eq!(stats.queries.map(|fitted| fitted.held_out), Some(50));
+    /// # Ok::<(), tagore::Error>(())
+    /// ```
+    pub fn queries(mut self, sample: impl Into<Option<Vectors>>) -> Self {
+        self.queries = sample.into().map(Arc::new);
+        self
+    }
+
+    /// Checks that the sample of queries fits `space`, before the build.
+    pub(crate) fn check_queries(&self, space: &Space<'_>) -> Result<()> {
+        let Some(sample) = self.queries.as_ref().filter(|_| self.of_vectors.is_none()) else { return Ok(()) };
+        if sample.len() < MIN_QUERIES {
+            let expected = format!("at least {MIN_QUERIES}: fewer do not show what others look like");
+            return Err(Error::mismatch(sample.describe(), format_args!("{} queries", sample.len()), expected));
+        }
+        space.queries(sample, &self.descent.progress.unwatched()).map(drop)
+    }
+
+    /// Fits a graph over the rows of `space`, which searches enter at `entries`, to the sample of
+    /// queries, if there is one.
+    pub(super) fn fit_queries(
+        &self,
+        space: &Space<'_>,
+        graph: &impl Graph,
+        entries: &[u32],
+    ) -> Result<Option<Fitted>> {
+        let Some(sample) = &self.queries else { return Ok(None) };
+        let nodes = space.len();
+        let of_vectors;
+        let space = match &self.of_vectors {
+            // Codes tell too little of queries that do not look like their rows.
+            Some(on) => {
+                of_vectors = Space::new(&on.1, on.0.descent.metric, &self.descent.progress.unwatched())?;
+                &of_vectors
+            }
+            None => space,
+        };
+        space.vectors().on_host()?;
+        if space.len() != nodes {
+            tracing::warn!("the part of the rows outside dense spots is not fitted to the queries: build on full vectors");
+            return Ok(None);
+        }
+        let (began, depth) = (Instant::now(), NEAREST.min(nodes));
+        let queries = &space.queries(sample, &self.descent.progress.unwatched())?;
+        let keys = &self.exact(depth, self.descent.device).nearest_to(space, queries)?;
+        let progress = &self.descent.progress;
+        let sample = QuerySample { space, queries, keys, depth, progress };
+        self.fit_to(&sample, graph, entries, began).map(Some)
+    }
+
+    /// As [`fit_queries`](Self::fit_queries) for a `base` in a file, whose rows are read in parts,
+    /// and where the nodes are the rows that are not `repeated`.
+    pub(crate) fn fit_queries_of_file(
+        &self,
+        base: &Vectors,
+        repeated: &Repeated,
+        graph: &impl Graph,
+        entries: &[u32],
+        device: Device,
+    ) -> Result<Option<Fitted>> {
+        let Some(sample) = &self.queries else { return Ok(None) };
+        let (began, depth) = (Instant::now(), NEAREST.min(base.len()));
+        let (metric, progress) = (self.descent.metric, self.descent.progress.unwatched());
+        let mut keys = vec![NONE; sample.len() * depth];
+        for first in (0..base.len()).step_by(ROWS_AT_ONCE) {
+            let part = base.part(first..base.len().min(first + ROWS_AT_ONCE))?;
+            let space = Space::new(&part, metric, &progress)?;
+            let k = depth.min(part.len());
+            let near = self.exact(k, device).nearest_to(&space, &space.queries(sample, &progress)?)?;
+            keys.par_chunks_exact_mut(depth).zip(near.par_chunks_exact(k)).for_each(|(keys, near)| {
+                let near = near.iter().map(|&key| key + first as Key);
+                let mut both: Vec<Key> = keys.iter().copied().chain(near).collect();
+                both.sort_unstable();
+                keys.copy_from_slice(&both[..depth]);
+            });
+        }
+        let space = Space::unprepared(base, metric);
+        // A copy of a row is no node, and takes no place.
+        keys.par_chunks_exact_mut(depth).for_each(|keys| {
+            let mut kept = 0;
+            for place in 0..depth {
+                if !repeated.contains(keys[place] as u32) {
+                    keys[kept] = keys[place];
+                    kept += 1;
+                }
+            }
+            keys[kept..].fill(NONE);
+        });
+        let (space, queries) = (&space, &space.queries(sample, &progress)?);
+        let sample = QuerySample { space, queries, keys: &keys, depth, progress: &self.descent.progress };
+        self.fit_to(&sample, graph, entries, began).map(Some)
+    }
+
+    fn fit_to(
+        &self,
+        sample: &QuerySample<'_>,
+        graph: &impl Graph,
+        entries: &[u32],
+        began: Instant,
+    ) -> Result<Fitted> {
+        let mut fitted = sample.fit(graph, self.strategy.degree, entries)?;
+        fitted.stats.seconds = began.elapsed().as_secs_f64();
+        fitted.stats.log();
+        Ok(fitted)
+    }
+
+    /// The search for `k` rows near to each query.
+    fn exact(&self, k: usize, device: Device) -> ExactSearch {
+        // Exact search takes hours on the emulator.
+        let device = if device.is_emulated() { Device::Cpu } else { device };
+        let progress = self.descent.progress.unwatched();
+        ExactSearch::new(k).metric(self.descent.metric).device(device).progress(progress)
+    }
+}
