@@ -8,7 +8,7 @@ use tagore::{
 
 use crate::gpu::devices;
 
-const ROWS: usize = 8000;
+const ROWS: usize = 6000;
 const DIM: usize = 64;
 
 /// Rows, queries like them, a sample of queries from elsewhere, and others of these.
@@ -50,26 +50,34 @@ fn evaluated(index: &Index, base: &Vectors, queries: &Vectors, beam: usize) -> E
 /// like the rows about as much.
 fn check_gain(plain: &Index, fitted: &Index, data: &Data, what: &str) {
     let [before, after] = [plain, fitted].map(|index| evaluated(index, &data.base, &data.others, 10));
-    println!("{what}: {before:?} {after:?}");
+    let what = format!("{what}: {before:?}, {after:?}");
+    assert!(after.recall > 0.93 && 1.0 - after.recall < 0.4 * (1.0 - before.recall), "{what}");
+    // Entry points that were added were not needed everywhere.
+    assert!(after.distances < 1.2 * before.distances, "{what}");
     let [before, after] = [plain, fitted].map(|index| evaluated(index, &data.base, &data.own, 32));
-    println!("{before:?} {after:?}");
+    let what = format!("own: {before:?}, {after:?}");
+    assert!(after.recall > before.recall - 0.005 && after.distances < 1.03 * before.distances, "{what}");
 }
 
 #[test]
-fn searches_from_elsewhere_find_more_in_every_kind_under_every_metric() {
+fn searches_from_elsewhere_find_more_in_each_kind_and_metric() {
     let data = data(QueryKind::Tower);
-    for metric in [Metric::L2, Metric::Cosine, Metric::InnerProduct] {
-        for strategy in [Strategy::cagra(), Strategy::nsg(), Strategy::nssg(), Strategy::vamana(), Strategy::dpg()]
-        {
-            let builder = builder(strategy, metric);
-            let plain = builder.build(&data.base).unwrap();
-            let (index, stats) = fitted(&builder, &data);
-            let what = format!("{} {metric}: {stats:?}", index.kind());
-            assert_eq!((stats.queries, stats.held_out), (1000, 100), "{what}");
-            assert!(stats.edges > 0, "{what}");
-            assert_eq!(index.max_degree(), plain.max_degree(), "{what}");
-            check_gain(&plain, &index, &data, &what);
-        }
+    let [cagra, nsg, nssg] = [Strategy::cagra(), Strategy::nsg(), Strategy::nssg()];
+    for (strategy, metric) in [
+        (cagra, Metric::L2),
+        (nsg, Metric::L2),
+        (nssg, Metric::L2),
+        (Strategy::vamana(), Metric::Cosine),
+        (Strategy::dpg(), Metric::InnerProduct),
+    ] {
+        let builder = builder(strategy, metric);
+        let plain = builder.build(&data.base).unwrap();
+        let (index, stats) = fitted(&builder, &data);
+        let what = format!("{} {metric}: {stats:?}", index.kind());
+        assert_eq!((stats.queries, stats.held_out), (1000, 100), "{what}");
+        assert!(stats.edges > 0, "{what}");
+        assert_eq!(index.max_degree(), plain.max_degree(), "{what}");
+        check_gain(&plain, &index, &data, &what);
     }
 }
 
@@ -124,14 +132,15 @@ fn codes_chosen_rows_repeated_rows_and_updates_take_a_sample() {
         (0..2 * ROWS).map(|row| data.base.row_to_f32(row / 2).unwrap().to_vec()).collect();
     let index = gain(builder.clone(), &Vectors::from_rows(&rows).unwrap(), "repeated rows");
     assert_eq!(index.repeated().len(), ROWS);
-    let first = Vectors::from_rows(&rows.into_iter().step_by(2).take(3600).collect::<Vec<_>>()).unwrap();
+    let first = Vectors::from_rows(rows.into_iter().step_by(2).take(5400).collect::<Vec<_>>()).unwrap();
     let plain = builder.build(&first).unwrap();
     let update = IndexUpdate::with(&plain, builder.queries(data.sample.clone()));
     let (index, stats) = update.run(&data.base).unwrap();
-    assert!(stats.mended.is_some() && stats.build.queries.is_some_and(|stats| stats.edges > 0));
+    let what = format!("{:?}", stats.build.queries);
+    assert!(stats.mended.is_some() && stats.build.queries.is_some_and(|stats| stats.edges > 0), "{what}");
     let (old, new) =
         (evaluated(&plain, &first, &data.others, 16), evaluated(&index, &data.base, &data.others, 16));
-    assert!(1.0 - new.recall < 0.7 * (1.0 - old.recall), "{old:?}, {new:?}");
+    assert!(1.0 - new.recall < 0.7 * (1.0 - old.recall), "{old:?}, {new:?}, {what}");
 }
 
 #[test]
@@ -166,12 +175,9 @@ fn a_wrong_sample_is_refused_before_the_build() {
     let queries = |count: usize, dim: usize| Synth::new(500, dim, 1).unwrap().queries(count);
     assert_eq!(
         error(queries(99, 8)),
-        "vectors in memory: found 99 queries, expected at least 100: fewer do not show what others look like"
+        "queries: found 99 queries, expected at least 100: fewer do not show what others look like"
     );
-    assert_eq!(
-        error(queries(100, 9)),
-        "vectors in memory: found dimension 9, expected 8 as in the base"
-    );
+    assert_eq!(error(queries(100, 9)), "queries: found dimension 9, expected 8 as in the base");
     let mut rows = vec![vec![1.0; 8]; 100];
     rows[7][3] = f32::NAN;
     assert!(error(Vectors::from_rows(&rows).unwrap()).contains("found NaN"));

@@ -19,7 +19,9 @@ fn synths(n: usize, dim: usize, seed: u64) -> Vec<(String, Synth)> {
     ];
     let mut synths = Vec::new();
     for kind in kinds {
-        for queries in [QueryKind::Rows, QueryKind::Sums, QueryKind::Dirty] {
+        for queries in
+            [QueryKind::Rows, QueryKind::Sums, QueryKind::Dirty, QueryKind::Tower, QueryKind::Shifted]
+        {
             let synth = Synth::of_kind(kind, n, dim, seed).unwrap().query_kind(queries);
             synths.push((format!("{kind}, {n} x {dim}, seed {seed}, queries {queries}"), synth));
         }

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::json;
-use tagore::{BuildCost, Builder, DataShape};
+use tagore::{BuildCost, Builder, DataShape, Vectors};
 
 use crate::id_set::tagore_id_set;
 use crate::index::{Built, tagore_index};
@@ -81,6 +81,24 @@ pub extern "C" fn tagore_builder_set_rows(
         let rows = rows.map(|tagore_id_set(ids)| ids.clone());
         let mut settings = builder.lock();
         *settings = settings.clone().among(rows);
+        Ok(())
+    })
+}
+
+/// Fits indexes to queries that do not look like the base, such as texts among images, by a
+/// `sample` of them: at least 100, about one for each ten rows for the whole gain. Edges and entry
+/// points are added where searches for a part of the sample that is held out find more by them. None if it is
+/// null. The memory of the sample stays in use until the builder is freed or gets another one.
+#[unsafe(no_mangle)]
+pub extern "C" fn tagore_builder_set_queries(
+    builder: Option<&tagore_builder>,
+    sample: Option<&tagore_vectors>,
+) -> tagore_status {
+    call(|| {
+        let builder = required(builder, "builder")?;
+        let sample = sample.map(|sample| Vectors::clone(&sample.0));
+        let mut settings = builder.lock();
+        *settings = settings.clone().queries(sample);
         Ok(())
     })
 }

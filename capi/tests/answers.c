@@ -174,6 +174,8 @@ static void build_some(const tagore_vectors *base, const tagore_matrix *queries,
     check(tagore_builder_set(builder, "metric", metric));
     check(tagore_builder_set(builder, "device", "cpu"));
     check(tagore_builder_set_rows(builder, with));
+    /* The rows themselves as a sample: the graph is fitted, or stays. */
+    check(tagore_builder_set_queries(builder, base));
     check(tagore_builder_build(builder, base, NULL, NULL, &index));
     SIZED(tagore_index_info, info);
     check(tagore_index_get_info(index, &info));

@@ -555,6 +555,8 @@ static void searches(void) {
     HOLDS(part == NULL);
     FAILS(ARGUMENT, "builder", tagore_builder_set_rows(NULL, rest));
     WORKS(tagore_builder_set_rows(builder, NULL));
+    WORKS(tagore_builder_set_queries(builder, NULL));
+    FAILS(ARGUMENT, "builder", tagore_builder_set_queries(NULL, NULL));
     WORKS(tagore_builder_build(builder, vectors, NULL, NULL, &part));
     tagore_index_free(part);
     tagore_builder_free(builder);

@@ -27,6 +27,32 @@ fn codes_come_before_clusters() {
 }
 
 #[test]
+fn an_index_is_fitted_to_a_sample_of_queries() {
+    let s = Session::new();
+    s.succeeds("synth -o wide.fbin --n 4000 --dim 64");
+    s.succeeds("synth -o texts.fbin --n 4000 --dim 64 --queries 900 --query-kind tower");
+    let build = "build -i wide.fbin --kind vamana --queries-sample texts.fbin";
+    let built = s.succeeds(&format!("{build} -o fitted"));
+    let fitted = &built.last().unwrap()["report"]["build"]["queries"];
+    assert_eq!((&fitted["queries"], &fitted["held_out"]), (&900.into(), &90.into()));
+    assert!(fitted["edges"].as_u64() > Some(0), "{fitted}");
+    let recall = |name: &str| fitted[name][0].as_f64().unwrap();
+    assert!(recall("recall") > recall("recall_before"), "{fitted}");
+    let stages = built.last().unwrap()["report"]["build"]["stages"].as_array().unwrap();
+    let stage = stages.iter().find(|stage| stage["stage"] == "queries").unwrap();
+    assert_eq!(stage["seconds"], fitted["seconds"]);
+    let planned = s.succeeds(&format!(
+        "build -i wide.fbin -o clusters --kind vamana --cluster-size 800 \
+        --queries-sample texts.fbin"
+    ));
+    assert!(planned.last().unwrap()["report"]["build"]["queries"]["queries"] == 900);
+    let other = "build -i wide.fbin -o other --queries-sample base.fbin";
+    s.fails(2, other, &["base.fbin: found dimension 16, expected 64 as in the base"]);
+    s.fails(2, &format!("{build} -o texts.fbin"), &["texts.fbin"]);
+    s.fails(2, "build -i wide.fbin -o other --queries-format fbin", &["--queries-sample"]);
+}
+
+#[test]
 fn a_build_out_of_core_is_planned_and_done() {
     let session = Session::new();
     let limits = "--cluster-size 200 --host-memory 64MiB";

@@ -56,6 +56,15 @@ fn every_kind_is_written_as_the_library_makes_it() {
             let queries = synth.clone().query_kind(QueryKind::Dirty);
             writes(&s, &format!("{flags} --queries 9 --query-kind dirty"), &queries);
         }
+        writes(
+            &s,
+            &format!("{flags} --queries 9 --query-kind shifted"),
+            &synth.clone().query_kind(QueryKind::Shifted),
+        );
+        if kind == SynthKind::Mixture {
+            let queries = synth.clone().query_kind(QueryKind::Tower);
+            writes(&s, &format!("{flags} --queries 9 --query-kind tower"), &queries);
+        }
         writes(&s, &format!("{flags} --queries 9 --query-kind sums"), &synth.query_kind(QueryKind::Sums));
     }
     let line = &s.succeeds("synth -o x.fbin --n 30 --dim 2 --kind dirty --fault near")[0];
@@ -97,6 +106,10 @@ fn wrong_kinds_and_numbers_are_refused() {
     fails("--fault equal", &["--fault: found equal with --kind mixture, expected --kind dirty"]);
     fails("--share 0.5", &["--share: found 0.5 with --kind mixture, expected --kind dirty"]);
     fails("--queries 5 --query-kind dirty", &["--query-kind: found dirty with --kind mixture"]);
+    fails(
+        "--queries 5 --query-kind tower --kind uniform",
+        &["found tower with --kind uniform, expected --kind mixture"],
+    );
     s.fails(2, "synth -o x.fbin --n 0 --dim 5 --kind clusters", &["--n: found 0"]);
     s.fails(2, "synth -o x.fbin --n 0 --dim 5 --kind repeated", &["--n: found 0"]);
 }

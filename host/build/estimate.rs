@@ -59,6 +59,9 @@ mod rates {
     /// Reachability: seconds per node, times cores.
     pub const REACH: f64 = 5e-7;
 
+    /// Fitting a graph to queries, after their exact search: seconds by queries, times cores.
+    pub const QUERIES: Rate = Rate { constant: 0.6, each: 1.5e-4 };
+
     /// Descent on a CPU: distances per node, by neighbours of its list; and seconds per distance,
     /// by components, times cores.
     pub const CPU_DISTANCES: Rate = Rate { constant: 2000.0, each: 40.0 };
@@ -122,6 +125,11 @@ pub(super) fn seconds(
         };
         stages.push(("descent", descent / cores));
         stages.push(("prune", n * pruning_on_cpu(strategy, list, dim) / cores));
+    }
+    if let Some(sample) = &builder.queries {
+        let (count, on_gpu) = (sample.len() as f64, target.gpu.is_some());
+        let pair = if on_gpu { rates::PAIR.seconds(dim) } else { rates::CPU_PAIR.seconds(dim) / cores };
+        stages.push(("queries", n * count * pair + rates::QUERIES.seconds(count) / cores));
     }
     if strategy.connect {
         stages.push(("reach", n * rates::REACH / cores));

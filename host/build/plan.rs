@@ -11,7 +11,7 @@ use crate::gpu::{Gpu, MemoryPlan, Overhead};
 use crate::index::IndexFile;
 use crate::prune::cpu::reversed_at_once;
 use crate::prune::gpu::PruneShape;
-use crate::prune::reach;
+use crate::prune::{queries, reach};
 use crate::quantize;
 use crate::search::exact::gpu::batch_of_all;
 use crate::search::visited::Visited;
@@ -208,6 +208,11 @@ impl Builder {
             }
         }
         if !self.descent.is_of_cluster() {
+            if let Some(sample) = &self.queries {
+                let buffers =
+                    memory.rows().and(&queries::plan(sample.len(), data.rows, self.strategy.degree));
+                host.push(PlannedStage { name: "queries", buffers });
+            }
             host.extend(memory.last_stages());
         } else if !prunes_there {
             // Rows of a cluster that a device prunes stay on it.

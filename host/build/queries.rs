@@ -45,9 +45,16 @@ impl Builder {
     /// Checks that the sample of queries fits `space`, before the build.
     pub(crate) fn check_queries(&self, space: &Space<'_>) -> Result<()> {
         let Some(sample) = self.queries.as_ref().filter(|_| self.of_vectors.is_none()) else { return Ok(()) };
+        let wrong = |found: String, expected: String| {
+            let name = sample.path().map_or_else(|| "queries".to_owned(), |path| path.display().to_string());
+            Err(Error::mismatch(name, found, expected))
+        };
         if sample.len() < MIN_QUERIES {
             let expected = format!("at least {MIN_QUERIES}: fewer do not show what others look like");
-            return Err(Error::mismatch(sample.describe(), format_args!("{} queries", sample.len()), expected));
+            return wrong(format!("{} queries", sample.len()), expected);
+        }
+        if sample.dim() != space.dim() {
+            return wrong(format!("dimension {}", sample.dim()), format!("{} as in the base", space.dim()));
         }
         space.queries(sample, &self.descent.progress.unwatched()).map(drop)
     }
@@ -73,7 +80,9 @@ impl Builder {
         };
         space.vectors().on_host()?;
         if space.len() != nodes {
-            tracing::warn!("the part of the rows outside dense spots is not fitted to the queries: build on full vectors");
+            tracing::warn!(
+                "the part of the rows outside dense spots is not fitted to the queries: build on full vectors"
+            );
             return Ok(None);
         }
         let (began, depth) = (Instant::now(), NEAREST.min(nodes));

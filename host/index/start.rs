@@ -60,7 +60,11 @@ impl Layered {
         }
         self.layers.iter_mut().for_each(|layer| layer.add(nodes));
         let entries = &mut self.entries;
-        nodes.iter().for_each(|node| if !entries.contains(node) { entries.push(*node) });
+        nodes.iter().for_each(|node| {
+            if !entries.contains(node) {
+                entries.push(*node)
+            }
+        });
     }
 
     pub(crate) fn start(&self) -> Start<'_> {

@@ -12,8 +12,8 @@ mod rule;
 mod stats;
 mod strategy;
 
-pub(crate) use rows::GraphRows;
 pub use queries::QueryStats;
+pub(crate) use rows::GraphRows;
 pub use rule::CustomRule;
 pub use stats::PruneStats;
 pub use strategy::{Collect, Filter, MAX_CANDIDATES, Strategy};

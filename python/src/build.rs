@@ -12,7 +12,7 @@ use crate::array::{self, Pair};
 use crate::errors::Names;
 use crate::filter;
 use crate::index::{Built, Index};
-use crate::options::{BUILD, Options, check_metric};
+use crate::options::{BUILD, Options, SAMPLE, check_metric};
 use crate::process::process;
 use crate::search::{ResidentResults, left};
 
@@ -26,9 +26,14 @@ pub(crate) fn build(x: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResu
     let (graph, metric) = (options.path("graph")?, options.metric()?);
     let call = options.call(BUILD)?;
     let ids = Index::ids_of(options, base.len())?;
+    let sample = options.value("queries")?;
+    let sample = sample.map(|sample| array::vectors(&sample, "queries", options.bytes()?)).transpose()?;
+    if let Some(sample) = &sample {
+        options.call(SAMPLE)?.run(py, |progress| sample.validate(progress))?;
+    }
     let rows = options.value("filter")?;
     let rows = rows.map(|rows| filter::id_set(&rows, "filter", base.len(), ids.as_ref())).transpose()?;
-    let builder = builder.among(rows);
+    let builder = builder.among(rows).queries(sample);
     let built = call.run(py, |progress| {
         let graph = graph.as_deref().map(|path| (path, metric));
         in_memory(builder, &base, graph, progress)
@@ -71,13 +76,14 @@ pub(crate) fn build_file(
         resume: options.flag("resume")?.unwrap_or_default(),
         checkpoint: Duration::from_secs(options.whole("checkpoint")?.unwrap_or(30)),
     };
-    let ids = options.path("ids")?;
+    let (ids, sample) = (options.path("ids")?, options.path("queries")?);
     let ((index, base, built), ids) = call.run(py, |progress| {
-        tagore::check_output(&path, [Some(&x), ids.as_ref()].into_iter().flatten())?;
+        tagore::check_output(&path, [Some(&x), ids.as_ref(), sample.as_ref()].into_iter().flatten())?;
         let base = open(&x, format)?;
         check_metric(bytes, &base)?;
         let ids = ids.map(|ids| Index::ids_in(&ids, base.len())).transpose()?;
-        let builder = builder.progress(progress.clone());
+        let sample = sample.map(|sample| open(&sample, None)).transpose()?;
+        let builder = builder.progress(progress.clone()).queries(sample);
         let builder = if settings.continues(&path) { builder } else { builder.fit(&base, &limits)?.0 };
         let Some(build) = settings.plan(&builder, &base, &path, &limits)? else {
             let (index, built) = in_memory(builder, &base, None, progress)?;

@@ -26,6 +26,9 @@ const HAMMING: &str = "hamming";
 pub(crate) const BUILD: Names =
     Names { vectors: "x", renamed: &[("filter", "rule"), ("strict-detours", "strict_detours")] };
 
+/// Names of a sample of queries.
+pub(crate) const SAMPLE: Names = Names { vectors: "queries", renamed: &[] };
+
 const WHOLE: &str = "a whole number from 0";
 
 impl<'py> Options<'_, 'py> {

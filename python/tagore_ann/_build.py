@@ -62,6 +62,7 @@ def build(
     seed: int = 0,
     ids: Any = None,
     filter: Any = None,
+    queries: Any = None,
     threads: int | None = None,
     progress: Progress = None,
     convert: bool = True,
@@ -102,6 +103,9 @@ def build(
             the path of a file of u64 (npy or u64bin).
         filter: rows to build over, the others left out: n bools, or ids. No search returns a row
             that was left out; all ids stay.
+        queries: a sample of queries that do not look like the rows, such as texts among images: at
+            least 100, about one for each ten rows for the whole gain. The index is fitted to them
+            where that helps others like them (docs/data.md).
         threads: threads of the call, 1 to 1,024; one per core unless given.
         progress: True for a bar of tqdm, or a callable that takes each `Update`.
         convert: False refuses what needs a copy.
@@ -144,10 +148,11 @@ def build(
     if isinstance(filter, str) and filter in get_args(Rule):
         raise refused("filter", repr(filter), f"rows, as n bools or ids: the rule of pruning is rule={filter!r}")
     some = None if filter is None else passing(filter)
+    sample = None if queries is None else rows(queries, "queries", convert, bits=measured.of_bits)
     with reporting(progress) as callback:
         options = given(
             kind=kind, metric=measured.name, knn=knn, degree=degree, device=device, seed=seed, ids=own,
-            filter=some, threads=threads, progress=callback, candidates=candidates, collect=collect, rule=rule,
+            filter=some, queries=sample, threads=threads, progress=callback, candidates=candidates, collect=collect, rule=rule,
             alpha=alpha, angle=angle, threshold=threshold, strict_detours=strict_detours,
             iterations=iterations, start=start, expand=expand, nodes_per_cell=nodes_per_cell,
             probes=probes, clusterings=clusterings, graph=graph, layers=layers, vectors=vectors, verify=verify,
@@ -164,6 +169,7 @@ def build_file(
     *,
     format: str | None = None,
     ids: Path | None = None,
+    queries: Path | None = None,
     host_memory: int | None = None,
     gpu_memory: int | None = None,
     cluster_size: int | None = None,
@@ -192,6 +198,7 @@ def build_file(
         metric: as of `build`.
         format: the format of ``x``; by its extension unless given.
         ids: a file of the caller's own ids, u64 as npy or u64bin.
+        queries: a file of a sample of queries, as of `build`.
         host_memory: bytes of host memory of the build, without the mapped file; free memory less an
             eighth unless given.
         gpu_memory: bytes of device memory; free memory less a sixteenth unless given.
@@ -224,7 +231,7 @@ def build_file(
     [3]
     """
     for name in options:
-        if name not in options_of_build() or name in ("graph", "convert", "filter"):
+        if name not in options_of_build() or name in ("graph", "convert", "filter", "queries"):
             raise TypeError(f"build_file() got an unexpected keyword argument {name!r}")
     _path(x, "x")
     _path(path, "path")
@@ -232,7 +239,7 @@ def build_file(
     measured = measure(metric)
     with reporting(progress) as callback:
         every = options | given(
-            kind=kind, metric=measured.name, format=format, ids=ids, host_memory=host_memory,
+            kind=kind, metric=measured.name, format=format, ids=ids, queries=queries, host_memory=host_memory,
             gpu_memory=gpu_memory, cluster_size=cluster_size, order=order, work_dir=work_dir,
             resume=resume, checkpoint=checkpoint, device=devices, knn=knn, degree=degree, seed=seed,
             threads=threads, progress=callback,

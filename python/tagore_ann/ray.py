@@ -116,7 +116,7 @@ def build(
         Error: if ``ray`` is not installed or not reachable, or a worker died too often.
     """
     for name in options:
-        if name not in options_of_build() or name in ("graph", "convert", "ids", "filter", "verify"):
+        if name not in options_of_build() or name in ("graph", "convert", "ids", "filter", "queries", "verify"):
             raise TypeError(f"build() got an unexpected keyword argument {name!r}")
     for name, count in [("workers", workers), ("threads", threads)]:
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):

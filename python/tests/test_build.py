@@ -108,3 +108,32 @@ def test_a_plan_needs_no_data():
 def test_a_list_of_devices_names_each_once(tmp_path):
     with pytest.raises(tagore_ann.ArgumentError, match="found cpu twice, expected each device once"):
         tagore_ann.build_file("x.fbin", tmp_path / "x.tagore", device=["cpu", "cpu"])
+
+
+def test_a_sample_of_queries_fits_the_index_to_others_like_them(tmp_path):
+    rng = np.random.default_rng(5)
+    z = rng.standard_normal((6000, 16)) + 2 * rng.standard_normal((60, 16))[rng.integers(0, 60, 6000)]
+    ours, theirs = rng.standard_normal((2, 16, 48))
+    x = (z @ ours).astype(np.float32)
+    # Another map of the same things, moved away.
+    moved = (z[:1200] @ (0.8 * ours + 0.6 * theirs) + 12 * rng.standard_normal(48)).astype(np.float32)
+    sample, q = moved[:1000], moved[1000:]
+    truth = tagore_ann.exact(x, q, k=10)[0]
+
+    def found(index):
+        return (index.search(q, k=10, beam=16)[0][:, :, None] == truth[:, None, :]).any(axis=1).mean()
+
+    plain, fitted = (tagore_ann.build(x, "vamana", queries=given) for given in (None, sample.tolist()))
+    assert fitted.report["build"]["queries"]["edges"] > 0 and plain.report["build"]["queries"] is None
+    assert 1 - found(fitted) < 0.5 * (1 - found(plain)), (found(plain), found(fitted))
+    for name, rows in ("x", x), ("q", sample):
+        tagore_ann.write(tmp_path / f"{name}.fbin", rows)
+    paths = [tmp_path / name for name in ("x.fbin", "x.tagore", "q.fbin")]
+    same = tagore_ann.build_file(paths[0], paths[1], "vamana", queries=paths[2])
+    np.testing.assert_array_equal(same.graph, fitted.graph)
+    for wrong, text in (sample[:9], "queries: found 9 queries"), (sample[:, 1:], "queries: found dimension 47"):
+        with pytest.raises(tagore_ann.ArgumentError, match=text):
+            tagore_ann.build(x, queries=wrong)
+    sample[3, 4] = np.nan
+    with pytest.raises(tagore_ann.ArgumentError, match="queries: row 3"):
+        tagore_ann.build(x, queries=sample)

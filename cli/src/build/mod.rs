@@ -117,7 +117,8 @@ impl Args {
         self.report.check()?;
         self.files().check(output)?;
         let base = self.input.open()?;
-        let sample = self.queries_sample.as_deref().map(|path| open(path, self.queries_format)).transpose()?;
+        let sample =
+            self.queries_sample.as_deref().map(|path| open(path, self.queries_format)).transpose()?;
         let descent = self.descent.descent(base.element_type(), output)?;
         let set = |builder: Builder| {
             let builder = builder.descent(descent.clone()).devices(&self.descent.device.0);

@@ -256,8 +256,7 @@ mod tests {
 
     #[test]
     fn a_list_that_is_joined_needs_nothing() {
-        let chain: Vec<(u32, u32)> =
-            (0..63).flat_map(|node| [(node, node + 1), (node + 1, node)]).collect();
+        let chain: Vec<(u32, u32)> = (0..63).flat_map(|node| [(node, node + 1), (node + 1, node)]).collect();
         let graph = graph(64, &chain);
         let ids: Vec<u32> = (0..64).collect();
         assert_eq!(with_edges(&graph, &ids, 64).added(), 0);

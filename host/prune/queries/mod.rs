@@ -22,6 +22,7 @@ use trial::{Trial, finds_more};
 
 pub(crate) use edges::WithEdges;
 
+use crate::gpu::MemoryPlan;
 use crate::index::{Graph, RANDOM_ENTRIES, Start};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
@@ -40,9 +41,25 @@ const ENTRIES: usize = RANDOM_ENTRIES / 2;
 /// Maximum number of queries by which entry points are chosen.
 const MAX_ASKED: usize = 1024;
 
+/// Maximum number of rows that a query changes, on average over a sample, and their bytes beside
+/// their edges.
+const CHANGED: usize = 8;
+const CHANGED_ROW: usize = 200;
+
 /// Entry points, and edges, stay if they leave at most this share of the misses.
 const LEFT_BY_ENTRIES: f64 = 0.95;
 const LEFT_BY_EDGES: f64 = 0.9;
+
+/// Host memory of fitting a graph of `n` rows of at most `degree` edges to `queries` queries.
+pub(crate) fn plan(queries: usize, n: usize, degree: usize) -> MemoryPlan {
+    let listed = queries.saturating_mul(NEAREST.min(n));
+    let changed = n.min(queries.saturating_mul(CHANGED));
+    MemoryPlan::new()
+        .with::<Key>("keys of queries", listed)
+        .with::<u32>("lists of queries", listed)
+        .with::<u64>("edges for queries", listed / 2)
+        .with::<u8>("changed rows", changed.saturating_mul(4 * degree + CHANGED_ROW))
+}
 
 /// The nearest rows of some queries, nearest first: `depth` ids each, `u32::MAX` after the last.
 #[derive(Clone, Copy)]
@@ -138,8 +155,9 @@ impl QuerySample<'_> {
         let &Self { space, queries, depth, progress, .. } = self;
         let step = HELD_OUT.max(queries.len() / MAX_HELD_OUT);
         let (held_out, asked): (Vec<u32>, Vec<u32>) =
-            (0..queries.len() as u32).partition(|&query| query as usize % step == 0);
-        let ids: Vec<u32> = asked.iter().flat_map(|&query| self.keys_of(query)).map(|&key| key as u32).collect();
+            (0..queries.len() as u32).partition(|&query| (query as usize).is_multiple_of(step));
+        let ids: Vec<u32> =
+            asked.iter().flat_map(|&query| self.keys_of(query)).map(|&key| key as u32).collect();
         let lists = Lists { ids: &ids, depth };
         let trial = Trial::new(self, &held_out);
 
@@ -181,7 +199,15 @@ impl QuerySample<'_> {
 impl QueryStats {
     pub(crate) fn log(&self) {
         let Self { queries, edges, entries, recall, recall_before, seconds, .. } = self;
-        tracing::info!(queries, edges, entries, ?recall_before, ?recall, seconds, "the graph fits the queries");
+        tracing::info!(
+            queries,
+            edges,
+            entries,
+            ?recall_before,
+            ?recall,
+            seconds,
+            "the graph fits the queries"
+        );
     }
 }
 

@@ -136,7 +136,9 @@ mod tests {
         let wider = curve([(0.6, 200.0), (0.7, 400.0), (0.8, 800.0), (0.9, 1600.0)]);
         assert!(!finds_more(&wider, &without, 0.99));
         // A few misses fewer of a few are chance.
-        let few = |count: f64| [1.0, 2.0, 4.0, 8.0].map(|distances| Outcome { missed: count, recall: 0.99, distances });
+        let few = |count: f64| {
+            [1.0, 2.0, 4.0, 8.0].map(|distances| Outcome { missed: count, recall: 0.99, distances })
+        };
         assert!(!finds_more(&few(8.0), &few(10.0), 0.9) && finds_more(&few(1.0), &few(10.0), 0.9));
         let nothing_missed = curve([(1.0, 100.0); 4]);
         assert!(!finds_more(&nothing_missed, &nothing_missed, 1.0));

@@ -55,7 +55,6 @@ pub(crate) struct Space<'a> {
 pub(crate) struct Query<'a> {
     element: ElementType,
     values: &'a [u8],
-    index: usize,
     zero: bool,
 }
 
@@ -308,7 +307,7 @@ impl<'a> Space<'a> {
     /// Squared L2 distances of unit vectors; 2 if either is a zero vector.
     fn unit_distances(&self, query: Query<'_>, ids: &[u32], out: &mut Vec<f32>) {
         if self.raw {
-            return self.raw_unit_distances(query.index, ids, out);
+            return self.raw_unit_distances(query, ids, out);
         }
         self.products::<SquaredL2>(query, ids, out);
         if query.zero {
@@ -322,8 +321,8 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// [`unit_distances`](Self::unit_distances) from a row of an unprepared space.
-    fn raw_unit_distances(&self, row: usize, ids: &[u32], out: &mut Vec<f32>) {
+    /// [`unit_distances`](Self::unit_distances) in an unprepared space.
+    fn raw_unit_distances(&self, query: Query<'_>, ids: &[u32], out: &mut Vec<f32>) {
         let dim = self.vectors.dim();
         let mut rows = vec![0f32; (ids.len() + 1) * dim];
         let (point, others) = rows.split_at_mut(dim);
@@ -331,7 +330,8 @@ impl<'a> Space<'a> {
             out.copy_from_slice(&self.vectors.host_row(row));
             normalise(out)
         };
-        let all = unit(row, point);
+        query.components(point);
+        let all = normalise(point) && !query.zero;
         let places: Vec<u32> = (0..ids.len() as u32).collect();
         let units = ids.iter().zip(others.chunks_exact_mut(dim)).map(|(&id, out)| unit(id as usize, out));
         let units: Vec<bool> = units.collect();
@@ -407,14 +407,14 @@ impl<'a> Space<'a> {
 impl<'a> Query<'a> {
     /// A query of `values` in the element type of its space; under cosine a unit vector or `zero`.
     pub(crate) fn new<T: Element>(values: &'a [T], zero: bool) -> Self {
-        Self { element: T::TYPE, values: bytemuck::cast_slice(values), index: 0, zero }
+        Self { element: T::TYPE, values: bytemuck::cast_slice(values), zero }
     }
 
     /// Row `index` of `vectors`. `zero` tells for each row whether it is a zero vector; it may be
     /// empty if none is.
     pub(in crate::vectors) fn row(vectors: &'a Vectors, index: usize, zero: &[bool]) -> Self {
         let zero = zero.get(index).copied().unwrap_or(false);
-        Self { element: vectors.element_type(), values: vectors.bytes_of_row(index), index, zero }
+        Self { element: vectors.element_type(), values: vectors.bytes_of_row(index), zero }
     }
 
     /// The values, in the element type of the space.
@@ -425,6 +425,12 @@ impl<'a> Query<'a> {
     fn values<T: Element>(&self) -> &'a [T] {
         assert_eq!(self.element, T::TYPE, "the type of a query");
         bytemuck::cast_slice(self.values)
+    }
+
+    /// Copies the components, widened to f32.
+    fn components(&self, out: &mut [f32]) {
+        let widened = |(out, x): (&mut f32, f32)| *out = x;
+        with_type!(self.element, T => out.iter_mut().zip(T::components(self.values())).for_each(widened));
     }
 
     /// The components, widened to f32, each by itself.
@@ -451,6 +457,15 @@ mod tests {
                 prepared.list_distances(prepared.query(node), &ids, &mut expected);
                 unprepared.list_distances(unprepared.query(node), &ids, &mut found);
                 assert_eq!(found, expected, "{metric}, from {node}");
+            }
+            let others = Vectors::from_f32((0..10).map(|x| x as f32 + 0.5).collect(), 5).unwrap();
+            let silent = Progress::silent();
+            let queries = [&prepared, &unprepared].map(|space| space.queries(&others, &silent).unwrap());
+            let (mut expected, mut found) = (Vec::new(), Vec::new());
+            prepared.list_distances(queries[0].query(1), &ids, &mut expected);
+            unprepared.list_distances(queries[1].query(1), &ids, &mut found);
+            for (found, expected) in found.iter().zip(&expected) {
+                assert!((found - expected).abs() <= 1e-6 * expected.abs(), "{metric}: {found}, {expected}");
             }
         }
     }

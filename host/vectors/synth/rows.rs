@@ -423,7 +423,9 @@ mod tests {
     #[test]
     fn a_mixture_has_the_designed_moments() {
         let size = |n: usize, dim: usize| match Table::new(SynthKind::Mixture, n, dim, 1) {
-            Table::Mixture(Mixture { rank, mixing, centres, .. }) => (rank, centres.len() / rank, mixing.len()),
+            Table::Mixture(Mixture { rank, mixing, centres, .. }) => {
+                (rank, centres.len() / rank, mixing.len())
+            }
             other => panic!("{other:?}"),
         };
         assert_eq!(size(50, 30), (24, 7, 24 * 30));
