@@ -867,8 +867,9 @@ tagore_status tagore_builder_set_rows(const tagore_builder *builder, const tagor
 /**
  * Fits indexes to queries that do not look like the base, such as texts among images, by a
  * `sample` of them: at least 100, about one for each ten rows for the whole gain. Edges and entry
- * points are added where searches for a part of the sample that is held out find more by them. None if it is
- * null. The memory of the sample stays in use until the builder is freed or gets another one.
+ * points are added where searches for a part of the sample that is held out find more by them.
+ * None if it is null. The memory of the sample stays in use until the builder is freed or gets
+ * another one.
  */
 tagore_status tagore_builder_set_queries(const tagore_builder *builder,
                                          const tagore_vectors *sample);

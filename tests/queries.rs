@@ -8,7 +8,7 @@ use tagore::{
 
 use crate::gpu::devices;
 
-const ROWS: usize = 6000;
+const ROWS: usize = 5000;
 const DIM: usize = 64;
 
 /// Rows, queries like them, a sample of queries from elsewhere, and others of these.
@@ -62,11 +62,9 @@ fn check_gain(plain: &Index, fitted: &Index, data: &Data, what: &str) {
 #[test]
 fn searches_from_elsewhere_find_more_in_each_kind_and_metric() {
     let data = data(QueryKind::Tower);
-    let [cagra, nsg, nssg] = [Strategy::cagra(), Strategy::nsg(), Strategy::nssg()];
     for (strategy, metric) in [
-        (cagra, Metric::L2),
-        (nsg, Metric::L2),
-        (nssg, Metric::L2),
+        (Strategy::cagra(), Metric::L2),
+        (Strategy::nsg(), Metric::L2),
         (Strategy::vamana(), Metric::Cosine),
         (Strategy::dpg(), Metric::InnerProduct),
     ] {
@@ -132,7 +130,7 @@ fn codes_chosen_rows_repeated_rows_and_updates_take_a_sample() {
         (0..2 * ROWS).map(|row| data.base.row_to_f32(row / 2).unwrap().to_vec()).collect();
     let index = gain(builder.clone(), &Vectors::from_rows(&rows).unwrap(), "repeated rows");
     assert_eq!(index.repeated().len(), ROWS);
-    let first = Vectors::from_rows(rows.into_iter().step_by(2).take(5400).collect::<Vec<_>>()).unwrap();
+    let first = Vectors::from_rows(rows.into_iter().step_by(2).take(4500).collect::<Vec<_>>()).unwrap();
     let plain = builder.build(&first).unwrap();
     let update = IndexUpdate::with(&plain, builder.queries(data.sample.clone()));
     let (index, stats) = update.run(&data.base).unwrap();

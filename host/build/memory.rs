@@ -428,24 +428,6 @@ impl Builder {
         Ok(Built { index, stats })
     }
 
-    /// Fits the graph to the sample of queries, if there is one. Returns the entry points that were
-    /// added.
-    fn fit_unfinished(
-        &self,
-        space: &Space<'_>,
-        Unfinished { pruned: Pruned { rows, entries, .. }, on_device, .. }: &mut Unfinished,
-        stats: &mut BuildStats,
-    ) -> Result<Vec<u32>> {
-        let Some(fitted) = self.fit_queries(space, rows, entries)? else { return Ok(Vec::new()) };
-        fitted.rows.iter().for_each(|(node, row)| rows.set(*node, row));
-        if let Some(OnDevice { edges, .. }) = on_device.as_mut().filter(|_| !fitted.rows.is_empty()) {
-            edges.upload(rows.padded())?;
-        }
-        *entries = fitted.entries;
-        stats.queries = Some(fitted.stats);
-        Ok(fitted.added_entries)
-    }
-
     /// Builds the layers that searches need, then attaches unreachable nodes. Nodes must be
     /// reachable from the entry points if the kind guarantees it, else from the lowest layer. With
     /// neither, unreachable nodes are attached only if a node has no incoming edge. Searches for

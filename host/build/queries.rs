@@ -6,8 +6,11 @@ use std::time::Instant;
 use rayon::prelude::*;
 use tagore_device::key::{Key, NONE};
 
-use super::Builder;
+use super::graph::OnDevice;
+use super::memory::Unfinished;
+use super::{BuildStats, Builder};
 use crate::index::Graph;
+use crate::prune::Pruned;
 use crate::prune::queries::{Fitted, NEAREST, QuerySample};
 use crate::search::exact::ExactSearch;
 use crate::vectors::space::Space;
@@ -59,14 +62,27 @@ impl Builder {
         space.queries(sample, &self.descent.progress.unwatched()).map(drop)
     }
 
-    /// Fits a graph over the rows of `space`, which searches enter at `entries`, to the sample of
-    /// queries, if there is one.
-    pub(super) fn fit_queries(
+    /// Fits the graph to the sample of queries, if there is one. Returns the entry points that were
+    /// added.
+    pub(super) fn fit_unfinished(
         &self,
         space: &Space<'_>,
-        graph: &impl Graph,
-        entries: &[u32],
-    ) -> Result<Option<Fitted>> {
+        Unfinished { pruned: Pruned { rows, entries, .. }, on_device, .. }: &mut Unfinished,
+        stats: &mut BuildStats,
+    ) -> Result<Vec<u32>> {
+        let Some(fitted) = self.fit_queries(space, rows, entries)? else { return Ok(Vec::new()) };
+        fitted.rows.iter().for_each(|(node, row)| rows.set(*node, row));
+        if let Some(OnDevice { edges, .. }) = on_device.as_mut().filter(|_| !fitted.rows.is_empty()) {
+            edges.upload(rows.padded())?;
+        }
+        *entries = fitted.entries;
+        stats.queries = Some(fitted.stats);
+        Ok(fitted.added_entries)
+    }
+
+    /// Fits a graph over the rows of `space`, which searches enter at `entries`, to the sample of
+    /// queries, if there is one.
+    fn fit_queries(&self, space: &Space<'_>, graph: &impl Graph, entries: &[u32]) -> Result<Option<Fitted>> {
         let Some(sample) = &self.queries else { return Ok(None) };
         let nodes = space.len();
         let of_vectors;

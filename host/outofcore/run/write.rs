@@ -253,8 +253,8 @@ impl Ending<'_> {
         self.builder.is_layered() && self.plan.layer_nodes >= 2
     }
 
-    /// Fits the written rows `graph`, which searches enter at `entries`, to the sample of queries of
-    /// the builder, if there is one.
+    /// Fits the written rows `graph`, which searches enter at `entries`, to the builder's sample of
+    /// queries, if there is one.
     fn fit_queries(
         self,
         file: &mut IndexFile,

@@ -189,7 +189,7 @@ fn bits(mut set: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The place of each id in a list of at most [`NEAREST`] distinct ones: a table with linear probing.
+/// The place of each id in a list of at most [`NEAREST`] distinct ones, by a hash table.
 struct Places<'a> {
     list: &'a [u32],
     /// A place and one; 0 in empty slots.

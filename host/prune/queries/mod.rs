@@ -1,12 +1,12 @@
 //! Fits a graph to queries that do not look like its rows, by a sample of them.
 //!
-//! The nearest rows of a query from elsewhere, as of a text among images, lie around the place where
-//! it would be. They need not be near to one another, so few edges join them, and a search that has
-//! found some of them does not come to the others. The exact lists of a sample show where edges
-//! lack: a search that keeps L nodes finds those of the L nearest rows to which a path inside them
-//! leads. Where none does, the row gets an edge from the nearest row that a path leads to (after
-//! NGFix: Hua et al. 2025, who weigh all pairs of a list; a spanning tree each way is enough here).
-//! Searches also begin at rows that are near to many queries.
+//! The nearest rows of a query from elsewhere, as of a text among images, lie around the place
+//! where it would be. They need not be near to one another, so few edges join them, and a search
+//! that has found some of them does not come to the others. The exact lists of a sample show where
+//! edges lack: a search that keeps L nodes finds those of the L nearest rows to which a path inside
+//! them leads. Where none does, the row gets an edge from the nearest row that a path leads to
+//! (after NGFix: Hua et al. 2025, who weigh all pairs of a list; a spanning tree each way is enough
+//! here). Searches also begin at rows that are near to many queries.
 //!
 //! A sample need not tell anything of other queries, as where each has a neighbourhood of its own.
 //! So some are held out, and edges and entry points stay only if searches for these find more.

@@ -86,8 +86,8 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// Whether `with` leaves at most `share` of the misses of `without`, at equal distances, and by more
-/// than chance.
+/// Whether `with` leaves at most `share` of the misses of `without` at equal distances, and not by
+/// chance.
 pub(super) fn finds_more(with: &Curve, without: &Curve, share: f64) -> bool {
     let (mut after, mut before) = (0.0, 0.0);
     for outcome in without {

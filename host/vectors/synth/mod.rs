@@ -1,5 +1,6 @@
 //! Synthetic data sets of any size; any part can be generated alone.
 
+mod elsewhere;
 mod fault;
 mod kind;
 mod rows;

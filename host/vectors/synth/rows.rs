@@ -19,21 +19,6 @@ const SIGMA: f32 = 0.2;
 /// Deviation of the logarithm of a norm.
 const LOG_SIGMA: f64 = 0.4;
 
-/// Deviation of a sum's noise, relative to the root mean square of the sum.
-const SUM_NOISE: f64 = 0.1;
-
-/// Shares of the matrix of the rows, and of another, in that of a second tower.
-const TOWER_SHARES: [f32; 2] = [0.8, 0.6];
-
-/// A second tower has one centre in this many of those of the rows.
-const CENTRES_PER_TOWER: u64 = 10;
-
-/// The length of the shift of a second tower, over that of a row.
-const TOWER_SHIFT: f64 = 2.0;
-
-/// The length of shifted queries over that of rows, without the shift.
-const SHIFTED: f64 = 1.5;
-
 /// The `iteration` argument of [`Draws::new`] by use. The numbers are part of every data set.
 pub(super) mod uses {
     pub const MIXING: u32 = 0;
@@ -88,20 +73,20 @@ pub(super) enum Table {
 /// A mixture's centres, and the map from its `rank` variables to components.
 #[derive(Clone, Debug)]
 pub(super) struct Mixture {
-    rank: usize,
+    pub rank: usize,
     /// `rank` rows of `dim` values.
-    mixing: Vec<f32>,
+    pub mixing: Vec<f32>,
     /// `rank` values per centre.
-    centres: Vec<f32>,
+    pub centres: Vec<f32>,
     /// The map of a second tower, and its shift of `dim` values; empty unless queries are its rows.
-    tower: [Vec<f32>; 2],
+    pub tower: [Vec<f32>; 2],
 }
 
 /// Buffers for generating one row.
 pub(super) struct Scratch {
     z: Vec<f32>,
     pub noise: Vec<f32>,
-    sum: Vec<f32>,
+    pub sum: Vec<f32>,
     pub centre: Vec<f32>,
 }
 
@@ -150,47 +135,9 @@ impl Generator {
                 Table::Mixture(table) => self.tower(index, table, row, scratch),
                 Table::None | Table::Repeated { .. } => self.same(index, row, scratch),
             },
-            QueryKind::Shifted if index >= self.n as u64 => {
-                let shift = self.draws(uses::SHIFT, 0).below(0, self.n as u64);
-                let mut moved = std::mem::take(&mut scratch.sum);
-                self.same(shift, &mut moved, scratch);
-                self.same(index, row, scratch);
-                scale(row, SHIFTED);
-                add(row, &moved, 1.0);
-                scratch.sum = moved;
-            }
+            QueryKind::Shifted if index >= self.n as u64 => self.shifted(index, row, scratch),
             _ => self.same(index, row, scratch),
         }
-    }
-
-    /// Makes the tables that queries of this kind need.
-    pub(super) fn prepare(&mut self, queries: QueryKind) {
-        self.queries = queries;
-        let (dim, seed) = (self.dim, self.seed);
-        let Table::Mixture(Mixture { rank, mixing, tower, .. }) = &mut self.table else { return };
-        if queries != QueryKind::Tower || !tower[0].is_empty() {
-            return;
-        }
-        let normal = |iteration: u32, count: usize| {
-            let mut values = vec![0.0; count];
-            gaussians(&Draws::new(seed, Stage::Synth, iteration, 0), &mut values);
-            values
-        };
-        let other = normal(uses::TOWER_MIXING, mixing.len());
-        let [own_share, other_share] = TOWER_SHARES;
-        let map = mixing.iter().zip(&other).map(|(own, other)| own_share * own + other_share * other);
-        let mut shift = normal(uses::TOWER_SHIFT, dim);
-        scale(&mut shift, TOWER_SHIFT * libm::sqrt(2.0 * *rank as f64));
-        *tower = [map.collect(), shift];
-    }
-
-    /// Generates query `index` of a second tower.
-    fn tower(&self, index: u64, table: &Mixture, row: &mut [f32], scratch: &mut Scratch) {
-        let Mixture { rank, centres, tower: [map, shift], .. } = table;
-        let count = ((centres.len() / rank) as u64).div_ceil(CENTRES_PER_TOWER);
-        let centre = self.draws(uses::TOWER_CHOICE, index).below(0, count) as usize;
-        self.mapped(index, map, &centres[centre * rank..], row, scratch);
-        add(row, shift, 1.0);
     }
 
     pub(super) fn draws(&self, iteration: u32, index: u64) -> Draws {
@@ -198,7 +145,7 @@ impl Generator {
     }
 
     /// Generates row `index` of the data set's distribution.
-    fn same(&self, index: u64, row: &mut [f32], scratch: &mut Scratch) {
+    pub(super) fn same(&self, index: u64, row: &mut [f32], scratch: &mut Scratch) {
         match (&self.table, self.kind) {
             (Table::Mixture(table), _) => match self.faults.as_ref().and_then(|faults| faults.row(index)) {
                 None => self.mixture(index, table, row, scratch),
@@ -230,7 +177,14 @@ impl Generator {
     }
 
     /// Generates row `index` around a centre by a map to components.
-    fn mapped(&self, index: u64, map: &[f32], centre: &[f32], row: &mut [f32], scratch: &mut Scratch) {
+    pub(super) fn mapped(
+        &self,
+        index: u64,
+        map: &[f32],
+        centre: &[f32],
+        row: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
         let Scratch { z, noise, .. } = scratch;
         gaussians(&self.draws(uses::OFFSET, index), z);
         for (z, c) in z.iter_mut().zip(centre) {
@@ -280,25 +234,6 @@ impl Generator {
             *x = (f64::from(*x) * factor) as f32;
         }
     }
-
-    /// Generates query `index` as the noisy sum of two rows of the data set.
-    fn sum(&self, index: u64, row: &mut [f32], scratch: &mut Scratch) {
-        let draws = self.draws(uses::SUMMANDS, index);
-        let [first, second] = [0, 1].map(|draw| draws.below(draw, self.n as u64));
-        // Taken out of the scratch, which generating the two rows needs.
-        let mut sum = std::mem::take(&mut scratch.sum);
-        self.same(first, &mut sum, scratch);
-        self.same(second, row, scratch);
-        for (x, y) in row.iter_mut().zip(&sum) {
-            *x += y;
-        }
-        let deviation = SUM_NOISE * libm::sqrt(sum_of_squares(row) / self.dim as f64);
-        gaussians(&self.draws(uses::SUM_NOISE, index), &mut sum);
-        for (x, noise) in row.iter_mut().zip(&sum) {
-            *x += (deviation * f64::from(*noise)) as f32;
-        }
-        scratch.sum = sum;
-    }
 }
 
 /// Standard deviation of a component of a mixture in `dim` dimensions.
@@ -337,7 +272,7 @@ pub(super) fn shift(n: u64, seed: u64) -> u64 {
 }
 
 /// The sum of squares in the order of the components.
-fn sum_of_squares(row: &[f32]) -> f64 {
+pub(super) fn sum_of_squares(row: &[f32]) -> f64 {
     row.iter().map(|&x| f64::from(x) * f64::from(x)).sum()
 }
 
