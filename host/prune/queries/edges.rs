@@ -1,5 +1,6 @@
 //! Edges that join the nearest rows of each sample query.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use rayon::prelude::*;
@@ -14,7 +15,10 @@ const BEAMS: [usize; 3] = [10, 32, NEAREST];
 
 /// Parts of the sample. The edges that one part needs are there before the next is asked: most of
 /// its queries need them too.
-const PARTS: usize = 4;
+pub(super) const PARTS: usize = 4;
+
+/// Parts of the changed rows, which threads change at the same time.
+const SHARDS: usize = 64;
 
 /// A row gives one place in this many to such edges.
 const PLACES_PER_EDGE: usize = 3;
@@ -22,10 +26,13 @@ const PLACES_PER_EDGE: usize = 3;
 /// A graph with edges for queries. Rows that got none are those of the graph.
 pub(crate) struct WithEdges<'a, G> {
     graph: &'a G,
-    rows: HashMap<u32, WithAdded>,
+    degree: usize,
+    /// Changed rows by their node, in the shard of its remainder.
+    shards: Vec<HashMap<u32, WithAdded>>,
 }
 
 /// A row that got edges.
+#[derive(Default)]
 struct WithAdded {
     row: Vec<u32>,
     added: Vec<Added>,
@@ -46,51 +53,59 @@ struct Edge {
 
 impl<G: Graph> Graph for WithEdges<'_, G> {
     fn neighbors(&self, node: u32) -> &[u32] {
-        self.rows.get(&node).map_or_else(|| self.graph.neighbors(node), |with| &with.row)
+        self.shards[node as usize % SHARDS]
+            .get(&node)
+            .map_or_else(|| self.graph.neighbors(node), |with| &with.row)
     }
 }
 
 impl<'a, G: Graph> WithEdges<'a, G> {
-    /// Adds the edges that the queries of `lists` need to a graph with rows of at most `degree`
-    /// edges. `space` tells how near rows are to one another.
+    /// A graph with rows of at most `degree` edges, before it gets any.
+    pub(super) fn over(graph: &'a G, degree: usize) -> Self {
+        Self { graph, degree, shards: (0..SHARDS).map(|_| HashMap::new()).collect() }
+    }
+
+    /// Adds the edges that the queries of one of the [`PARTS`] of `lists` need. `space` tells how
+    /// near rows are to one another.
     ///
     /// # Errors
     /// If the work is cancelled.
-    pub(super) fn new(
-        graph: &'a G,
-        degree: usize,
+    pub(super) fn add(
+        &mut self,
+        part: usize,
         space: &Space<'_>,
         lists: Lists<'_>,
         progress: &Progress,
-    ) -> Result<Self> {
-        let mut with = Self { graph, rows: HashMap::new() };
-        for part in 0..PARTS {
-            let needed = |(number, list): (usize, &[u32])| {
-                progress.check()?;
-                let needed = if number % PARTS == part { with.needed(space, list) } else { Vec::new() };
-                Ok(needed)
-            };
-            let needed: Vec<Vec<Edge>> = lists.iter().enumerate().map(needed).collect::<Result<_>>()?;
-            let mut edges = needed.concat();
-            edges.par_sort_unstable();
-            let of_rows: Vec<&[Edge]> = edges.chunk_by(|a, b| a.from == b.from).collect();
-            let row = |edges: &&[Edge]| (edges[0].from, with.row_with(edges, degree));
-            let rows: Vec<(u32, WithAdded)> = of_rows.par_iter().map(row).collect();
-            with.rows.extend(rows);
-        }
-        Ok(with)
+    ) -> Result<()> {
+        let needed = |(number, list): (usize, &[u32])| {
+            progress.check()?;
+            Ok(if number % PARTS == part { self.needed(space, list) } else { Vec::new() })
+        };
+        let needed: Vec<Vec<Edge>> = lists.iter().enumerate().map(needed).collect::<Result<_>>()?;
+        let mut edges: Vec<Edge> = needed.into_par_iter().flatten_iter().collect();
+        edges.par_sort_unstable();
+        let of_rows: Vec<&[Edge]> = edges.chunk_by(|a, b| a.from == b.from).collect();
+        let (graph, degree) = (self.graph, self.degree);
+        self.shards.par_iter_mut().enumerate().for_each(|(shard, rows)| {
+            for edges in of_rows.iter().filter(|edges| edges[0].from as usize % SHARDS == shard) {
+                let with = rows.entry(edges[0].from).or_default();
+                with.add(graph.neighbors(edges[0].from), edges, degree);
+            }
+        });
+        Ok(())
     }
 
     /// The changed rows, by ascending node.
-    pub(crate) fn into_rows(self) -> Vec<(u32, Vec<u32>)> {
-        let mut rows: Vec<_> = self.rows.into_iter().map(|(node, with)| (node, with.row)).collect();
+    pub(super) fn into_rows(self) -> Vec<(u32, Vec<u32>)> {
+        let rows = self.shards.into_par_iter().flatten_iter();
+        let mut rows: Vec<_> = rows.map(|(node, with)| (node, with.row)).collect();
         rows.par_sort_unstable();
         rows
     }
 
     /// Edges that were added.
     pub(super) fn added(&self) -> usize {
-        self.rows.values().map(|with| with.added.len()).sum()
+        self.shards.par_iter().flat_map_iter(HashMap::values).map(|with| with.added.len()).sum()
     }
 
     /// The edges without which a search among the rows of a list, nearest first, misses some.
@@ -136,21 +151,21 @@ impl<'a, G: Graph> WithEdges<'a, G> {
         }
         ways
     }
+}
 
-    /// The row of a node that gets `edges`, sorted: those that most queries ask for, in place of
-    /// the last edges of the graph if the row is full.
-    fn row_with(&self, edges: &[Edge], degree: usize) -> WithAdded {
-        let node = edges[0].from;
-        let mut added = self.rows.get(&node).map_or_else(Vec::new, |with| with.added.clone());
+impl WithAdded {
+    /// Adds `edges`, sorted, to the row that the graph has: those that most queries ask for, in
+    /// place of its last edges if it is full.
+    fn add(&mut self, own: &[u32], edges: &[Edge], degree: usize) {
+        let Self { row, added } = self;
         let new = edges.chunk_by(|a, b| a.to == b.to);
         added.extend(new.map(|same| Added { to: same[0].to, queries: same.len() as u32 }));
-        added.sort_by_key(|edge| (std::cmp::Reverse(edge.queries), edge.to));
+        added.sort_by_key(|edge| (Reverse(edge.queries), edge.to));
         added.truncate(degree.div_ceil(PLACES_PER_EDGE));
-        let mut row = self.graph.neighbors(node).to_vec();
-        row.retain(|id| added.iter().all(|edge| edge.to != *id));
+        row.clear();
+        row.extend(own.iter().filter(|&&id| added.iter().all(|edge| edge.to != id)));
         row.truncate(degree - added.len());
         row.extend(added.iter().map(|edge| edge.to));
-        WithAdded { row, added }
     }
 }
 
@@ -239,7 +254,11 @@ mod tests {
     fn with_edges<'a>(graph: &'a GraphRows, lists: &[u32], depth: usize) -> WithEdges<'a, GraphRows> {
         let points = Vectors::from_f32((0..graph.len()).map(|x| x as f32).collect(), 1).unwrap();
         let space = Space::unprepared(&points, Metric::L2);
-        WithEdges::new(graph, 4, &space, Lists { ids: lists, depth }, &Progress::silent()).unwrap()
+        let mut with = WithEdges::over(graph, 4);
+        for part in 0..PARTS {
+            with.add(part, &space, Lists { ids: lists, depth }, &Progress::silent()).unwrap();
+        }
+        with
     }
 
     #[test]

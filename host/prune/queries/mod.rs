@@ -15,12 +15,12 @@ mod edges;
 mod trial;
 
 use std::cmp::Reverse;
+use std::time::Instant;
 
+use edges::{PARTS, WithEdges};
 use rayon::prelude::*;
 use tagore_device::key::{Key, NO_ID};
 use trial::{Trial, finds_more};
-
-pub(crate) use edges::WithEdges;
 
 use crate::gpu::MemoryPlan;
 use crate::index::{Graph, RANDOM_ENTRIES, Start};
@@ -49,6 +49,7 @@ const CHANGED_ROW: usize = 200;
 /// Entry points, and edges, stay if they leave at most this share of the misses.
 const LEFT_BY_ENTRIES: f64 = 0.95;
 const LEFT_BY_EDGES: f64 = 0.9;
+const LEFT_BY_FIRST_EDGES: f64 = 0.98;
 
 /// Host memory of fitting a graph of `n` rows of at most `degree` edges to `queries` queries.
 pub(crate) fn plan(queries: usize, n: usize, degree: usize) -> MemoryPlan {
@@ -161,6 +162,7 @@ impl QuerySample<'_> {
         let lists = Lists { ids: &ids, depth };
         let trial = Trial::new(self, &held_out);
 
+        let began = Instant::now();
         let before = trial.run(graph, Start::at(entries))?;
         let mut after = before;
         let (mut entries, mut added_entries) = (entries.to_vec(), lists.entries(entries));
@@ -171,15 +173,24 @@ impl QuerySample<'_> {
         } else {
             added_entries.clear();
         }
+        log_stage("entry points for queries", began);
+        let began = Instant::now();
         // Products do not tell how near rows are to one another.
-        let metric = if space.metric() == Metric::InnerProduct { Metric::L2 } else { space.metric() };
-        let between = Space::unprepared(space.vectors(), metric);
-        let with = WithEdges::new(graph, degree, &between, lists, progress)?;
-        let curve = trial.run(&with, Start::at(&entries))?;
+        let by_l2 = Space::unprepared(space.vectors(), Metric::L2);
+        let between = if space.metric() == Metric::InnerProduct { &by_l2 } else { space };
+        let mut with = WithEdges::over(graph, degree);
+        with.add(0, between, lists, progress)?;
+        let mut curve = trial.run(&with, Start::at(&entries))?;
+        // Where the first edges help none, the others do not.
+        if finds_more(&curve, &after, LEFT_BY_FIRST_EDGES) {
+            (1..PARTS).try_for_each(|part| with.add(part, between, lists, progress))?;
+            curve = trial.run(&with, Start::at(&entries))?;
+        }
         let (mut edges, mut rows) = (0, Vec::new());
         if finds_more(&curve, &after, LEFT_BY_EDGES) {
             (edges, rows, after) = (with.added() as u64, with.into_rows(), curve);
         }
+        log_stage("edges for queries", began);
         let ends = |curve: &trial::Curve, of: fn(&trial::Outcome) -> f64| [of(&curve[0]), of(&curve[3])];
         let stats = QueryStats {
             queries: queries.len(),
@@ -194,6 +205,11 @@ impl QuerySample<'_> {
         };
         Ok(Fitted { rows, entries, added_entries, stats })
     }
+}
+
+/// Logs the seconds of a stage that began at `began`.
+fn log_stage(stage: &str, began: Instant) {
+    tracing::debug!(stage, seconds = began.elapsed().as_secs_f64(), "a stage ends");
 }
 
 impl QueryStats {
