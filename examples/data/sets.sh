@@ -22,7 +22,7 @@ fi
 at_most() { echo $(($1 < $2 ? $1 : $2)); }
 
 sets=" clusters-2 clusters-100 clusters-10000 repeated-quarter repeated-10 repeated-50 lognormal sums
- uniform-2 uniform-16 uniform-64 "
+ uniform-2 uniform-16 uniform-64 tower-l2 tower-cosine tower-ip shifted "
 sets=${sets//$'\n'/}
 for name in "$@"; do
   if [[ $sets != *" $name "* ]]; then
@@ -70,6 +70,23 @@ quarter() {
   truth repeated-quarter l2
 }
 
+# elsewhere NAME METRIC DIM: a set of queries of the kind that NAME begins with, and a sample of
+# others like them for `build --queries-sample`.
+elsewhere() {
+  wants "$1" || return 0
+  local set=$folder/$1 dim=$3 sampled=$((rows / 10 + 100))
+  local bytes=$((4 * dim * sampled))
+  mkdir -p "$set"
+  "$tagore" synth --n "$rows" --dim "$dim" -o "$set/base.fbin"
+  "$tagore" synth --n "$rows" --dim "$dim" --queries $((sampled + queries)) --query-kind "${1%%-*}" -o "$set/all.fbin"
+  # 32 bits, little-endian.
+  word() { for shift in 0 8 16 24; do printf "\\x$(printf %02x $(($1 >> shift & 255)))"; done; }
+  { word "$sampled"; word "$dim"; head -c $((8 + bytes)) "$set/all.fbin" | tail -c +9; } >"$set/sample.fbin"
+  { word "$queries"; word "$dim"; tail -c +$((9 + bytes)) "$set/all.fbin"; } >"$set/queries.fbin"
+  rm "$set/all.fbin"
+  truth "$1" "$2"
+}
+
 for clusters in 2 100 10000; do
   # Where there are few rows, two to a cluster.
   make clusters-$clusters l2 64 rows --kind clusters --clusters "$(at_most $clusters $((rows / 2)))"
@@ -79,6 +96,10 @@ make repeated-10 l2 32 rows --kind repeated --copies 10
 make repeated-50 l2 32 rows --kind repeated --copies 50
 make lognormal ip 64 rows --kind lognormal
 make sums l2 64 sums
+for metric in l2 cosine ip; do
+  elsewhere tower-$metric $metric 64
+done
+elsewhere shifted l2 64
 for dim in 2 16 64; do
   make uniform-$dim l2 $dim rows --kind uniform
 done
