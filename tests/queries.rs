@@ -72,7 +72,7 @@ fn searches_from_elsewhere_find_more_in_each_kind_and_metric() {
         let plain = builder.build(&data.base).unwrap();
         let (index, stats) = fitted(&builder, &data);
         let what = format!("{} {metric}: {stats:?}", index.kind());
-        assert_eq!((stats.queries, stats.held_out), (1000, 100), "{what}");
+        assert_eq!((stats.queries, stats.held_out), (1000, 200), "{what}");
         assert!(stats.edges > 0, "{what}");
         assert_eq!(index.max_degree(), plain.max_degree(), "{what}");
         check_gain(&plain, &index, &data, &what);

@@ -34,7 +34,7 @@ fn an_index_is_fitted_to_a_sample_of_queries() {
     let build = "build -i wide.fbin --kind vamana --queries-sample texts.fbin";
     let built = s.succeeds(&format!("{build} -o fitted"));
     let fitted = &built.last().unwrap()["report"]["build"]["queries"];
-    assert_eq!((&fitted["queries"], &fitted["held_out"]), (&900.into(), &90.into()));
+    assert_eq!((&fitted["queries"], &fitted["held_out"]), (&900.into(), &225.into()));
     assert!(fitted["edges"].as_u64() > Some(0), "{fitted}");
     let recall = |name: &str| fitted[name][0].as_f64().unwrap();
     assert!(recall("recall") > recall("recall_before"), "{fitted}");

@@ -28,16 +28,16 @@ impl Builder {
     /// No sample unless set.
     ///
     /// The sample's exact neighbours show which edges and entry points its searches lack. They are
-    /// added, within the degree, if searches for a tenth of the sample that is held out find more
-    /// by them; [`BuildStats::queries`](crate::BuildStats::queries) tells. Other queries are found
-    /// nearly as before.
+    /// added, within the degree, if searches for a part of the sample that is held out, a tenth or
+    /// 200, find more by them; [`BuildStats::queries`](crate::BuildStats::queries) tells. Other
+    /// queries are found nearly as before.
     ///
     /// ```
     /// use tagore::{Builder, QueryKind, Strategy, Synth};
     /// let synth = Synth::new(2000, 32, 1)?.query_kind(QueryKind::Tower);
     /// let builder = Builder::new(Strategy::vamana()).queries(synth.queries(500));
     /// let (_, stats) = builder.build_with_stats(&synth.base(), None)?;
-    /// assert_eq!(stats.queries.map(|fitted| fitted.held_out), Some(50));
+    /// assert_eq!(stats.queries.map(|fitted| fitted.held_out), Some(125));
     /// # Ok::<(), tagore::Error>(())
     /// ```
     pub fn queries(mut self, sample: impl Into<Option<Vectors>>) -> Self {

@@ -31,9 +31,11 @@ use crate::{Metric, Progress, Result};
 /// Nearest rows of a query that are looked at.
 pub(crate) const NEAREST: usize = 64;
 
-/// One query in this many is held out, but at most [`MAX_HELD_OUT`].
+/// One query in this many is held out, but at least and at most so many; of few, one in
+/// [`HELD_OUT_OF_FEW`].
 const HELD_OUT: usize = 10;
-const MAX_HELD_OUT: usize = 500;
+const HELD_OUT_BOUNDS: [usize; 2] = [200, 500];
+const HELD_OUT_OF_FEW: usize = 4;
 
 /// Entry points for queries.
 const ENTRIES: usize = RANDOM_ENTRIES / 2;
@@ -154,7 +156,9 @@ impl QuerySample<'_> {
     /// If the work is cancelled.
     pub(crate) fn fit(&self, graph: &impl Graph, degree: usize, entries: &[u32]) -> Result<Fitted> {
         let &Self { space, queries, depth, progress, .. } = self;
-        let step = HELD_OUT.max(queries.len() / MAX_HELD_OUT);
+        let [least, most] = HELD_OUT_BOUNDS;
+        let held_out = (queries.len() / HELD_OUT).clamp(least, most).min(queries.len() / HELD_OUT_OF_FEW);
+        let step = queries.len() / held_out.max(1);
         let (held_out, asked): (Vec<u32>, Vec<u32>) =
             (0..queries.len() as u32).partition(|&query| (query as usize).is_multiple_of(step));
         let ids: Vec<u32> =
