@@ -152,8 +152,8 @@ def build(
     with reporting(progress) as callback:
         options = given(
             kind=kind, metric=measured.name, knn=knn, degree=degree, device=device, seed=seed, ids=own,
-            filter=some, queries=sample, threads=threads, progress=callback, candidates=candidates, collect=collect, rule=rule,
-            alpha=alpha, angle=angle, threshold=threshold, strict_detours=strict_detours,
+            filter=some, queries=sample, threads=threads, progress=callback, candidates=candidates,
+            collect=collect, rule=rule, alpha=alpha, angle=angle, threshold=threshold, strict_detours=strict_detours,
             iterations=iterations, start=start, expand=expand, nodes_per_cell=nodes_per_cell,
             probes=probes, clusterings=clusterings, graph=graph, layers=layers, vectors=vectors, verify=verify,
         )  # fmt: skip
