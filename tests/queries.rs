@@ -20,10 +20,14 @@ struct Data {
 }
 
 fn data(kind: QueryKind) -> Data {
-    let synth = Synth::new(ROWS, DIM, 5).unwrap();
+    data_of(ROWS, DIM, kind)
+}
+
+fn data_of(rows: usize, dim: usize, kind: QueryKind) -> Data {
+    let synth = Synth::new(rows, dim, 5).unwrap();
     let (base, own) = (synth.base(), synth.queries(200));
     let synth = synth.query_kind(kind);
-    let first = ROWS as u64;
+    let first = rows as u64;
     let rows = |from: u64, to: u64| synth.rows(first + from..first + to).unwrap();
     Data { base, own, sample: rows(0, 1000), others: rows(1000, 1200) }
 }
@@ -92,10 +96,12 @@ fn an_index_of_a_sample_that_tells_nothing_is_the_plain_one() {
 
 #[test]
 fn a_fitted_index_is_the_same_on_any_number_of_threads_and_on_the_emulator() {
-    let data = data(QueryKind::Tower);
+    // The emulator takes long for more.
+    let data = data_of(1000, 32, QueryKind::Tower);
     let builder = builder(Strategy::vamana().degree(12), Metric::L2).knn(16).queries(data.sample.clone());
     let graph = builder.knn_graph(&data.base).unwrap();
-    let index = builder.build_from(&data.base, &graph).unwrap();
+    let (index, stats) = builder.build_with_stats(&data.base, Some(&graph)).unwrap();
+    assert!(stats.queries.as_ref().is_some_and(|stats| stats.edges > 0), "{:?}", stats.queries);
     for threads in [1, 3] {
         let pool = tagore::thread_pool(Some(threads)).unwrap();
         let again = pool.install(|| builder.build_from(&data.base, &graph)).unwrap();

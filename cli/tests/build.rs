@@ -47,7 +47,7 @@ fn an_index_is_fitted_to_a_sample_of_queries() {
     assert!(planned.last().unwrap()["report"]["build"]["queries"]["queries"] == 900);
     let other = "build -i wide.fbin -o other --queries-sample base.fbin";
     s.fails(1, other, &["base.fbin: found dimension 8, expected 64 as in the base"]);
-    s.fails(2, &format!("{build} -o texts.fbin"), &["texts.fbin"]);
+    s.fails(1, &format!("{build} -o texts.fbin"), &["texts.fbin: found the input texts.fbin"]);
     s.fails(2, "build -i wide.fbin -o other --queries-format fbin", &["--queries-sample"]);
 }
 
