@@ -123,7 +123,7 @@ def test_a_sample_of_queries_fits_the_index_to_others_like_them(tmp_path):
     def found(index):
         return (index.search(q, k=10, beam=16)[0][:, :, None] == truth[:, None, :]).any(axis=1).mean()
 
-    plain, fitted = (tagore_ann.build(x, "vamana", queries=given) for given in (None, sample.tolist()))
+    plain, fitted = (tagore_ann.build(x, "vamana", queries=given) for given in (None, sample))
     assert fitted.report["build"]["queries"]["edges"] > 0 and plain.report["build"]["queries"] is None
     assert 1 - found(fitted) < 0.5 * (1 - found(plain)), (found(plain), found(fitted))
     for name, rows in ("x", x), ("q", sample):
