@@ -154,8 +154,8 @@ impl Builder {
         let metric = self.descent.metric;
         let space = Space::new(vectors, metric, &checking)?;
 
-        let began = Instant::now();
         self.check_queries(&space)?;
+        let began = Instant::now();
         let repeated = self.dedupe.then(|| Repeated::find(vectors, &space, &checking)).transpose()?;
         let repeated = repeated.filter(|repeated| repeated.is_worth_grouping(vectors.len()));
         let grouping = began.elapsed().as_secs_f64();

@@ -84,25 +84,22 @@ impl Builder {
     /// queries, if there is one.
     fn fit_queries(&self, space: &Space<'_>, graph: &impl Graph, entries: &[u32]) -> Result<Option<Fitted>> {
         let Some(sample) = &self.queries else { return Ok(None) };
-        let nodes = space.len();
-        let of_vectors;
-        let space = match &self.of_vectors {
-            // Codes tell too little of queries that do not look like their rows.
-            Some(on) => {
-                of_vectors = Space::new(&on.1, on.0.descent.metric, &self.descent.progress.unwatched())?;
-                &of_vectors
+        let unwatched = self.descent.progress.unwatched();
+        let of_vectors = match self.of_vectors.as_deref() {
+            None => None,
+            Some((_, vectors)) if vectors.len() != space.len() => {
+                tracing::warn!(
+                    "the part of the rows outside dense spots is not fitted to the queries: build on full vectors"
+                );
+                return Ok(None);
             }
-            None => space,
+            // Codes tell too little of queries that do not look like their rows.
+            Some((builder, vectors)) => Some(Space::new(vectors, builder.descent.metric, &unwatched)?),
         };
+        let space = of_vectors.as_ref().unwrap_or(space);
         space.vectors().on_host()?;
-        if space.len() != nodes {
-            tracing::warn!(
-                "the part of the rows outside dense spots is not fitted to the queries: build on full vectors"
-            );
-            return Ok(None);
-        }
-        let (began, depth) = (Instant::now(), NEAREST.min(nodes));
-        let queries = &space.queries(sample, &self.descent.progress.unwatched())?;
+        let (began, depth) = (Instant::now(), NEAREST.min(space.len()));
+        let queries = &space.queries(sample, &unwatched)?;
         let keys = &self.exact(depth, self.descent.device).nearest_to(space, queries)?;
         let progress = &self.descent.progress;
         let sample = QuerySample { space, queries, keys, depth, progress };

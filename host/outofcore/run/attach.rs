@@ -57,16 +57,23 @@ impl Changes {
     /// The changed rows, those of repeated rows included: they have the neighbours of the first row
     /// of their group.
     pub(crate) fn rows<'a>(&'a self, repeated: &'a Repeated) -> impl Iterator<Item = (u32, &'a [u32])> {
-        self.0.iter().flat_map(|(&node, changed)| {
-            let nodes = std::iter::once(node).chain(repeated.copies_of(node));
-            nodes.map(|node| (node, &changed.row[..]))
-        })
+        with_copies(self.0.iter().map(|(&node, changed)| (node, &changed.row[..])), repeated)
     }
 
     /// Whether no row changed.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+}
+
+/// Changed rows of nodes, and of the rows that repeat these.
+pub(super) fn with_copies<'a>(
+    rows: impl Iterator<Item = (u32, &'a [u32])>,
+    repeated: &'a Repeated,
+) -> impl Iterator<Item = (u32, &'a [u32])> {
+    rows.flat_map(|(node, row)| {
+        std::iter::once(node).chain(repeated.copies_of(node)).map(move |node| (node, row))
+    })
 }
 
 /// A written graph with its changed rows.

@@ -10,7 +10,7 @@ use std::time::Instant;
 use rayon::prelude::*;
 use tagore_device::key::NO_ID;
 
-use super::attach::MergedGraph;
+use super::attach::{MergedGraph, with_copies};
 use super::attempt::Run;
 use super::build::OutOfCore;
 use super::merge::Merged;
@@ -273,10 +273,8 @@ impl Ending<'_> {
         if rows.is_empty() {
             return Ok(Fit { graph, entries, added, queries });
         }
-        let with_copies = rows.iter().flat_map(|(node, row)| {
-            std::iter::once(*node).chain(repeated.copies_of(*node)).map(|node| (node, &row[..]))
-        });
-        file.replace_rows(graph, with_copies)?;
+        let rows = rows.iter().map(|(node, row)| (*node, &row[..]));
+        file.replace_rows(graph, with_copies(rows, repeated))?;
         Ok(Fit { graph: file.rows()?, entries, added, queries })
     }
 

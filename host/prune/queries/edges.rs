@@ -154,8 +154,8 @@ impl<'a, G: Graph> WithEdges<'a, G> {
 }
 
 impl WithAdded {
-    /// Adds `edges`, sorted, to the row that the graph has: those that most queries ask for, in
-    /// place of its last edges if it is full.
+    /// Adds the edges that most queries ask for. In a full row they replace the last ones of the
+    /// graph's `own` row. `edges` are sorted.
     fn add(&mut self, own: &[u32], edges: &[Edge], degree: usize) {
         let Self { row, added } = self;
         let new = edges.chunk_by(|a, b| a.to == b.to);

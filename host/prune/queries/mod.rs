@@ -31,10 +31,13 @@ use crate::{Metric, Progress, Result};
 /// Nearest rows of a query that are looked at.
 pub(crate) const NEAREST: usize = 64;
 
-/// One query in this many is held out, but at least and at most so many; of few, one in
-/// [`HELD_OUT_OF_FEW`].
+/// One query in this many is held out.
 const HELD_OUT: usize = 10;
+
+/// Minimum and maximum number of queries held out.
 const HELD_OUT_BOUNDS: [usize; 2] = [200, 500];
+
+/// Of a sample too small for the minimum, one query in this many is held out.
 const HELD_OUT_OF_FEW: usize = 4;
 
 /// Entry points for queries.
@@ -51,6 +54,8 @@ const CHANGED_ROW: usize = 200;
 /// Entry points, and edges, stay if they leave at most this share of the misses.
 const LEFT_BY_ENTRIES: f64 = 0.95;
 const LEFT_BY_EDGES: f64 = 0.9;
+
+/// More edges are made if those of the first part of the sample leave at most this share.
 const LEFT_BY_FIRST_EDGES: f64 = 0.98;
 
 /// Host memory of fitting a graph of `n` rows of at most `degree` edges to `queries` queries.

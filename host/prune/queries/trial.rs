@@ -16,7 +16,7 @@ const K: usize = 10;
 /// Beams of the searches.
 const BEAMS: [usize; 4] = [16, 32, 64, 128];
 
-/// Fewer misses are no chance if they are so many deviations fewer.
+/// A gain of fewer standard deviations than this may be chance.
 const DEVIATIONS: f64 = 2.0;
 
 /// Distances that count as equal: this many times as many.
