@@ -120,7 +120,7 @@ WRONG = {
     "threshold": float("nan"), "strict_detours": "yes", "iterations": "many", "start": "here", "expand": 0,
     "nodes_per_cell": 0, "probes": 0, "clusterings": 0, "device": "gpu", "seed": -1, "threads": 0, "progress": 3,
     "layers": "x", "vectors": "f64", "verify": -1, "filter": [5000], "metric": "l3", "ids": [1.5], "kind": "hnsw",
-    "graph": 3,
+    "graph": 3, "queries": [[1.0]],
 }  # fmt: skip
 
 
