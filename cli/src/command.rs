@@ -26,7 +26,7 @@ struct Short {
     shown: &'static [&'static str],
 }
 
-const SHORT: [Short; 15] = [
+const SHORT: [Short; 16] = [
     Short {
         name: "tagore",
         examples: &[
@@ -114,7 +114,7 @@ const SHORT: [Short; 15] = [
     Short {
         name: "tagore plan",
         examples: &[
-            "tagore plan base.npy --kind nssg",
+            "tagore plan base.npy",
             "tagore plan --n 1G --dim 96 --type u8 --kind vamana --device-kind a100 --host-memory 48G",
         ],
         shown: &[
@@ -145,7 +145,8 @@ const SHORT: [Short; 15] = [
         ],
         shown: &[],
     },
-    Short { name: "completions", examples: &["source <(tagore completions bash)"], shown: &[] },
+    Short { name: "tagore completions", examples: &["source <(tagore completions bash)"], shown: &[] },
+    Short { name: "tagore man", examples: &["tagore man man/man1"], shown: &[] },
 ];
 
 /// Examples come before the usage.
@@ -154,6 +155,11 @@ const TEMPLATE: &str = "{about-with-newline}\n{before-help}{usage-heading} {usag
 /// The command line interface.
 pub(crate) fn command() -> Command {
     same_everywhere(Cli::command(), "")
+}
+
+/// The examples of the command of a name, such as `tagore build`.
+pub(crate) fn examples(name: &str) -> &'static [&'static str] {
+    SHORT.iter().find(|short| short.name == name).map_or(&[], |short| short.examples)
 }
 
 /// The command below `above`, such as `tagore bench`, with what is the same everywhere. A negative

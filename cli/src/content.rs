@@ -198,7 +198,12 @@ impl FromStr for AnyFormat {
             names.push(PAIR);
             names.sort_unstable();
             names.dedup();
-            return Err(format!("expected one of {}", names.join(", ")));
+            // Of a name that several formats begin with, such as faiss, those.
+            if names.iter().any(|known| known.starts_with(name)) {
+                names.retain(|known| known.starts_with(name));
+            }
+            let one_of = if names.len() > 1 { "one of " } else { "" };
+            return Err(format!("expected {one_of}{}", names.join(", ")));
         }
         Ok(Self { plain: plain.ok(), index: index.ok(), is_pair })
     }

@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 use strsim::osa_distance;
 
-use crate::command::command;
+use crate::command::{command, examples};
 
 /// The error of clap for `args` in one line: the fault, and the remedy.
 pub(crate) fn one_line(error: &clap::Error, args: &[OsString]) -> String {
@@ -21,7 +21,8 @@ pub(crate) fn one_line(error: &clap::Error, args: &[OsString]) -> String {
     let found = context(ContextKind::InvalidValue).filter(|value| !value.is_empty());
     let given = Given::new(args);
     let unknown = flag.filter(|_| error.kind() == ErrorKind::UnknownArgument);
-    if let Some(answer) = unknown.and_then(|flag| given.renamed(flag).or_else(|| given.mistyped(flag))) {
+    let answers = [Given::renamed, Given::of_others, Given::needless, Given::mistyped];
+    if let Some(answer) = unknown.and_then(|flag| answers.iter().find_map(|answer| answer(&given, flag))) {
         return answer;
     }
     if let Some(name) = context(ContextKind::InvalidSubcommand) {
@@ -39,7 +40,19 @@ pub(crate) fn one_line(error: &clap::Error, args: &[OsString]) -> String {
             };
             format!("{flag}: found {found}, expected one of {values}")
         }
-        _ => fault(&error.to_string(), &given),
+        (kind, ..) => {
+            let is_of_shape = match kind {
+                ErrorKind::MissingRequiredArgument => true,
+                // A positional argument too many.
+                ErrorKind::UnknownArgument => flag.is_some_and(|flag| !flag.starts_with('-')),
+                _ => false,
+            };
+            let fault = fault(&error.to_string());
+            let remedy = given.example(&fault).filter(|_| is_of_shape);
+            let remedy = remedy
+                .map_or_else(|| format!("see `{} --help`", given.name), |line| format!("as in `{line}`"));
+            format!("{fault}: {remedy}")
+        }
     }
 }
 
@@ -51,16 +64,53 @@ const RENAMED: [(&str, &str, &str); 4] = [
     ("--base-format", "the format of the data set is", "format"),
 ];
 
+/// Names that other programs give to flags, and what is written here: that of the first line whose
+/// flag the command has.
+const OTHERS: [(&str, &str); 17] = [
+    ("--ef --ef-search --efsearch --itopk --itopk-size --search-list -L --L", "--beam"),
+    ("--ef-construction --efc --build-list -L --L", "--candidates"),
+    ("--top-k --topk --limit --num-results -n --n", "-k"),
+    ("--rows --count --num --size -n", "--n"),
+    ("--dimension --dimensions --dims -d", "--dim"),
+    ("--dtype --data-type --element", "--type"),
+    ("-k --k --neighbors", "--knn"),
+    ("--max-degree --graph-degree -R --R -M --M --m", "--degree"),
+    ("--jobs --num-threads -j -T", "--threads"),
+    ("--gt --truth --ground-truth", "--groundtruth"),
+    ("--space --distance", "--metric"),
+    ("--query", "--queries"),
+    ("--gpu --cuda", "--device cuda"),
+    ("--cpu", "--device cpu"),
+    ("--verbose -v --debug", "--log debug"),
+    ("--ids --delete", "--remove"),
+    ("--subset --mask --among", "--filter"),
+];
+
+/// Flags by which other programs are asked to replace an output.
+const REPLACE: [&str; 5] = ["--force", "-f", "--overwrite", "--yes", "-y"];
+
 /// Names that other programs give to subcommands.
-const MEANT: [(&str, &str); 8] = [
+const MEANT: [(&str, &str); 20] = [
+    ("add", "update"),
+    ("append", "update"),
     ("create", "build"),
+    ("delete", "update"),
     ("exact", "groundtruth"),
+    ("export", "convert"),
     ("generate", "synth"),
+    ("import", "convert"),
     ("index", "build"),
     ("info", "inspect"),
+    ("insert", "update"),
     ("query", "search"),
+    ("recall", "eval"),
+    ("remove", "update"),
+    ("report", "inspect"),
     ("show", "inspect"),
+    ("stats", "inspect"),
     ("train", "build"),
+    ("upsert", "update"),
+    ("view", "inspect"),
 ];
 
 /// What was found and expected, from the reason of a parser.
@@ -100,6 +150,39 @@ impl Given {
         Some(format!("{flag}: {what} now --{name}"))
     }
 
+    /// The error of a flag that has another name in other programs.
+    fn of_others(&self, flag: &str) -> Option<String> {
+        let has = |here: &str| {
+            let name = here.split(' ').next().unwrap_or(here).trim_start_matches('-');
+            let mut flags = self.command.get_arguments();
+            flags.any(|arg| {
+                arg.get_long() == Some(name) || arg.get_short().is_some_and(|short| name == short.to_string())
+            })
+        };
+        let mut lines = OTHERS.into_iter().filter(|(names, _)| names.split(' ').any(|name| name == flag));
+        let (_, here) = lines.find(|(_, here)| has(here))?;
+        Some(format!("unexpected argument '{flag}' found: here it is {here}"))
+    }
+
+    /// The error of a flag that asks for what is done without it.
+    fn needless(&self, flag: &str) -> Option<String> {
+        let writes = self.command.get_arguments().any(|arg| arg.get_long() == Some("output"));
+        let is_needless = writes && REPLACE.contains(&flag);
+        is_needless.then(|| format!("unexpected argument '{flag}' found: an output is replaced without it"))
+    }
+
+    /// The example with the most of the flags that a fault names, if it names any.
+    fn example(&self, fault: &str) -> Option<&'static str> {
+        let named: Vec<&str> = fault.split([' ', '\'']).filter(|word| word.starts_with("--")).collect();
+        let has = |line: &str, flag: &str| {
+            let flag = if flag == "--output" { "-o" } else { flag };
+            line.split(' ').any(|word| word == flag)
+        };
+        let count = |line: &str| named.iter().filter(|flag| has(line, flag)).count();
+        let best = examples(&self.name).iter().rev().max_by_key(|line| count(line))?;
+        (named.is_empty() || count(best) > 0).then_some(best)
+    }
+
     /// The error of a flag that is almost one of the command.
     fn mistyped(&self, flag: &str) -> Option<String> {
         let name = flag.strip_prefix("--")?;
@@ -116,6 +199,9 @@ impl Given {
 
     /// The error of an unknown subcommand.
     fn no_command(&self, name: &str) -> String {
+        if name == "version" {
+            return format!("unrecognized subcommand '{name}': see `tagore --version`");
+        }
         let commands = self.command.get_subcommands().filter(|command| !command.is_hide_set());
         let meant = MEANT.into_iter().find(|&(other, _)| other == name).map(|(_, meant)| meant);
         let meant = meant.filter(|meant| self.command.find_subcommand(meant).is_some());
@@ -127,20 +213,19 @@ impl Given {
     }
 }
 
-/// The known name that `given` probably means: the one with the fewest edits, at most half of its
-/// letters, or one that begins with it or that it begins with.
+/// The known name that `given` probably means: the one with the fewest edits, at most a third of
+/// the letters, or one that begins with it or that it begins with.
 fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let edits = known.filter_map(|name| {
         let edits = osa_distance(given, name);
         let is_begin = given.len() > 1 && (name.starts_with(given) || given.starts_with(name));
-        (is_begin || 2 * edits <= given.len().max(name.len())).then_some((edits, name))
+        (is_begin || 3 * edits <= given.len().max(name.len())).then_some((edits, name))
     });
     edits.min().map(|(_, name)| name)
 }
 
-/// The first paragraph of clap's text, and where to read on.
-fn fault(text: &str, given: &Given) -> String {
+/// The first paragraph of clap's text.
+fn fault(text: &str) -> String {
     let fault: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-    let fault = fault.join(" ");
-    format!("{}: see `{} --help`", fault.trim_start_matches("error: "), given.name)
+    fault.join(" ").trim_start_matches("error: ").to_owned()
 }

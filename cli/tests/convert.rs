@@ -60,7 +60,8 @@ fn an_index_goes_to_other_systems_and_comes_back() {
         &["--base: found none", "z.nsg", "an index of nsg is checked against it"],
     );
     s.fails(2, "inspect z.nsg --from fvecs --base base.fbin", &["--from", "fvecs"]);
-    s.fails(2, "inspect z.nsg --from hnsw", &["--from", "hnsw", "hnswlib", "fbin"]);
+    s.fails(2, "inspect z.nsg --from hnsw", &["--from: found hnsw, expected hnswlib"]);
+    s.fails(2, "inspect z.nsg --from hnsx", &["--from", "hnswlib", "fbin"]);
     s.fails(2, "inspect index.tagore --metric ip", &["--metric", "ip", "l2", "index.tagore"]);
     s.fails(1, "convert z.nsg a.tagore --base query.fbin", &["z.nsg", "500 nodes", "20 as in query.fbin"]);
     s.fails(1, "convert index.tagore a.hnswlib --base query.fbin", &["query.fbin", "20 x 8", "index.tagore"]);

@@ -7,7 +7,7 @@ use super::Session;
 #[test]
 fn a_plan_needs_no_device() {
     let s = Session::new();
-    let plan = &s.succeeds("plan -i base.fbin --knn 20 --start random")[0];
+    let plan = &s.succeeds("plan -i base.fbin --knn-graph --knn 20 --start random")[0];
     for key in [
         "n",
         "dim",
@@ -41,6 +41,17 @@ fn a_plan_needs_no_device() {
     assert_eq!(plan["peak_gpu_bytes"].as_u64(), most);
     // Lists before and after the stage.
     assert_eq!(stages[5]["buffers"]["nearest"], 500 * 20 * 8);
+}
+
+#[test]
+fn the_index_that_a_build_makes_is_planned() {
+    let s = Session::new();
+    let kind =
+        |flags: &str| s.succeeds(&format!("plan --n 100k --dim 64 --device cpu {flags}"))[0]["index"].clone();
+    assert_eq!(kind(""), "nssg");
+    assert_eq!(kind("--kind cagra"), "cagra");
+    // Out of core, as of `build`.
+    assert_eq!(kind("--vectors full --host-memory 30MiB"), "vamana");
 }
 
 #[test]

@@ -213,13 +213,7 @@ impl Args {
         let row = base.element_type().row_bytes(base.dim()).saturating_add(BUILD_ROW);
         let is_small = !self.limits.are_given() && base.len().saturating_mul(row) < ALWAYS_FITS;
         let in_memory = is_small || self.graph.is_some() || matches!(self.fit(nssg, base), Ok((_, None)));
-        let (kind, what) = if in_memory {
-            (Strategy::nssg(), "")
-        } else {
-            (Strategy::vamana(), " for data that memory does not hold")
-        };
-        output.say(format_args!("kind      {}, the default{what}: --kind chooses another", kind.kind()));
-        kind
+        default_kind(in_memory, output)
     }
 
     fn files(&self) -> Files {
@@ -285,11 +279,28 @@ impl Args {
     }
 }
 
+/// The kind of an index that is built in memory or out of core, if none is named, which is said.
+pub(crate) fn default_kind(in_memory: bool, output: &Output) -> Strategy {
+    let (kind, what) = if in_memory {
+        (Strategy::nssg(), "")
+    } else {
+        (Strategy::vamana(), " for data that memory does not hold")
+    };
+    output.say(format_args!("kind      {}, the default{what}: --kind chooses another", kind.kind()));
+    kind
+}
+
 /// The index of `base` if no other file is named: beside it, with the extension of an index.
 fn default_output(base: &Path) -> Result<PathBuf> {
     if spool::is_copy(base) {
         let text = "--output: found none, expected a file: a pipe has no name to take for the index";
         return Err(Error::usage(text));
+    }
+    if base.is_dir() {
+        return Err(Error::file(base, "a folder", "a file"));
+    }
+    if base.to_str().is_some_and(|text| text.contains("://")) {
+        return Err(Error::file(base, "an address", "a file, such as `curl -LO` makes of it"));
     }
     let name = file_of(base).with_extension("");
     // The compression of a file follows its format.

@@ -14,7 +14,7 @@ use tagore::{
 use self::details::{say_build, say_graph, say_parts, say_remedies, say_stages};
 use self::machines::MachineOptions;
 use self::summary::{GraphPlan, Summary};
-use crate::build::PruneOptions;
+use crate::build::{PruneOptions, default_kind};
 use crate::error::{Result, remedy};
 use crate::limits::{LimitOptions, clusters_event, limits_event};
 use crate::options::{DATA_SET, DataSet, GraphOptions};
@@ -23,8 +23,8 @@ use crate::walked::BuiltOn;
 
 #[derive(clap::Args)]
 #[command(mut_arg("positional", |base| base.required_unless_present_any(["base", "n"])))]
-#[command(mut_group("LimitOptions", |limits| limits.requires("strategy")))]
-#[command(mut_group("PruneOptions", |prune| prune.requires("strategy")))]
+#[command(mut_group("LimitOptions", |limits| limits.conflicts_with("knn_graph")))]
+#[command(mut_group("PruneOptions", |prune| prune.conflicts_with("knn_graph")))]
 pub(crate) struct Args {
     #[command(flatten)]
     data: DataSet,
@@ -45,15 +45,18 @@ pub(crate) struct Args {
     /// Start of descent: auto, all-pairs, random or cells
     #[arg(long, default_value = "auto")]
     start: Start,
-    /// Kind of index: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng [default: the k-NN graph
-    /// alone]
+    /// Kind of index: cagra, nsg, nssg, vamana, dpg, tau-mng or alpha-cng [default: that of `tagore
+    /// build`]
     #[arg(long = "kind", value_name = "KIND")]
     strategy: Option<Strategy>,
+    /// Plan the k-NN graph alone, as `tagore knn` makes it
+    #[arg(long, conflicts_with_all = ["strategy", "vectors"])]
+    knn_graph: bool,
     #[command(flatten)]
     prune: PruneOptions,
     /// What to build on: full, the vectors themselves; their codes in f16 or int8; or auto: int8 if
     /// full exceeds memory and int8 does not
-    #[arg(long, default_value_t, value_name = "TYPE", requires = "strategy")]
+    #[arg(long, default_value_t, value_name = "TYPE")]
     vectors: BuiltOn,
     #[command(flatten)]
     limits: LimitOptions,
@@ -79,13 +82,10 @@ impl Args {
         let descent = self.graph.descent(data.element)?;
         let descent = descent.iterations(self.iterations).start(self.start).device(self.device);
         let limits = self.limits(data.rows)?;
-        let mut event = match &self.strategy {
-            Some(strategy) => {
-                let builder = self.prune.builder(strategy)?.descent(descent);
-                let builder = builder.compressed(self.vectors.compression());
-                self.index(builder, &data, &limits, output)?
-            }
-            None => self.graph(&descent, &data, &limits, output)?,
+        let mut event = if self.knn_graph {
+            self.graph(&descent, &data, &limits, output)?
+        } else {
+            self.index(&descent, &data, &limits, output)?
         };
         event["event"] = "plan".into();
         event["n"] = data.rows.into();
@@ -120,14 +120,25 @@ impl Args {
     }
 
     /// Plans an index.
-    fn index(&self, builder: Builder, data: &DataShape, limits: &Limits, output: &Output) -> Result<Value> {
+    fn index(&self, descent: &Descent, data: &DataShape, limits: &Limits, output: &Output) -> Result<Value> {
         let targets = self.targets(data.rows)?;
         let Targets { gpu, build, .. } = targets;
-        let (builder, clusters) = match self.vectors {
-            BuiltOn::Auto => builder.fit_on(data, limits, build, 1)?,
-            BuiltOn::Named(_) => {
-                let clusters = ClusterPlan::on(&builder, data, limits, build, 1)?;
-                (builder, clusters)
+        let fit = |strategy: &Strategy| -> Result<(Builder, Option<ClusterPlan>)> {
+            let builder = self.prune.builder(strategy)?.descent(descent.clone());
+            let builder = builder.compressed(self.vectors.compression());
+            Ok(match self.vectors {
+                BuiltOn::Auto => builder.fit_on(data, limits, build, 1)?,
+                BuiltOn::Named(_) => {
+                    let clusters = ClusterPlan::on(&builder, data, limits, build, 1)?;
+                    (builder, clusters)
+                }
+            })
+        };
+        let (builder, clusters) = match &self.strategy {
+            Some(strategy) => fit(strategy)?,
+            None => {
+                let in_memory = matches!(fit(&Strategy::nssg()), Ok((_, None)));
+                fit(&default_kind(in_memory, output))?
             }
         };
         let builder = &builder;

@@ -92,7 +92,11 @@ impl FromStr for Metric {
             "l2" => Ok(Self::L2),
             "ip" => Ok(Self::InnerProduct),
             "cosine" => Ok(Self::Cosine),
-            _ => Err(Error::argument("metric", name, "l2, ip or cosine")),
+            _ => Err(Error::argument(
+                "metric",
+                name,
+                "l2 (squared Euclidean), ip (inner product) or cosine (angular)",
+            )),
         }
     }
 }
