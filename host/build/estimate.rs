@@ -131,9 +131,7 @@ pub(super) fn seconds(
         let pair = if on_gpu { rates::PAIR.seconds(dim) } else { rates::CPU_PAIR.seconds(dim) / cores };
         stages.push(("queries", n * count * pair + rates::QUERIES.seconds(count) / cores));
     }
-    if strategy.connect {
-        stages.push(("reach", n * rates::REACH / cores));
-    }
+    stages.push(("reach", n * rates::REACH / cores));
     stages.push(("write", n * 4.0 * (1 + strategy.degree) as f64 / rates::WRITE));
     stages
 }

@@ -428,10 +428,9 @@ impl Builder {
         Ok(Built { index, stats })
     }
 
-    /// Builds the layers that searches need, then attaches unreachable nodes. Nodes must be
-    /// reachable from the entry points if the kind guarantees it, else from the lowest layer. With
-    /// neither, unreachable nodes are attached only if a node has no incoming edge. Searches for
-    /// the `lone` nodes must find them. Searches enter at the `added` nodes, for queries, too.
+    /// Builds the layers that searches need, then attaches the nodes that are not reachable from the
+    /// entry points, or from the lowest layer if the kind does not guarantee more. Searches for the
+    /// `lone` nodes must find them. Searches enter at the `added` nodes, for queries, too.
     /// Returns the start of searches, and the graph on the device if it is to stay there.
     fn finish(
         &self,
@@ -462,19 +461,15 @@ impl Builder {
         let began = Instant::now();
         let Layered { entries, layers, .. } = &layered;
         let from = match (self.strategy.connect, layers.first(), self.strategy.entry) {
-            (false, None, _) => reach::has_unlisted(space, rows).then_some(&entries[..]),
-            (false, Some(lowest), _) => Some(lowest.nodes()),
+            (false, Some(lowest), _) => lowest.nodes(),
             // Formats of other systems hold one entry point for these kinds.
-            (true, _, Entry::Medoid) => Some(&entries[..1]),
-            (true, _, Entry::Random) => Some(&entries[..]),
+            (true, _, Entry::Medoid) => &entries[..1],
+            (_, _, Entry::Random) | (false, None, _) => entries,
         };
         let mut search = search.map(|search| search.into_inner().unwrap_or_else(PoisonError::into_inner));
-        if let Some(from) = from {
-            let progress = &self.descent.progress;
-            stats.attached = reach::connect(space, rows, from, search.as_mut(), progress)? as u64;
-        }
-        let (start, first) = (layered.start(), from.unwrap_or(layered.first_nodes()));
-        stats.attached += reach::find_lone(space, rows, lone, start, first, &self.descent.progress)? as u64;
+        let progress = &self.descent.progress;
+        stats.attached = reach::connect(space, rows, from, search.as_mut(), progress)? as u64;
+        stats.attached += reach::find_lone(space, rows, lone, layered.start(), from, progress)? as u64;
         let mut kept = match search {
             _ if !self.keep_on_device => None,
             None => on_device.take().map(node_search).transpose()?,

@@ -5,11 +5,11 @@ use rayon::prelude::*;
 /// Octaves of the distances of f32.
 const OCTAVES_OF_F32: usize = 256;
 
-/// A spot's rows have lists this many octaves shorter than the rows outside: the last squared
-/// distances of lists differ by a factor of 2 to this power at least, with none between.
+/// A spot's rows have radii this many octaves smaller than the rows outside: their squares differ by a
+/// factor of 2 to this power at least, with none between.
 pub(super) const GAP: usize = 7;
 
-/// A lone row has a list this many octaves longer than the median.
+/// A lone row has a radius this many octaves larger than the median.
 const LONE: usize = 5;
 
 /// Maximum number of lone rows. More are the tail of a distribution, and are left to the graph.
@@ -21,17 +21,17 @@ pub(super) const MIN_OUTSIDE: usize = 64;
 /// Distances counted at a time.
 const AT_A_TIME: usize = 1 << 16;
 
-/// The octave of a list's last distance; equal distances are in one.
+/// The octave of a distance; equal distances are in one.
 fn octave(distance: f32) -> usize {
     ((distance.max(0.0).to_bits() >> 23) as usize).min(OCTAVES_OF_F32 - 1)
 }
 
-/// Rows by the octave of the last distance of their lists.
+/// Rows by the octave of their radii: the distances of a neighbour of each at one rank.
 pub(super) struct Octaves([usize; OCTAVES_OF_F32]);
 
 impl Octaves {
-    /// Counts distances.
-    pub(super) fn count(last: &[f32]) -> Self {
+    /// Counts the rows with these radii.
+    pub(super) fn count(radii: &[f32]) -> Self {
         let none = || Self([0; OCTAVES_OF_F32]);
         let add = |mut counts: Self, &distance: &f32| {
             counts.0[octave(distance)] += 1;
@@ -41,10 +41,10 @@ impl Octaves {
             a.0.iter_mut().zip(b.0).for_each(|(a, b)| *a += b);
             a
         };
-        last.par_iter().with_min_len(AT_A_TIME).fold(none, add).reduce(none, sum)
+        radii.par_iter().with_min_len(AT_A_TIME).fold(none, add).reduce(none, sum)
     }
 
-    /// The distance below which a list is that of a spot's row; none if there are no spots.
+    /// The distance below which a radius is that of a spot's row; none if there are no spots.
     pub(super) fn bound(&self) -> Option<f32> {
         let (mut above, mut empty) = (0, 0);
         for (octave, &rows) in self.0.iter().enumerate().rev() {
@@ -73,11 +73,11 @@ impl Octaves {
         (1..=MAX_LONE).contains(&lone).then_some(first)
     }
 
-    /// The lone rows among those with these `last` distances, which were counted.
-    pub(super) fn lone_of(&self, last: &[f32]) -> Vec<u32> {
+    /// The lone rows among those with these `radii`, which were counted.
+    pub(super) fn lone_of(&self, radii: &[f32]) -> Vec<u32> {
         self.lone().map_or(Vec::new(), |first| {
-            let rows = (0..last.len() as u32).into_par_iter();
-            rows.filter(|&row| octave(last[row as usize]) >= first).collect()
+            let rows = (0..radii.len() as u32).into_par_iter();
+            rows.filter(|&row| octave(radii[row as usize]) >= first).collect()
         })
     }
 }
@@ -103,10 +103,10 @@ mod tests {
     }
 
     #[test]
-    fn lone_rows_have_lists_far_longer_than_the_median() {
+    fn lone_rows_have_radii_far_larger_than_the_median() {
         let lone = |parts: &[(usize, f32)]| {
-            let last: Vec<f32> = parts.iter().flat_map(|&(rows, distance)| vec![distance; rows]).collect();
-            Octaves::count(&last).lone()
+            let radii: Vec<f32> = parts.iter().flat_map(|&(rows, distance)| vec![distance; rows]).collect();
+            Octaves::count(&radii).lone()
         };
         assert_eq!(lone(&[(100, 1.0), (10, 20.0)]), None);
         assert_eq!(lone(&[(100, 1.0), (10, 40.0)]), Some(octave(32.0)));

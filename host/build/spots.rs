@@ -24,6 +24,11 @@ use crate::{Device, Index, Metric, Result, Vectors};
 /// Minimum number of rows of a spot. Smaller groups stay outside.
 pub(super) const MIN_ROWS: usize = 32;
 
+/// The neighbour whose distance tells how densely the rows around a row lie. That of the last in a
+/// list would depend on how many rows the list holds: it parts a far group of fewer rows from one of
+/// more, and shows neither.
+const RANK: usize = 16;
+
 /// Neighbours of a row that are in its spot.
 const JOINED: usize = 8;
 
@@ -56,21 +61,21 @@ pub(super) struct Odd {
 }
 
 impl Spots {
-    /// The spots of rows whose lists end below the `bound`. `last` is the last distance of each
-    /// list, `near` returns the first [`JOINED`] neighbours of rows, and `part` a space of rows.
+    /// The spots of rows whose `radii`, the distances of their neighbours at [`RANK`], are below the
+    /// `bound`. `near` returns the first [`JOINED`] neighbours of rows, and `part` a space of rows.
     fn find<'s>(
-        last: &[f32],
+        radii: &[f32],
         bound: f32,
         near: impl Fn(&[u32]) -> Result<Vec<u32>>,
         part: impl Fn(&[u32]) -> Result<Space<'s>>,
     ) -> Result<Option<Self>> {
-        let n = last.len() as u32;
-        let dense: Vec<u32> = (0..n).filter(|&row| last[row as usize] < bound).collect();
+        let n = radii.len() as u32;
+        let dense: Vec<u32> = (0..n).filter(|&row| radii[row as usize] < bound).collect();
         let mut roots: Vec<u32> = (0..n).collect();
         for rows in dense.chunks(AT_A_TIME) {
             let near = near(rows)?;
             for (&row, near) in rows.iter().zip(near.chunks_exact(JOINED)) {
-                for &other in near.iter().filter(|&&other| last[other as usize] < bound) {
+                for &other in near.iter().filter(|&&other| radii[other as usize] < bound) {
                     join(&mut roots, row, other);
                 }
             }
@@ -149,19 +154,19 @@ fn root(roots: &mut [u32], mut row: u32) -> u32 {
 }
 
 impl Odd {
-    /// The odd rows of `space`: `last` is the last distance of each list of `k`, and `near` returns
-    /// the first [`JOINED`] neighbours of rows.
+    /// The odd rows of `space`: `radii` are the distances of the neighbours at [`RANK`] in lists of
+    /// `k`, and `near` returns the first [`JOINED`] neighbours of rows.
     fn find(
         space: &Space<'_>,
         k: usize,
-        last: &[f32],
+        radii: &[f32],
         near: impl Fn(&[u32]) -> Result<Vec<u32>>,
     ) -> Result<Self> {
-        let octaves = Octaves::count(last);
-        let lone = octaves.lone_of(last);
+        let octaves = Octaves::count(radii);
+        let lone = octaves.lone_of(radii);
         let spots = match octaves.bound().filter(|_| k >= JOINED) {
             None => None,
-            Some(bound) => Spots::find(last, bound, near, |rows| space.part(rows))?,
+            Some(bound) => Spots::find(radii, bound, near, |rows| space.part(rows))?,
         };
         Ok(Self { spots, lone })
     }
@@ -172,8 +177,8 @@ impl Odd {
         if !has_odd_rows(space) {
             return Ok(Self::default());
         }
-        let last = graph.lists.last_distances(gpu)?;
-        Self::find(space, graph.lists.k, &last, |rows| {
+        let radii = graph.lists.distances_at(gpu, RANK)?;
+        Self::find(space, graph.lists.k, &radii, |rows| {
             let keys = graph.lists.some(gpu, Pick::Ids(rows), 0..JOINED)?;
             let own = |place: usize| rows[place / JOINED];
             let id = |(place, key): (usize, Key)| if key == key::NONE { own(place) } else { key::id(key) };
@@ -187,8 +192,8 @@ impl Odd {
             return Ok(Self::default());
         }
         let near = |&row: &u32| graph.neighbors(row as usize)[..JOINED].to_vec();
-        let last = last_distances(graph);
-        Self::find(space, graph.k(), &last, |rows| Ok(rows.iter().flat_map(near).collect()))
+        let radii = radii(graph);
+        Self::find(space, graph.k(), &radii, |rows| Ok(rows.iter().flat_map(near).collect()))
     }
 }
 
@@ -211,18 +216,21 @@ impl Graph<'_> {
         if !has_odd_rows(space) {
             return Ok(Vec::new());
         }
-        let last = match self {
-            Self::Cpu(graph) => last_distances(graph),
-            Self::Gpu { gpu, graph, .. } => graph.lists.last_distances(gpu)?,
+        let radii = match self {
+            Self::Cpu(graph) => radii(graph),
+            Self::Gpu { gpu, graph, .. } => graph.lists.distances_at(gpu, RANK)?,
         };
-        Ok(Octaves::count(&last).lone_of(&last))
+        Ok(Octaves::count(&radii).lone_of(&radii))
     }
 }
 
-/// The last distance of each list.
-fn last_distances(graph: &KnnGraph) -> Vec<f32> {
-    let last = |node: usize| graph.distances(node).last().copied().unwrap_or(f32::INFINITY);
-    (0..graph.len()).into_par_iter().map(last).collect()
+/// The distance of each node's neighbour at [`RANK`], or of its last.
+fn radii(graph: &KnnGraph) -> Vec<f32> {
+    let radius = |node: usize| {
+        let distances = graph.distances(node);
+        distances.get(RANK - 1).or(distances.last()).copied().unwrap_or(f32::INFINITY)
+    };
+    (0..graph.len()).into_par_iter().map(radius).collect()
 }
 
 impl Builder {
@@ -289,24 +297,24 @@ mod tests {
         };
         let apart = |rows: &[u32]| at(&|row| row as f32, rows);
         // Each row of 20 is near the others of its own.
-        let last = vec![1e-6; 40];
+        let radii = vec![1e-6; 40];
         let near = |rows: &[u32]| {
             let next = |&row: &u32| (1..=JOINED as u32).map(move |step| row / 20 * 20 + (row + step) % 20);
             Ok(rows.iter().flat_map(next).collect())
         };
-        assert!(Spots::find(&last, 0.1, near, apart).unwrap().is_none(), "too few rows");
+        assert!(Spots::find(&radii, 0.1, near, apart).unwrap().is_none(), "too few rows");
         // Even and odd rows below 120 are two spots.
-        let last: Vec<f32> = (0..360).map(|row| if row < 120 { 1e-6 } else { 1.0 }).collect();
+        let radii: Vec<f32> = (0..360).map(|row| if row < 120 { 1e-6 } else { 1.0 }).collect();
         let near = |rows: &[u32]| {
             let next = |&row: &u32| (1..=JOINED as u32).map(move |step| (row + 2 * step) % 120);
             Ok(rows.iter().flat_map(next).collect())
         };
-        let Spots { spots, outside } = Spots::find(&last, 0.1, near, apart).unwrap().unwrap();
+        let Spots { spots, outside } = Spots::find(&radii, 0.1, near, apart).unwrap().unwrap();
         assert_eq!(spots, [0, 1].map(|first| (first..120).step_by(2).collect::<Vec<u32>>()));
         assert_eq!(outside, [0, 1].into_iter().chain(120..360).collect::<Vec<u32>>());
         // Spots that lie near each other are one.
         let together = |rows: &[u32]| at(&|row| row as f32 / 1000.0, rows);
-        let Spots { spots, .. } = Spots::find(&last, 0.1, near, together).unwrap().unwrap();
+        let Spots { spots, .. } = Spots::find(&radii, 0.1, near, together).unwrap().unwrap();
         assert_eq!(spots, [(0..120).collect::<Vec<u32>>()]);
     }
 }

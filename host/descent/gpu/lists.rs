@@ -56,12 +56,14 @@ impl GpuLists {
         Ok(keys)
     }
 
-    /// The last distance of each list, infinite where it is not full.
-    pub(crate) fn last_distances(&self, gpu: &Gpu) -> Result<Vec<f32>> {
+    /// The distance of each node's neighbour at the 1-based `rank`, or of its last if lists are
+    /// shorter; infinite where there is none.
+    pub(crate) fn distances_at(&self, gpu: &Gpu, rank: usize) -> Result<Vec<f32>> {
         let all = Pick::Range(0..if self.k == 0 { 0 } else { self.order.len() });
-        let last = self.some(gpu, all, self.k.saturating_sub(1)..self.k)?;
+        let rank = rank.min(self.k);
+        let keys = self.some(gpu, all, rank.saturating_sub(1)..rank)?;
         let distance = |key: Key| if key == key::NONE { f32::INFINITY } else { key::distance(key) };
-        Ok(last.into_par_iter().map(distance).collect())
+        Ok(keys.into_par_iter().map(distance).collect())
     }
 
     /// Copies the keys to the host.
