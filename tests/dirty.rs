@@ -119,6 +119,23 @@ fn narrow_searches_of_a_spot_of_nearly_all_rows_find_as_much_as_without_outliers
 }
 
 #[test]
+fn far_groups_are_found_whether_or_not_lists_lead_out_of_them() {
+    // 16 groups of about 40 rows: far from all others, but as sparse as they are.
+    let fault = Fault::Sentinel { value: -9999.0 };
+    let data = Synth::of_kind(SynthKind::Dirty { fault, share: 0.2 }, 3200, DIM, 3).unwrap();
+    let (base, dirty) = (data.base(), data.query_kind(QueryKind::Dirty).queries(200));
+    for (knn, kinds) in [(24, Strategy::all().to_vec()), (64, some_kinds())] {
+        for strategy in kinds {
+            let index = builder(strategy.degree(16)).knn(knn).build(&base).unwrap();
+            let what = format!("{} of lists of {knn}", index.kind());
+            assert_eq!(index.statistics(&Progress::silent()).unwrap().unreachable, 0, "{what}");
+            let found = recall(&searcher(index, &base), &dirty, 10);
+            assert!(found >= 0.99, "{what}: {found}");
+        }
+    }
+}
+
+#[test]
 fn lone_rows_are_found_by_a_search_for_them() {
     check(Fault::Lone { distance: 100.0 }, 0.002, Metric::L2, Strategy::all().into());
     check(Fault::Lone { distance: 100.0 }, 0.05, Metric::L2, some_kinds());

@@ -218,7 +218,15 @@ mod tests {
     fn layer(rows: &GraphRows, rounds: Rounds, repeated: &Repeated, most: usize) -> Vec<u32> {
         let base: Vectors = Synth::new(rows.len(), 2, 0).unwrap().base();
         let space = Space::unprepared(&base, Metric::L2);
-        let below = LowerGraph { base: &base, space: &space, graph: rows, repeated, most, on_device: None };
+        let below = LowerGraph {
+            base: &base,
+            space: &space,
+            graph: rows,
+            repeated,
+            unreached: &[],
+            most,
+            on_device: None,
+        };
         nodes_above(&below, rounds, SEED, &Progress::silent()).unwrap()
     }
 

@@ -21,10 +21,15 @@ use crate::vectors::space::Space;
 use crate::{Device, Metric, Progress, Result, Strategy, Vectors};
 
 /// Nodes of the test: a search for each shows whether searches reach the right part of the graph.
+/// As many of the unreached nodes at most.
 const SAMPLE: usize = 1024;
 
 /// Test searches that may go astray before layers are built: one in 250.
 const MAX_LOST_SEARCHES: usize = SAMPLE / 250;
+
+/// Test searches for unreached nodes that may go astray before layers are built: one in 50, and
+/// [`MAX_LOST_SEARCHES`] in any case. Most such nodes are few, amid others that searches find.
+const MAX_LOST_UNREACHED: usize = 50;
 
 /// Test searches that may go astray from a layer of one round of nodes before one of all rounds is
 /// built: one in 125. More nodes take longer to build, and searches more distances.
@@ -59,6 +64,9 @@ pub(crate) struct LowerGraph<'a, G> {
     pub graph: &'a G,
     /// Repeated rows of the base, which are not nodes of the graph.
     pub repeated: &'a Repeated,
+    /// Nodes that no path from the entry points reaches, as far as they are known. A random sample
+    /// misses those of small groups far from the others.
+    pub unreached: &'a [u32],
     /// Maximum number of nodes of the lowest layer.
     pub most: usize,
     /// Searches of the graph on the device that holds the base.
@@ -77,6 +85,8 @@ impl<G> LowerGraph<'_, G> {
 struct Outcome {
     /// Searches that went astray.
     lost: usize,
+    /// Those of them for unreached nodes.
+    lost_unreached: usize,
     /// Distances that all searches computed.
     distances: u64,
     /// The growth of list distances, if the nodes found tell it.
@@ -114,8 +124,10 @@ fn may_find_more(tried: &[Outcome]) -> bool {
 /// farther than the median neighbour of the node: it ended in another part of the data.
 struct Test<'a, G> {
     below: &'a LowerGraph<'a, G>,
-    /// Nodes that have neighbours.
+    /// Nodes that have neighbours: random ones, then unreached ones.
     nodes: Vec<u32>,
+    /// The number of unreached ones.
+    unreached: usize,
     /// The distance from each node to its median neighbour.
     medians: Vec<f32>,
     /// Norms of the nodes, under inner product alone.
@@ -127,9 +139,14 @@ impl<'a, G: Graph> Test<'a, G> {
     fn new(below: &'a LowerGraph<'a, G>, seed: u64, progress: &'a Progress) -> Result<Self> {
         let mut nodes = sampled(below.nodes(), SAMPLE, seed);
         nodes.iter_mut().for_each(|node| *node = below.repeated.nth_unique(*node));
-        nodes.retain(|&node| !below.graph.neighbors(node).is_empty());
+        let has_neighbors = |&node: &u32| !below.graph.neighbors(node).is_empty();
+        nodes.retain(has_neighbors);
+        let random = nodes.len();
+        let unreached = sampled(below.unreached.len(), SAMPLE, seed).into_iter();
+        nodes.extend(unreached.map(|place| below.unreached[place as usize]).filter(has_neighbors));
         let (medians, norms) = (below.medians(&nodes)?, below.norms(&nodes)?);
-        Ok(Self { below, nodes, medians, norms, progress })
+        let unreached = nodes.len() - random;
+        Ok(Self { below, nodes, unreached, medians, norms, progress })
     }
 
     /// Searches from `start`; on a device, from where it was told to start.
@@ -139,10 +156,19 @@ impl<'a, G: Graph> Test<'a, G> {
             None => self.find(start)?,
         };
         let distance = |key: Key| if key == key::NONE { f32::INFINITY } else { key::distance(key) };
-        let nearest = found.chunks_exact(BEAM).map(|beam| distance(beam[0])).zip(&self.medians);
-        let lost = nearest.filter(|&(distance, &median)| distance > median).count();
+        let nearest = found.chunks_exact(BEAM).map(|beam| distance(beam[0]));
+        let is_lost: Vec<bool> =
+            nearest.zip(&self.medians).map(|(nearest, &median)| nearest > median).collect();
+        let count = |searches: &[bool]| searches.iter().filter(|&&is_lost| is_lost).count();
+        let lost_unreached = count(&is_lost[is_lost.len() - self.unreached..]);
         let growth = growth(self.below.space.metric(), &self.nodes, &self.norms, found.chunks_exact(BEAM));
-        Ok(Outcome { lost, distances, growth })
+        Ok(Outcome { lost: count(&is_lost), lost_unreached, distances, growth })
+    }
+
+    /// Whether the `outcome` without layers shows that searches need none.
+    fn is_passed_by(&self, outcome: &Outcome) -> bool {
+        let most = MAX_LOST_SEARCHES.max(self.unreached / MAX_LOST_UNREACHED);
+        outcome.lost - outcome.lost_unreached <= MAX_LOST_SEARCHES && outcome.lost_unreached <= most
     }
 
     /// Searches from `entries`.
@@ -281,7 +307,7 @@ impl Builder {
         log_stage("test without layers", below.nodes(), testing);
         let unlayered = Layered { growth: without.growth, ..Layered::at(entries) };
         // Layers are stacked up to a small one: hnswlib and FAISS enter at one node.
-        let is_enough = without.lost <= MAX_LOST_SEARCHES && self.layering != Layering::Always;
+        let is_enough = test.is_passed_by(&without) && self.layering != Layering::Always;
         if is_enough || self.layering == Layering::GrowthOnly {
             return Ok(unlayered);
         }
@@ -362,11 +388,16 @@ impl Builder {
 mod tests {
     use super::*;
 
+    fn outcome_of(lost: usize, distances: u64) -> Outcome {
+        Outcome { lost, lost_unreached: 0, distances, growth: None }
+    }
+
     #[test]
     fn a_beam_is_wider_where_it_loses_fewer_at_hardly_more_distances() {
         let place = |tried: &[(usize, u64)]| {
-            let outcome = |&(lost, distances): &(usize, u64)| Outcome { lost, distances, growth: None };
-            place_of_beam(&tried.iter().map(outcome).collect::<Vec<_>>())
+            place_of_beam(
+                &tried.iter().map(|&(lost, distances)| outcome_of(lost, distances)).collect::<Vec<_>>(),
+            )
         };
         assert_eq!(place(&[(3, 1000)]), 0);
         // One more than the fewest is few enough.
@@ -380,10 +411,8 @@ mod tests {
 
     #[test]
     fn wider_beams_are_tried_while_they_may_lose_fewer() {
-        let tried = |lost: &[usize]| {
-            let outcome = |&lost| Outcome { lost, distances: 0, growth: None };
-            may_find_more(&lost.iter().map(outcome).collect::<Vec<_>>())
-        };
+        let tried =
+            |lost: &[usize]| may_find_more(&lost.iter().map(|&lost| outcome_of(lost, 0)).collect::<Vec<_>>());
         assert!(tried(&[9]) && tried(&[9, 9, 9, 9]) && tried(&[9, 8, 9, 9, 9]));
         assert!(!tried(&[9, 9, 9, 9, 9]) && !tried(&[9, 8, 9, 9, 9, 8]));
         assert!(!tried(&[0]) && !tried(&[3, 0]));
@@ -391,8 +420,7 @@ mod tests {
 
     #[test]
     fn layers_stay_if_searches_lose_less_or_compute_less() {
-        let outcome = |lost, distances| Outcome { lost, distances, growth: None };
-        let without = outcome(6, 1000);
+        let without = outcome_of(6, 1000);
         for (lost, distances, stay) in [
             (3, 2000, true),
             (4, 2000, false),
@@ -401,7 +429,7 @@ mod tests {
             (6, 1000, false),
             (7, 10, false),
         ] {
-            assert_eq!(without.is_improved_by(&outcome(lost, distances)), stay, "{lost}, {distances}");
+            assert_eq!(without.is_improved_by(&outcome_of(lost, distances)), stay, "{lost}, {distances}");
         }
     }
 }

@@ -13,12 +13,13 @@ use crate::gpu::Gpu;
 use crate::index::{Absent, Fingerprint, Index, Layered, PaddedRows};
 use crate::memory::check_room;
 use crate::prune::gpu::PruneShape;
+use crate::prune::tree::Tree;
 use crate::prune::{Entry, Pruned, reach};
 use crate::search::gpu::NodeSearch;
 use crate::vectors::Repeated;
 use crate::vectors::mean::{common_mean, less_mean};
 use crate::vectors::space::Space;
-use crate::{DataShape, Device, Error, IdSet, Result, Vectors};
+use crate::{DataShape, Device, Error, IdSet, Metric, Result, Vectors};
 
 /// Share of the check of values in the time of a build, for progress.
 const CHECK: f64 = 0.01;
@@ -428,9 +429,9 @@ impl Builder {
         Ok(Built { index, stats })
     }
 
-    /// Builds the layers that searches need, then attaches the nodes that are not reachable from the
-    /// entry points, or from the lowest layer if the kind does not guarantee more. Searches for the
-    /// `lone` nodes must find them. Searches enter at the `added` nodes, for queries, too.
+    /// Builds the layers that searches need, then attaches the nodes that are not reachable from
+    /// the entry points, or from the lowest layer if the kind does not guarantee more. Searches for
+    /// the `lone` nodes must find them. Searches enter at the `added` nodes, for queries, too.
     /// Returns the start of searches, and the graph on the device if it is to stay there.
     fn finish(
         &self,
@@ -449,26 +450,36 @@ impl Builder {
         let began = Instant::now();
         let stage = self.descent.progress.stage("reach", rows.len() as u64);
         let entries = std::mem::take(entries);
+        let mut tree = None;
         let mut layered = if self.is_layered() {
-            let (graph, repeated) = (&*rows, &Repeated::default());
+            // Under inner product, those are short rows, which no query is for.
+            let mut unreached = Vec::new();
+            if space.metric() != Metric::InnerProduct {
+                let search = search.as_ref().map(|on| on.lock().unwrap_or_else(PoisonError::into_inner));
+                unreached = tree.insert(Tree::new(rows, &entries, search.as_deref())?).unreached();
+            }
+            let (graph, repeated, unreached) = (&*rows, &Repeated::default(), &unreached[..]);
             let (most, on_device) = (usize::MAX, search.as_ref());
-            self.layers_over(&LowerGraph { base, space, graph, repeated, most, on_device }, entries)?
+            let below = LowerGraph { base, space, graph, repeated, unreached, most, on_device };
+            self.layers_over(&below, entries)?
         } else {
             Layered::at(entries)
         };
         layered.enter_at(added);
         stats.layers = began.elapsed().as_secs_f64();
         let began = Instant::now();
+        let mut search = search.map(|search| search.into_inner().unwrap_or_else(PoisonError::into_inner));
         let Layered { entries, layers, .. } = &layered;
         let from = match (self.strategy.connect, layers.first(), self.strategy.entry) {
             (false, Some(lowest), _) => lowest.nodes(),
             // Formats of other systems hold one entry point for these kinds.
             (true, _, Entry::Medoid) => &entries[..1],
-            (_, _, Entry::Random) | (false, None, _) => entries,
+            _ => entries,
         };
-        let mut search = search.map(|search| search.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let tree = tree.filter(|_| layers.is_empty() && added.is_empty());
+        let tree = tree.map_or_else(|| Tree::new(rows, from, search.as_ref()), Ok)?;
         let progress = &self.descent.progress;
-        stats.attached = reach::connect(space, rows, from, search.as_mut(), progress)? as u64;
+        stats.attached = reach::connect(space, rows, from, &tree, search.as_mut(), progress)? as u64;
         stats.attached += reach::find_lone(space, rows, lone, layered.start(), from, progress)? as u64;
         let mut kept = match search {
             _ if !self.keep_on_device => None,

@@ -5,8 +5,8 @@ use rayon::prelude::*;
 /// Octaves of the distances of f32.
 const OCTAVES_OF_F32: usize = 256;
 
-/// A spot's rows have radii this many octaves smaller than the rows outside: their squares differ by a
-/// factor of 2 to this power at least, with none between.
+/// A spot's rows have radii this many octaves smaller than the rows outside: their squares differ
+/// by a factor of 2 to this power at least, with none between.
 pub(super) const GAP: usize = 7;
 
 /// A lone row has a radius this many octaves larger than the median.

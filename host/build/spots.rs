@@ -24,9 +24,9 @@ use crate::{Device, Index, Metric, Result, Vectors};
 /// Minimum number of rows of a spot. Smaller groups stay outside.
 pub(super) const MIN_ROWS: usize = 32;
 
-/// The neighbour whose distance tells how densely the rows around a row lie. That of the last in a
-/// list would depend on how many rows the list holds: it parts a far group of fewer rows from one of
-/// more, and shows neither.
+/// The neighbour whose distance, the radius of a row, tells how densely the rows around it lie.
+/// That of the last in a list would depend on how many rows the list holds: it parts a far group of
+/// fewer rows from one of more, and shows neither.
 const RANK: usize = 16;
 
 /// Neighbours of a row that are in its spot.
@@ -61,8 +61,8 @@ pub(super) struct Odd {
 }
 
 impl Spots {
-    /// The spots of rows whose `radii`, the distances of their neighbours at [`RANK`], are below the
-    /// `bound`. `near` returns the first [`JOINED`] neighbours of rows, and `part` a space of rows.
+    /// The spots of rows whose `radii` are below the `bound`. `near` returns the first [`JOINED`]
+    /// neighbours of rows, and `part` a space of rows.
     fn find<'s>(
         radii: &[f32],
         bound: f32,
@@ -154,8 +154,8 @@ fn root(roots: &mut [u32], mut row: u32) -> u32 {
 }
 
 impl Odd {
-    /// The odd rows of `space`: `radii` are the distances of the neighbours at [`RANK`] in lists of
-    /// `k`, and `near` returns the first [`JOINED`] neighbours of rows.
+    /// The odd rows of `space`, with these `radii` in lists of `k`. `near` returns the first
+    /// [`JOINED`] neighbours of rows.
     fn find(
         space: &Space<'_>,
         k: usize,

@@ -11,6 +11,7 @@ mod rows;
 mod rule;
 mod stats;
 mod strategy;
+pub(crate) mod tree;
 
 pub use queries::QueryStats;
 pub(crate) use rows::GraphRows;

@@ -1,14 +1,14 @@
 //! Reach: attaches unreachable nodes to a tree that grows from the entry points.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
-use tagore_device::key::{self, Key, NO_ID};
+use tagore_device::key::{self, Key};
 
-use super::gpu::tree;
 use super::rows::GraphRows;
+use super::tree::{MIN_PARALLEL_NODES, Tree};
 use crate::Result;
 use crate::gpu::MemoryPlan;
 use crate::index::{Graph, Start};
@@ -28,9 +28,6 @@ pub(crate) const FOUND: usize = 32;
 /// Unreached nodes searched for at a time, on the same graph. The number is enough for all threads.
 /// It is small, since attaching one node may reach others and waste their searches.
 pub(crate) const SEARCHES: usize = 256;
-
-/// Levels with fewer nodes grow on one thread: waking others takes longer.
-const MIN_PARALLEL_NODES: usize = 256;
 
 /// Host memory of [`connect`] for `n` nodes on `threads` threads.
 pub(crate) fn plan(n: usize, threads: usize) -> MemoryPlan {
@@ -55,20 +52,16 @@ pub(crate) fn plan(n: usize, threads: usize) -> MemoryPlan {
 /// edge outside the tree. The tree then grows from the attached node. Replacing an edge outside the
 /// tree keeps all reached nodes reached.
 ///
-/// `on_device` has the same graph and finds the tree faster. The result does not depend on it, nor
-/// on the number of threads.
+/// `tree` is that of `entries`. The result does not depend on the number of threads.
 pub(crate) fn connect(
     space: &Space<'_>,
     rows: &mut GraphRows,
     entries: &[u32],
+    tree: &Tree,
     on_device: Option<&mut NodeSearch>,
     progress: &Progress,
 ) -> Result<usize> {
     let nodes = rows.len() as u32;
-    let tree = match &on_device {
-        Some(search) => Tree::of_places(&tree(search.gpu(), search.edges(rows.len()), entries)?),
-        None => Tree::from_entries(rows, entries),
-    };
     // Rows outside host memory are searched where they are. Few others remain, and every edge that
     // they get would have to be copied there.
     let mut on_device = on_device.filter(|_| !space.vectors().is_readable());
@@ -117,7 +110,7 @@ pub(crate) fn connect(
                     2 => candidates = recent.iter().copied().collect(),
                     _ => candidates = (0..nodes).filter(|&id| tree.is_reached(id)).collect(),
                 }
-                if let Some(parent) = attach(space, rows, &tree, node, &candidates)? {
+                if let Some(parent) = attach(space, rows, tree, node, &candidates)? {
                     near.changed(rows, parent)?;
                     tree.reach(rows, node, parent);
                     break;
@@ -305,86 +298,22 @@ fn replace_longest(
     }))
 }
 
-struct Tree {
-    /// The parent of each node; an entry point is its own parent.
-    parents: Vec<AtomicU32>,
-    /// Whether each node is reached. Nodes of the level being collected are not marked yet.
-    reached: Vec<AtomicBool>,
-}
-
-impl Tree {
-    /// The tree of all nodes reachable from `entries`.
-    fn from_entries(rows: &GraphRows, entries: &[u32]) -> Self {
-        let nodes = rows.len();
-        let parents = (0..nodes).into_par_iter().map(|_| AtomicU32::new(NO_ID)).collect();
-        let reached = (0..nodes).into_par_iter().map(|_| AtomicBool::new(false)).collect();
-        let tree = Self { parents, reached };
-        for &entry in entries {
-            tree.parents[entry as usize].store(entry, Ordering::Relaxed);
-        }
-        tree.grow(rows, entries.to_vec());
-        tree
-    }
-
-    /// The tree of these [places](tagore_device::prune::tree::place), one per node.
-    fn of_places(places: &[u64]) -> Self {
-        // The place of a node that is not reached has all bits set, so its parent is `NO_ID`.
-        let parents = places.par_iter().map(|&place| AtomicU32::new(place as u32)).collect();
-        let reached = places.par_iter().map(|&place| AtomicBool::new(place as u32 != NO_ID)).collect();
-        Self { parents, reached }
-    }
-
-    fn parent(&self, node: u32) -> u32 {
-        self.parents[node as usize].load(Ordering::Relaxed)
-    }
-
-    fn is_reached(&self, node: u32) -> bool {
-        is_set(&self.reached[node as usize])
-    }
-
-    /// Attaches `node` to `parent` and grows the tree from it.
-    fn reach(&self, rows: &GraphRows, node: u32, parent: u32) {
-        self.parents[node as usize].store(parent, Ordering::Relaxed);
-        self.grow(rows, vec![node]);
-    }
-
-    /// Grows the tree level by level from nodes with parents. The parent of a node is the smallest
-    /// node of the previous level with an edge to it, in any order of threads.
-    fn grow(&self, rows: &GraphRows, mut level: Vec<u32>) {
-        let look = |mut next: Vec<u32>, &node: &u32| {
-            for &neighbor in rows.row(node) {
-                if !self.is_reached(neighbor)
-                    && self.parents[neighbor as usize].fetch_min(node, Ordering::Relaxed) == NO_ID
-                {
-                    next.push(neighbor);
-                }
-            }
-            next
-        };
-        let mark = |&node: &u32| self.reached[node as usize].store(true, Ordering::Relaxed);
-        while !level.is_empty() {
-            if level.len() < MIN_PARALLEL_NODES {
-                level.iter().for_each(mark);
-                level = level.iter().fold(Vec::new(), look);
-            } else {
-                let nodes = || level.par_iter().with_min_len(MIN_PARALLEL_NODES / 4);
-                nodes().for_each(mark);
-                level = nodes().fold(Vec::new, look).flatten_iter().collect();
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use tagore_device::key::NO_ID;
     use tagore_device::random::{Draws, Stage};
 
     use super::*;
     use crate::vectors::{Metric, Vectors};
 
     fn reachable(rows: &GraphRows, entries: &[u32]) -> usize {
+        rows.len() - Tree::from_entries(rows, entries).unreached().len()
+    }
+
+    /// [`connect`] on the CPU.
+    fn connected(space: &Space<'_>, rows: &mut GraphRows, entries: &[u32]) -> usize {
         let tree = Tree::from_entries(rows, entries);
-        (0..rows.len() as u32).filter(|&node| tree.is_reached(node)).count()
+        connect(space, rows, entries, &tree, None, &Progress::silent()).unwrap()
     }
 
     /// `n` points on a line, each with the given edges.
@@ -396,7 +325,7 @@ mod tests {
             edges(node).into_iter().for_each(|id| assert!(rows.push(node, id)));
         }
         let missing = n - reachable(&rows, entries);
-        let attached = connect(&space, &mut rows, entries, None, &Progress::silent()).unwrap();
+        let attached = connected(&space, &mut rows, entries);
         assert_eq!(reachable(&rows, entries), n);
         assert!(attached <= missing && (attached > 0) == (missing > 0));
         for node in 0..n as u32 {
@@ -434,7 +363,7 @@ mod tests {
             for (from, to) in [(0, 1), (2, 3), (3, 2)] {
                 assert!(rows.push(from, to));
             }
-            connect(&space, &mut rows, &[0], None, &Progress::silent()).unwrap();
+            connected(&space, &mut rows, &[0]);
             // Rows 35 to 39 are long: 35² is 0.81 of 39².
             let expected = if metric == Metric::L2 { 40 } else { 4 + 5 };
             assert_eq!(reachable(&rows, &[0]), expected, "{metric:?}");
@@ -457,7 +386,7 @@ mod tests {
                 let mut rows = GraphRows::from_padded(ids.clone(), 5).unwrap();
                 let tree = Tree::from_entries(&rows, &[7, 3]);
                 let parents: Vec<u32> = (0..n as u32).map(|node| tree.parent(node)).collect();
-                let attached = connect(&space, &mut rows, &[7, 3], None, &Progress::silent()).unwrap();
+                let attached = connected(&space, &mut rows, &[7, 3]);
                 assert_eq!(reachable(&rows, &[7, 3]), n as usize);
                 (parents, attached, rows.into_parts())
             })
