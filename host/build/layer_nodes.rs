@@ -223,7 +223,7 @@ mod tests {
             space: &space,
             graph: rows,
             repeated,
-            unreached: &[],
+            remote: &[],
             most,
             on_device: None,
         };

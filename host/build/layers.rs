@@ -21,15 +21,16 @@ use crate::vectors::space::Space;
 use crate::{Device, Metric, Progress, Result, Strategy, Vectors};
 
 /// Nodes of the test: a search for each shows whether searches reach the right part of the graph.
-/// As many of the unreached nodes at most.
+/// As many of the remote nodes at most.
 const SAMPLE: usize = 1024;
 
 /// Test searches that may go astray before layers are built: one in 250.
 const MAX_LOST_SEARCHES: usize = SAMPLE / 250;
 
-/// Test searches for unreached nodes that may go astray before layers are built: one in 50, and
-/// [`MAX_LOST_SEARCHES`] in any case. Most such nodes are few, amid others that searches find.
-const MAX_LOST_UNREACHED: usize = 50;
+/// Test searches for remote nodes that may go astray before layers are built: one in 50, and
+/// [`MAX_LOST_SEARCHES`] in any case. Few nodes that no path reaches lie amid others, where searches
+/// end near them.
+const REMOTE_PER_LOST: usize = 50;
 
 /// Test searches that may go astray from a layer of one round of nodes before one of all rounds is
 /// built: one in 125. More nodes take longer to build, and searches more distances.
@@ -64,9 +65,9 @@ pub(crate) struct LowerGraph<'a, G> {
     pub graph: &'a G,
     /// Repeated rows of the base, which are not nodes of the graph.
     pub repeated: &'a Repeated,
-    /// Nodes that no path from the entry points reaches, as far as they are known. A random sample
-    /// misses those of small groups far from the others.
-    pub unreached: &'a [u32],
+    /// Nodes that no path from the entry points reaches, and some in groups far from all others: a
+    /// random sample misses those of small groups. None if they are not known.
+    pub remote: &'a [u32],
     /// Maximum number of nodes of the lowest layer.
     pub most: usize,
     /// Searches of the graph on the device that holds the base.
@@ -85,8 +86,8 @@ impl<G> LowerGraph<'_, G> {
 struct Outcome {
     /// Searches that went astray.
     lost: usize,
-    /// Those of them for unreached nodes.
-    lost_unreached: usize,
+    /// Those of them for remote nodes.
+    lost_remote: usize,
     /// Distances that all searches computed.
     distances: u64,
     /// The growth of list distances, if the nodes found tell it.
@@ -121,16 +122,17 @@ fn may_find_more(tried: &[Outcome]) -> bool {
 }
 
 /// Searches for a sample of the nodes of a graph. A search goes astray if its best result is
-/// farther than the median neighbour of the node: it ended in another part of the data.
+/// farther than the median neighbour of the node, for a remote node than the first quarter of them,
+/// since a small group has few: it ended in another part of the data.
 struct Test<'a, G> {
     below: &'a LowerGraph<'a, G>,
-    /// Nodes that have neighbours: random ones, then unreached ones.
+    /// Nodes that have neighbours: random ones, then remote ones.
     nodes: Vec<u32>,
-    /// The number of unreached ones.
-    unreached: usize,
-    /// The distance from each node to its median neighbour.
-    medians: Vec<f32>,
-    /// Norms of the nodes, under inner product alone.
+    /// The number of remote ones.
+    remote: usize,
+    /// The distance beyond which the search for each node is astray.
+    limits: Vec<f32>,
+    /// Norms of the random nodes, under inner product alone.
     norms: Vec<f32>,
     progress: &'a Progress,
 }
@@ -142,11 +144,12 @@ impl<'a, G: Graph> Test<'a, G> {
         let has_neighbors = |&node: &u32| !below.graph.neighbors(node).is_empty();
         nodes.retain(has_neighbors);
         let random = nodes.len();
-        let unreached = sampled(below.unreached.len(), SAMPLE, seed).into_iter();
-        nodes.extend(unreached.map(|place| below.unreached[place as usize]).filter(has_neighbors));
-        let (medians, norms) = (below.medians(&nodes)?, below.norms(&nodes)?);
-        let unreached = nodes.len() - random;
-        Ok(Self { below, nodes, unreached, medians, norms, progress })
+        let remote = sampled(below.remote.len(), SAMPLE, seed).into_iter();
+        nodes.extend(remote.map(|place| below.remote[place as usize]).filter(has_neighbors));
+        let (amid, remote) = nodes.split_at(random);
+        let limits = [below.distances_at(amid, 2)?, below.distances_at(remote, 4)?].concat();
+        let (norms, remote) = (below.norms(amid)?, remote.len());
+        Ok(Self { below, nodes, remote, limits, norms, progress })
     }
 
     /// Searches from `start`; on a device, from where it was told to start.
@@ -157,18 +160,19 @@ impl<'a, G: Graph> Test<'a, G> {
         };
         let distance = |key: Key| if key == key::NONE { f32::INFINITY } else { key::distance(key) };
         let nearest = found.chunks_exact(BEAM).map(|beam| distance(beam[0]));
-        let is_lost: Vec<bool> =
-            nearest.zip(&self.medians).map(|(nearest, &median)| nearest > median).collect();
+        let is_lost: Vec<bool> = nearest.zip(&self.limits).map(|(nearest, &limit)| nearest > limit).collect();
         let count = |searches: &[bool]| searches.iter().filter(|&&is_lost| is_lost).count();
-        let lost_unreached = count(&is_lost[is_lost.len() - self.unreached..]);
-        let growth = growth(self.below.space.metric(), &self.nodes, &self.norms, found.chunks_exact(BEAM));
-        Ok(Outcome { lost: count(&is_lost), lost_unreached, distances, growth })
+        let random = self.nodes.len() - self.remote;
+        let lost_remote = count(&is_lost[random..]);
+        let (nodes, beams) = (&self.nodes[..random], found.chunks_exact(BEAM).take(random));
+        let growth = growth(self.below.space.metric(), nodes, &self.norms, beams);
+        Ok(Outcome { lost: count(&is_lost), lost_remote, distances, growth })
     }
 
     /// Whether the `outcome` without layers shows that searches need none.
     fn is_passed_by(&self, outcome: &Outcome) -> bool {
-        let most = MAX_LOST_SEARCHES.max(self.unreached / MAX_LOST_UNREACHED);
-        outcome.lost - outcome.lost_unreached <= MAX_LOST_SEARCHES && outcome.lost_unreached <= most
+        let most = MAX_LOST_SEARCHES.max(self.remote / REMOTE_PER_LOST);
+        outcome.lost - outcome.lost_remote <= MAX_LOST_SEARCHES && outcome.lost_remote <= most
     }
 
     /// Searches from `entries`.
@@ -203,20 +207,20 @@ impl<'a, G: Graph> Test<'a, G> {
     fn find(&self, start: Start<'_>) -> Result<(Vec<Key>, u64)> {
         let &LowerGraph { space, graph, .. } = self.below;
         let limits = BeamLimits::all_of(BEAM);
-        let beams = self.nodes.par_iter().map_init(
+        let mut found = vec![key::NONE; self.nodes.len() * BEAM];
+        let searches = found.par_chunks_exact_mut(BEAM).zip(&self.nodes).map_init(
             || BeamSearch::new(space.len()),
-            |search, &node| {
+            |search, (beam, &node)| {
                 self.progress.check()?;
                 let before = search.computed();
                 let task = BeamTask { query: space.query(node), start, limits, among: None };
                 search.run(space, graph, task, |_| ());
-                let mut beam: Vec<Key> = search.found().collect();
-                beam.resize(BEAM, key::NONE);
-                Ok((beam, search.computed() - before))
+                beam.iter_mut().zip(search.found()).for_each(|(to, key)| *to = key);
+                Ok(search.computed() - before)
             },
         );
-        let (beams, computed): (Vec<Vec<Key>>, Vec<u64>) = beams.collect::<Result<_>>()?;
-        Ok((beams.concat(), computed.iter().sum()))
+        let computed = searches.try_reduce(|| 0, |a, b| Ok(a + b))?;
+        Ok((found, computed))
     }
 }
 
@@ -249,35 +253,35 @@ impl<G: Graph> LowerGraph<'_, G> {
         Ok((0..nodes.len() as u32).map(|place| part.norm(part.query(place))).collect())
     }
 
-    /// The distance from each of `nodes` to its median neighbour.
-    fn medians(&self, nodes: &[u32]) -> Result<Vec<f32>> {
+    /// The distance from each of `nodes` to the neighbour after the nearest one in `share` of them.
+    fn distances_at(&self, nodes: &[u32], share: usize) -> Result<Vec<f32>> {
         let &LowerGraph { space, graph, .. } = self;
         if space.vectors().is_readable() {
-            let median = |distances: &mut Vec<f32>, &node: &u32| {
+            let distance = |distances: &mut Vec<f32>, &node: &u32| {
                 space.list_distances(space.query(node), graph.neighbors(node), distances);
-                median(distances)
+                after(distances, share)
             };
-            return Ok(nodes.par_iter().map_init(Vec::new, median).collect());
+            return Ok(nodes.par_iter().map_init(Vec::new, distance).collect());
         }
         let rows: Vec<u32> =
             nodes.iter().flat_map(|&node| [&[node], graph.neighbors(node)].concat()).collect();
         let part = space.part(&rows)?;
         let (mut first, mut distances) = (0, Vec::new());
-        let median_of = |&node: &u32| {
+        let distance = |&node: &u32| {
             let end = first + 1 + graph.neighbors(node).len() as u32;
             let places: Vec<u32> = (first + 1..end).collect();
             part.list_distances(part.query(first), &places, &mut distances);
             first = end;
-            median(&mut distances)
+            after(&mut distances, share)
         };
-        Ok(nodes.iter().map(median_of).collect())
+        Ok(nodes.iter().map(distance).collect())
     }
 }
 
-/// The median of at least one distance.
-fn median(distances: &mut [f32]) -> f32 {
-    let middle = distances.len() / 2;
-    *distances.select_nth_unstable_by(middle, f32::total_cmp).1
+/// The distance after the least one in `share` of at least one.
+fn after(distances: &mut [f32], share: usize) -> f32 {
+    let place = distances.len() / share;
+    *distances.select_nth_unstable_by(place, f32::total_cmp).1
 }
 
 /// Logs the seconds of a stage that began at `began`, for a layer of `nodes` nodes.
@@ -389,7 +393,7 @@ mod tests {
     use super::*;
 
     fn outcome_of(lost: usize, distances: u64) -> Outcome {
-        Outcome { lost, lost_unreached: 0, distances, growth: None }
+        Outcome { lost, lost_remote: 0, distances, growth: None }
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub(super) struct Unfinished {
     pub pruned: Pruned,
     /// Nodes that searches for them must find.
     pub lone: Vec<u32>,
+    /// Nodes in groups far from others.
+    pub remote: Vec<u32>,
     pub on_device: Option<OnDevice>,
 }
 
@@ -275,7 +277,7 @@ impl Builder {
             self.descent.progress.parts(weights).map(|part| self.clone().progress(part));
         let graph = descending.graph_on(space, k, gpu, graph)?;
         let descent = graph.stats().clone();
-        let Odd { spots, lone } = graph.odd_rows(space)?;
+        let Odd { spots, lone, remote } = graph.odd_rows(space)?;
         if let Some(spots) = spots {
             drop(graph);
             // No sample: the lists are not those of the index.
@@ -285,7 +287,7 @@ impl Builder {
         let sample = graph.sample(&nodes)?;
         let (pruned, on_device) = pruning.prune(space, graph)?;
         let stats = BuildStats { knn: k, descent, sample, ..BuildStats::default() };
-        finishing.finished(base, space, Unfinished { pruned, lone, on_device }, stats)
+        finishing.finished(base, space, Unfinished { pruned, lone, remote, on_device }, stats)
     }
 
     /// Builds the pruned graph of a cluster, with a node for every row, and finds the rows that are
@@ -440,7 +442,7 @@ impl Builder {
         graph: &mut Unfinished,
         added: &[u32],
     ) -> Result<(Layered, Option<NodeSearch>)> {
-        let Unfinished { pruned: Pruned { rows, entries, stats }, lone, on_device } = graph;
+        let Unfinished { pruned: Pruned { rows, entries, stats }, lone, remote, on_device } = graph;
         let is_readable = space.vectors().is_readable();
         // A thousand searches take a device as long as one. The emulator takes its time.
         let search = on_device.take_if(|on| !is_readable || self.is_layered() && on.gpu.takes_ptx());
@@ -452,15 +454,14 @@ impl Builder {
         let entries = std::mem::take(entries);
         let mut tree = None;
         let mut layered = if self.is_layered() {
-            // Under inner product, those are short rows, which no query is for.
-            let mut unreached = Vec::new();
+            // Under inner product, unreached nodes are short rows, which no query is for.
             if space.metric() != Metric::InnerProduct {
                 let search = search.as_ref().map(|on| on.lock().unwrap_or_else(PoisonError::into_inner));
-                unreached = tree.insert(Tree::new(rows, &entries, search.as_deref())?).unreached();
+                remote.extend(tree.insert(Tree::new(rows, &entries, search.as_deref())?).unreached());
             }
-            let (graph, repeated, unreached) = (&*rows, &Repeated::default(), &unreached[..]);
+            let (graph, repeated, remote) = (&*rows, &Repeated::default(), &remote[..]);
             let (most, on_device) = (usize::MAX, search.as_ref());
-            let below = LowerGraph { base, space, graph, repeated, unreached, most, on_device };
+            let below = LowerGraph { base, space, graph, repeated, remote, most, on_device };
             self.layers_over(&below, entries)?
         } else {
             Layered::at(entries)

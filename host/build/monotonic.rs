@@ -186,15 +186,8 @@ impl Builder {
         let space = Space::new(base, self.descent.metric, progress)?;
         let rows = monotonic(&space, TIGHT, gpu, progress)?;
         let repeated = &Repeated::default();
-        let below = LowerGraph {
-            base,
-            space: &space,
-            graph: &rows,
-            repeated,
-            unreached: &[],
-            most: n,
-            on_device: None,
-        };
+        let below =
+            LowerGraph { base, space: &space, graph: &rows, repeated, remote: &[], most: n, on_device: None };
         let builder = Self { layering: Layering::Always, ..self.clone() };
         let mut layered = builder.layers_over(&below, random_entries(n, self.descent.seed))?;
         layered.layers.insert(0, layer_of(rows, LAYER_BEAMS[0]));

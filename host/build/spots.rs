@@ -13,11 +13,12 @@ use tagore_device::key::{self, Key};
 
 use super::graph::Graph;
 use super::memory::{Built, Given};
-use super::octaves::{MIN_OUTSIDE, Octaves};
+use super::octaves::{GAP, MIN_OUTSIDE, Octaves};
 use super::{BuildStats, Builder, Layering};
 use crate::descent::{DeviceGraph, KnnGraph};
 use crate::gpu::Gpu;
 use crate::vectors::gpu::Pick;
+use crate::vectors::mean::drawn_rows;
 use crate::vectors::space::Space;
 use crate::{Device, Index, Metric, Result, Vectors};
 
@@ -41,6 +42,9 @@ const MAX_COMPARED: usize = 1 << 24;
 /// Maximum number of rows of a spot that the CPU builds, many spots at a time, whatever the device.
 const MAX_ROWS_ON_CPU: usize = 1024;
 
+/// Random rows that show groups far from all others.
+const SAMPLE: usize = 1 << 14;
+
 /// Nodes whose lists come from a device at a time.
 const AT_A_TIME: usize = 1 << 16;
 
@@ -58,6 +62,8 @@ pub(super) struct Odd {
     pub spots: Option<Spots>,
     /// Rows far from all others.
     pub lone: Vec<u32>,
+    /// Some of the rows in groups far from all others that are smaller than lists: these leave them.
+    pub remote: Vec<u32>,
 }
 
 impl Spots {
@@ -155,12 +161,13 @@ fn root(roots: &mut [u32], mut row: u32) -> u32 {
 
 impl Odd {
     /// The odd rows of `space`, with these `radii` in lists of `k`. `near` returns the first
-    /// [`JOINED`] neighbours of rows.
+    /// [`JOINED`] neighbours of rows, and `last` the distances of their last neighbours.
     fn find(
         space: &Space<'_>,
         k: usize,
         radii: &[f32],
         near: impl Fn(&[u32]) -> Result<Vec<u32>>,
+        last: impl Fn(&[u32]) -> Result<Vec<f32>>,
     ) -> Result<Self> {
         let octaves = Octaves::count(radii);
         let lone = octaves.lone_of(radii);
@@ -168,7 +175,13 @@ impl Odd {
             None => None,
             Some(bound) => Spots::find(radii, bound, near, |rows| space.part(rows))?,
         };
-        Ok(Self { spots, lone })
+        let sample = drawn_rows(6, SAMPLE, radii.len());
+        let leaves = |&(last, row): &(f32, u32)| {
+            let radius = radii[row as usize];
+            radius > 0.0 && last >= radius * (1 << GAP) as f32
+        };
+        let remote = last(&sample)?.into_iter().zip(sample).filter(leaves).map(|(_, row)| row).collect();
+        Ok(Self { spots, lone, remote })
     }
 
     /// The odd rows of `space`, whose k-NN graph is on a device. Unreliable lists show spots too:
@@ -177,13 +190,15 @@ impl Odd {
         if !has_odd_rows(space) {
             return Ok(Self::default());
         }
-        let radii = graph.lists.distances_at(gpu, RANK)?;
-        Self::find(space, graph.lists.k, &radii, |rows| {
-            let keys = graph.lists.some(gpu, Pick::Ids(rows), 0..JOINED)?;
+        let (lists, k) = (&graph.lists, graph.lists.k);
+        let radii = lists.distances_at(gpu, Pick::Range(0..space.len()), RANK)?;
+        let near = |rows: &[u32]| {
+            let keys = lists.some(gpu, Pick::Ids(rows), 0..JOINED)?;
             let own = |place: usize| rows[place / JOINED];
             let id = |(place, key): (usize, Key)| if key == key::NONE { own(place) } else { key::id(key) };
             Ok(keys.into_iter().enumerate().map(id).collect())
-        })
+        };
+        Self::find(space, k, &radii, near, |rows| lists.distances_at(gpu, Pick::Ids(rows), k))
     }
 
     /// The odd rows of `space`, whose k-NN graph is on the host.
@@ -192,8 +207,9 @@ impl Odd {
             return Ok(Self::default());
         }
         let near = |&row: &u32| graph.neighbors(row as usize)[..JOINED].to_vec();
-        let radii = radii(graph);
-        Self::find(space, graph.k(), &radii, |rows| Ok(rows.iter().flat_map(near).collect()))
+        let near = |rows: &[u32]| Ok(rows.iter().flat_map(near).collect());
+        let last = |rows: &[u32]| Ok(rows.iter().map(|&row| distance_at(graph, row, graph.k())).collect());
+        Self::find(space, graph.k(), &radii(graph), near, last)
     }
 }
 
@@ -218,19 +234,23 @@ impl Graph<'_> {
         }
         let radii = match self {
             Self::Cpu(graph) => radii(graph),
-            Self::Gpu { gpu, graph, .. } => graph.lists.distances_at(gpu, RANK)?,
+            Self::Gpu { gpu, graph, .. } => {
+                graph.lists.distances_at(gpu, Pick::Range(0..space.len()), RANK)?
+            }
         };
         Ok(Octaves::count(&radii).lone_of(&radii))
     }
 }
 
-/// The distance of each node's neighbour at [`RANK`], or of its last.
+/// The radius of each node.
 fn radii(graph: &KnnGraph) -> Vec<f32> {
-    let radius = |node: usize| {
-        let distances = graph.distances(node);
-        distances.get(RANK - 1).or(distances.last()).copied().unwrap_or(f32::INFINITY)
-    };
-    (0..graph.len()).into_par_iter().map(radius).collect()
+    (0..graph.len() as u32).into_par_iter().map(|node| distance_at(graph, node, RANK)).collect()
+}
+
+/// The distance of the neighbour at the 1-based `rank`, or of the last if the list is shorter.
+fn distance_at(graph: &KnnGraph, node: u32, rank: usize) -> f32 {
+    let distances = graph.distances(node as usize);
+    distances.get(rank - 1).or(distances.last()).copied().unwrap_or(f32::INFINITY)
 }
 
 impl Builder {

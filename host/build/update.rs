@@ -164,7 +164,7 @@ impl Builder {
             _ => (0..rows.len() as u32).filter(|node| node % SAMPLED == 0 || is_new(node)).collect(),
         };
         let pruned = Pruned { rows, entries, stats: prune };
-        let graph = Unfinished { pruned, lone, on_device: None };
+        let graph = Unfinished { pruned, lone, remote: Vec::new(), on_device: None };
         self.finished(base, space, graph, stats).map(Some)
     }
 

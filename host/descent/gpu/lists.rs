@@ -56,12 +56,11 @@ impl GpuLists {
         Ok(keys)
     }
 
-    /// The distance of each node's neighbour at the 1-based `rank`, or of its last if lists are
-    /// shorter; infinite where there is none.
-    pub(crate) fn distances_at(&self, gpu: &Gpu, rank: usize) -> Result<Vec<f32>> {
-        let all = Pick::Range(0..if self.k == 0 { 0 } else { self.order.len() });
+    /// The distance of the neighbour at the 1-based `rank` of each of some nodes, or of its last if
+    /// lists are shorter; infinite where there is none.
+    pub(crate) fn distances_at(&self, gpu: &Gpu, nodes: Pick<'_>, rank: usize) -> Result<Vec<f32>> {
         let rank = rank.min(self.k);
-        let keys = self.some(gpu, all, rank.saturating_sub(1)..rank)?;
+        let keys = self.some(gpu, nodes, rank.saturating_sub(1)..rank)?;
         let distance = |key: Key| if key == key::NONE { f32::INFINITY } else { key::distance(key) };
         Ok(keys.into_par_iter().map(distance).collect())
     }

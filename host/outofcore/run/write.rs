@@ -287,15 +287,8 @@ impl Ending<'_> {
         graph.advise(Access::AtRandom);
         base.advise(Access::AtRandom);
         let space = &Space::unprepared(base, builder.descent.metric);
-        let below = LowerGraph {
-            base,
-            space,
-            graph,
-            repeated,
-            unreached: &[],
-            most: plan.layer_nodes,
-            on_device: None,
-        };
+        let below =
+            LowerGraph { base, space, graph, repeated, remote: &[], most: plan.layer_nodes, on_device: None };
         let layered = builder.clone().device(device).layers_over(&below, entries);
         base.advise(Access::Somehow);
         graph.advise(Access::Somehow);
