@@ -136,6 +136,19 @@ fn far_groups_are_found_whether_or_not_lists_lead_out_of_them() {
 }
 
 #[test]
+fn layers_lead_to_a_far_group_that_a_random_sample_misses() {
+    // The sample of 1,024 nodes holds three or four of the group: too few to ask for layers.
+    let mut values = uniform(10_000, 8, 5).to_f32().unwrap();
+    values[5000 * 8..5035 * 8].iter_mut().step_by(8).for_each(|x| *x += 1e5);
+    let base = Vectors::from_f32(values, 8).unwrap();
+    // No list leads out of the group, then all do.
+    for (strategy, knn) in [(Strategy::cagra(), 24), (Strategy::dpg(), 24), (Strategy::nsg(), 48)] {
+        let index = builder(strategy.degree(16)).knn(knn).build(&base).unwrap();
+        assert!(!index.layers().is_empty(), "{} of lists of {knn}", index.kind());
+    }
+}
+
+#[test]
 fn lone_rows_are_found_by_a_search_for_them() {
     check(Fault::Lone { distance: 100.0 }, 0.002, Metric::L2, Strategy::all().into());
     check(Fault::Lone { distance: 100.0 }, 0.05, Metric::L2, some_kinds());

@@ -28,8 +28,8 @@ const SAMPLE: usize = 1024;
 const MAX_LOST_SEARCHES: usize = SAMPLE / 250;
 
 /// Test searches for remote nodes that may go astray before layers are built: one in 50, and
-/// [`MAX_LOST_SEARCHES`] in any case. Few nodes that no path reaches lie amid others, where searches
-/// end near them.
+/// [`MAX_LOST_SEARCHES`] in any case. Most single nodes that no path reaches lie amid others, where
+/// searches end near them.
 const REMOTE_PER_LOST: usize = 50;
 
 /// Test searches that may go astray from a layer of one round of nodes before one of all rounds is

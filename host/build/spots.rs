@@ -62,7 +62,7 @@ pub(super) struct Odd {
     pub spots: Option<Spots>,
     /// Rows far from all others.
     pub lone: Vec<u32>,
-    /// Some of the rows in groups far from all others that are smaller than lists: these leave them.
+    /// Some of the rows in far groups smaller than lists, which lead out of them.
     pub remote: Vec<u32>,
 }
 
