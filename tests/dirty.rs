@@ -141,10 +141,10 @@ fn layers_lead_to_a_far_group_that_a_random_sample_misses() {
     let mut values = uniform(10_000, 8, 5).to_f32().unwrap();
     values[5000 * 8..5035 * 8].iter_mut().step_by(8).for_each(|x| *x += 1e5);
     let base = Vectors::from_f32(values, 8).unwrap();
-    // No list leads out of the group, then all do.
-    for (strategy, knn) in [(Strategy::cagra(), 24), (Strategy::dpg(), 24), (Strategy::nsg(), 48)] {
-        let index = builder(strategy.degree(16)).knn(knn).build(&base).unwrap();
-        assert!(!index.layers().is_empty(), "{} of lists of {knn}", index.kind());
+    for strategy in [Strategy::cagra(), Strategy::dpg()] {
+        // No list leads out of the group.
+        let index = builder(strategy.degree(16)).knn(24).build(&base).unwrap();
+        assert!(!index.layers().is_empty(), "{}", index.kind());
     }
 }
 

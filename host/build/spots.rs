@@ -307,7 +307,7 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Progress;
+    use crate::{Descent, Progress};
 
     #[test]
     fn a_spot_is_the_rows_that_their_lists_join() {
@@ -336,5 +336,20 @@ mod tests {
         let together = |rows: &[u32]| at(&|row| row as f32 / 1000.0, rows);
         let Spots { spots, .. } = Spots::find(&radii, 0.1, near, together).unwrap().unwrap();
         assert_eq!(spots, [(0..120).collect::<Vec<u32>>()]);
+    }
+
+    #[test]
+    fn rows_of_far_groups_are_remote_if_lists_lead_out_of_the_group() {
+        // Rows below 30 are the group.
+        let place = |row: u32| (if row < 30 { 1_000_000 } else { 0 } + row) as f32;
+        let base = Vectors::from_f32((0..200).map(place).collect(), 1).unwrap();
+        let space = Space::new(&base, Metric::L2, &Progress::silent()).unwrap();
+        for (k, rows) in [(24, 0..0), (48, 0..30)] {
+            let graph = Descent::new().knn(k).device(Device::Cpu).build(&base).unwrap();
+            let Odd { spots, lone, mut remote } = Odd::on_host(&space, &graph).unwrap();
+            assert!(spots.is_none() && lone.is_empty());
+            remote.sort_unstable();
+            assert_eq!(remote, rows.collect::<Vec<u32>>(), "lists of {k}");
+        }
     }
 }
