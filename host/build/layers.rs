@@ -147,7 +147,7 @@ impl<'a, G: Graph> Test<'a, G> {
         let remote = sampled(below.remote.len(), SAMPLE, seed).into_iter();
         nodes.extend(remote.map(|place| below.remote[place as usize]).filter(has_neighbors));
         let (amid, remote) = nodes.split_at(random);
-        let limits = [below.distances_at(amid, 2)?, below.distances_at(remote, 4)?].concat();
+        let limits = [below.quantiles(amid, 2)?, below.quantiles(remote, 4)?].concat();
         let (norms, remote) = (below.norms(amid)?, remote.len());
         Ok(Self { below, nodes, remote, limits, norms, progress })
     }
@@ -253,13 +253,13 @@ impl<G: Graph> LowerGraph<'_, G> {
         Ok((0..nodes.len() as u32).map(|place| part.norm(part.query(place))).collect())
     }
 
-    /// The distance from each of `nodes` to the neighbour after the nearest one in `share` of them.
-    fn distances_at(&self, nodes: &[u32], share: usize) -> Result<Vec<f32>> {
+    /// The distance from each of `nodes` within which one in `share` of its neighbours lie.
+    fn quantiles(&self, nodes: &[u32], share: usize) -> Result<Vec<f32>> {
         let &LowerGraph { space, graph, .. } = self;
         if space.vectors().is_readable() {
             let distance = |distances: &mut Vec<f32>, &node: &u32| {
                 space.list_distances(space.query(node), graph.neighbors(node), distances);
-                after(distances, share)
+                quantile(distances, share)
             };
             return Ok(nodes.par_iter().map_init(Vec::new, distance).collect());
         }
@@ -272,14 +272,14 @@ impl<G: Graph> LowerGraph<'_, G> {
             let places: Vec<u32> = (first + 1..end).collect();
             part.list_distances(part.query(first), &places, &mut distances);
             first = end;
-            after(&mut distances, share)
+            quantile(&mut distances, share)
         };
         Ok(nodes.iter().map(distance).collect())
     }
 }
 
-/// The distance after the least one in `share` of at least one.
-fn after(distances: &mut [f32], share: usize) -> f32 {
+/// The distance within which one in `share` of at least one lie: the median, for 2.
+fn quantile(distances: &mut [f32], share: usize) -> f32 {
     let place = distances.len() / share;
     *distances.select_nth_unstable_by(place, f32::total_cmp).1
 }

@@ -448,17 +448,16 @@ impl Builder {
         let search = on_device.take_if(|on| !is_readable || self.is_layered() && on.gpu.takes_ptx());
         let degree = self.strategy.degree;
         let node_search = |OnDevice { gpu, base, edges }: OnDevice| NodeSearch::new(gpu, base, edges, degree);
-        let search = search.map(node_search).transpose()?.map(Mutex::new);
+        let search = search.map(node_search).transpose()?;
         let began = Instant::now();
         let stage = self.descent.progress.stage("reach", rows.len() as u64);
         let entries = std::mem::take(entries);
-        let mut tree = None;
+        // Under inner product, unreached nodes are short rows, which no query is for.
+        let tells = self.is_layered() && space.metric() != Metric::InnerProduct;
+        let tree = tells.then(|| Tree::new(rows, &entries, search.as_ref())).transpose()?;
+        remote.extend(tree.iter().flat_map(Tree::unreached));
+        let search = search.map(Mutex::new);
         let mut layered = if self.is_layered() {
-            // Under inner product, unreached nodes are short rows, which no query is for.
-            if space.metric() != Metric::InnerProduct {
-                let search = search.as_ref().map(|on| on.lock().unwrap_or_else(PoisonError::into_inner));
-                remote.extend(tree.insert(Tree::new(rows, &entries, search.as_deref())?).unreached());
-            }
             let (graph, repeated, remote) = (&*rows, &Repeated::default(), &remote[..]);
             let (most, on_device) = (usize::MAX, search.as_ref());
             let below = LowerGraph { base, space, graph, repeated, remote, most, on_device };

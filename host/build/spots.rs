@@ -250,7 +250,7 @@ fn radii(graph: &KnnGraph) -> Vec<f32> {
 /// The distance of the neighbour at the 1-based `rank`, or of the last if the list is shorter.
 fn distance_at(graph: &KnnGraph, node: u32, rank: usize) -> f32 {
     let distances = graph.distances(node as usize);
-    distances.get(rank - 1).or(distances.last()).copied().unwrap_or(f32::INFINITY)
+    distances[..rank.min(distances.len())].last().copied().unwrap_or(f32::INFINITY)
 }
 
 impl Builder {
