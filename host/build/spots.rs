@@ -86,29 +86,68 @@ impl Spots {
                 }
             }
         }
-        Self::of_trees(roots, bound, part)
+        let mut spots = joined(trees(roots), bound, part)?;
+        if let Some(mass) = spots.iter().position(|rows| 2 * rows.len() > radii.len())
+            && holds_neighbors_of_others(mass, &spots, n, near)?
+        {
+            spots.remove(mass);
+        }
+        Ok(Self::new(spots, n))
     }
 
     /// The spots of rows that are joined in trees, each row with a parent or itself.
     pub(super) fn of_trees<'s>(
-        mut roots: Vec<u32>,
+        roots: Vec<u32>,
         bound: f32,
         part: impl Fn(&[u32]) -> Result<Space<'s>>,
     ) -> Result<Option<Self>> {
         let n = roots.len() as u32;
-        let mut members: Vec<[u32; 2]> = (0..n).map(|row| [root(&mut roots, row), row]).collect();
-        members.par_sort_unstable();
-        let groups = members.chunk_by(|a, b| a[0] == b[0]).filter(|rows| rows.len() > 1);
-        let groups = groups.map(|rows| rows.iter().map(|row| row[1]).collect()).collect();
-        let spots = joined(groups, bound, part)?;
-        if spots.is_empty() || spots.len() > MAX_SPOTS {
-            return Ok(None);
-        }
-        let mut is_outside = vec![true; n as usize];
-        spots.iter().for_each(|rows| rows[1..].iter().for_each(|&row| is_outside[row as usize] = false));
-        let outside = (0..n).filter(|&row| is_outside[row as usize]).collect();
-        Ok(Some(Self { spots, outside }))
+        Ok(Self::new(joined(trees(roots), bound, part)?, n))
     }
+
+    /// These spots of `n` rows; none if there are none or too many.
+    fn new(spots: Vec<Vec<u32>>, n: u32) -> Option<Self> {
+        if spots.is_empty() || spots.len() > MAX_SPOTS {
+            return None;
+        }
+        let mut outside = rows_outside(&spots, n);
+        outside.extend(spots.iter().map(|rows| rows[0]));
+        outside.sort_unstable();
+        Some(Self { spots, outside })
+    }
+}
+
+/// The rows of `n` that are in none of the `spots`, ascending.
+fn rows_outside(spots: &[Vec<u32>], n: u32) -> Vec<u32> {
+    let mut is_outside = vec![true; n as usize];
+    spots.iter().flatten().for_each(|&row| is_outside[row as usize] = false);
+    (0..n).filter(|&row| is_outside[row as usize]).collect()
+}
+
+/// Whether the `mass`, a spot of most rows, holds neighbours of most rows outside all `spots` of
+/// `n` rows: these are lone, or in groups of at most [`JOINED`]. Then the mass is no part of its
+/// own: a search for such a row would enter it far from the neighbours, to which lists lead.
+fn holds_neighbors_of_others(
+    mass: usize,
+    spots: &[Vec<u32>],
+    n: u32,
+    near: impl Fn(&[u32]) -> Result<Vec<u32>>,
+) -> Result<bool> {
+    let mut outside = rows_outside(spots, n);
+    outside.truncate(AT_A_TIME);
+    let near = near(&outside)?;
+    let last = near.chunks_exact(JOINED).map(|near| near[JOINED - 1]);
+    let leading = last.filter(|last| spots[mass].binary_search(last).is_ok()).count();
+    Ok(2 * leading > outside.len())
+}
+
+/// The rows of each tree of at least two, ascending. Each row has a parent or itself.
+fn trees(mut roots: Vec<u32>) -> Vec<Vec<u32>> {
+    let mut members: Vec<[u32; 2]> =
+        (0..roots.len() as u32).map(|row| [root(&mut roots, row), row]).collect();
+    members.par_sort_unstable();
+    let trees = members.chunk_by(|a, b| a[0] == b[0]).filter(|rows| rows.len() > 1);
+    trees.map(|rows| rows.iter().map(|row| row[1]).collect()).collect()
 }
 
 /// Joins `groups` of rows whose first rows are nearer to each other than `bound`: equal rows, and
@@ -336,6 +375,27 @@ mod tests {
         let together = |rows: &[u32]| at(&|row| row as f32 / 1000.0, rows);
         let Spots { spots, .. } = Spots::find(&radii, 0.1, near, together).unwrap().unwrap();
         assert_eq!(spots, [(0..120).collect::<Vec<u32>>()]);
+    }
+
+    #[test]
+    fn most_rows_are_no_spot_if_the_others_are_lone_or_in_small_groups() {
+        let part = |rows: &[u32]| {
+            let rows = rows.iter().map(|&row| row as f32).collect();
+            Space::owned(Vectors::from_f32(rows, 1)?, Metric::L2, &Progress::silent())
+        };
+        let radii: Vec<f32> = (0..400).map(|row| if row < 300 { 1e-6 } else { 1.0 }).collect();
+        for (group, is_spot) in [(1, false), (5, false), (JOINED as u32, false), (20, true)] {
+            // Lists name the other rows of the group first, then rows of the mass.
+            let list = |&row: &u32| {
+                let (first, size) =
+                    if row < 300 { (0, 300) } else { (300 + (row - 300) / group * group, group) };
+                let others = (1..size).map(move |step| first + (row - first + step) % size);
+                others.chain(row % 290..300).take(JOINED)
+            };
+            let near = |rows: &[u32]| Ok(rows.iter().flat_map(list).collect());
+            let found = Spots::find(&radii, 0.1, near, part).unwrap();
+            assert_eq!(found.is_some(), is_spot, "groups of {group}");
+        }
     }
 
     #[test]
