@@ -156,6 +156,28 @@ fn lone_rows_are_found_by_a_search_for_them() {
 }
 
 #[test]
+fn lone_rows_do_not_hide_a_dense_spot() {
+    // To the lone rows all others, with the spot, are one: the spot is found below a second gap.
+    let mut values = uniform(4000, DIM, 5).to_f32().unwrap();
+    let lone = values[..80 * DIM].iter_mut();
+    lone.for_each(|x| *x = (*x - 0.5) * 1e5);
+    values[80 * DIM..240 * DIM].iter_mut().for_each(|x| *x = 0.5 + *x * 1e-3);
+    let rows = |rows: std::ops::Range<usize>| {
+        Vectors::from_f32(values[rows.start * DIM..rows.end * DIM].to_vec(), DIM).unwrap()
+    };
+    let base = rows(0..4000);
+    for strategy in some_kinds() {
+        let searcher = searcher(builder(strategy).build(&base).unwrap(), &base);
+        for (what, queries) in
+            [("lone rows", rows(0..80)), ("the spot", rows(80..240)), ("others", uniform(100, DIM, 6))]
+        {
+            let found = recall(&searcher, &queries, 10);
+            assert!(found >= 0.97, "{}, {what}: {found}", searcher.index().kind());
+        }
+    }
+}
+
+#[test]
 fn an_index_with_dense_spots_is_the_same_from_its_file_and_on_a_device() {
     for metric in [Metric::L2, Metric::InnerProduct] {
         check_spots_on_devices(metric);

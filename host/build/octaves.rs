@@ -44,20 +44,26 @@ impl Octaves {
         radii.par_iter().with_min_len(AT_A_TIME).fold(none, add).reduce(none, sum)
     }
 
-    /// The distance below which a radius is that of a spot's row; none if there are no spots.
-    pub(super) fn bound(&self) -> Option<f32> {
-        let (mut above, mut empty) = (0, 0);
+    /// The distances below which radii may be those of rows in spots, largest first: those below
+    /// the gaps.
+    pub(super) fn bounds(&self) -> Vec<f32> {
+        let (mut bounds, mut above, mut empty) = (Vec::new(), 0, 0);
         for (octave, &rows) in self.0.iter().enumerate().rev() {
             if rows == 0 {
                 empty += 1;
                 continue;
             }
             if above >= MIN_OUTSIDE && empty >= GAP {
-                return Some(f32::from_bits((octave as u32 + 1) << 23));
+                bounds.push(f32::from_bits((octave as u32 + 1) << 23));
             }
             (above, empty) = (above + rows, 0);
         }
-        None
+        bounds
+    }
+
+    /// The largest of these [`bounds`](Self::bounds); none if there are no spots.
+    pub(super) fn bound(&self) -> Option<f32> {
+        self.bounds().first().copied()
     }
 
     /// The first octave of lone rows; none without lone rows, or with more than [`MAX_LONE`].
@@ -100,6 +106,8 @@ mod tests {
         // Too few rows outside, but for a second gap.
         assert_eq!(bound(lists(&[(10, 1e6), (1000, 1.0)])), None);
         assert_eq!(bound(lists(&[(10, 1e6), (1000, 1.0), (90, 1e-6)])), Some(2f32.powi(-19)));
+        let two = lists(&[(100, 1e6), (1000, 1.0), (90, 1e-6)]);
+        assert_eq!(two.bounds(), [2.0, 2f32.powi(-19)]);
     }
 
     #[test]

@@ -86,68 +86,29 @@ impl Spots {
                 }
             }
         }
-        let mut spots = joined(trees(roots), bound, part)?;
-        if let Some(mass) = spots.iter().position(|rows| 2 * rows.len() > radii.len())
-            && holds_neighbors_of_others(mass, &spots, n, near)?
-        {
-            spots.remove(mass);
-        }
-        Ok(Self::new(spots, n))
+        Self::of_trees(roots, bound, part)
     }
 
     /// The spots of rows that are joined in trees, each row with a parent or itself.
     pub(super) fn of_trees<'s>(
-        roots: Vec<u32>,
+        mut roots: Vec<u32>,
         bound: f32,
         part: impl Fn(&[u32]) -> Result<Space<'s>>,
     ) -> Result<Option<Self>> {
         let n = roots.len() as u32;
-        Ok(Self::new(joined(trees(roots), bound, part)?, n))
-    }
-
-    /// These spots of `n` rows; none if there are none or too many.
-    fn new(spots: Vec<Vec<u32>>, n: u32) -> Option<Self> {
+        let mut members: Vec<[u32; 2]> = (0..n).map(|row| [root(&mut roots, row), row]).collect();
+        members.par_sort_unstable();
+        let groups = members.chunk_by(|a, b| a[0] == b[0]).filter(|rows| rows.len() > 1);
+        let groups = groups.map(|rows| rows.iter().map(|row| row[1]).collect()).collect();
+        let spots = joined(groups, bound, part)?;
         if spots.is_empty() || spots.len() > MAX_SPOTS {
-            return None;
+            return Ok(None);
         }
-        let mut outside = rows_outside(&spots, n);
-        outside.extend(spots.iter().map(|rows| rows[0]));
-        outside.sort_unstable();
-        Some(Self { spots, outside })
+        let mut is_outside = vec![true; n as usize];
+        spots.iter().for_each(|rows| rows[1..].iter().for_each(|&row| is_outside[row as usize] = false));
+        let outside = (0..n).filter(|&row| is_outside[row as usize]).collect();
+        Ok(Some(Self { spots, outside }))
     }
-}
-
-/// The rows of `n` that are in none of the `spots`, ascending.
-fn rows_outside(spots: &[Vec<u32>], n: u32) -> Vec<u32> {
-    let mut is_outside = vec![true; n as usize];
-    spots.iter().flatten().for_each(|&row| is_outside[row as usize] = false);
-    (0..n).filter(|&row| is_outside[row as usize]).collect()
-}
-
-/// Whether the `mass`, a spot of most rows, holds neighbours of most rows outside all `spots` of
-/// `n` rows: these are lone, or in groups of at most [`JOINED`]. Then the mass is no part of its
-/// own: a search for such a row would enter it far from the neighbours, to which lists lead.
-fn holds_neighbors_of_others(
-    mass: usize,
-    spots: &[Vec<u32>],
-    n: u32,
-    near: impl Fn(&[u32]) -> Result<Vec<u32>>,
-) -> Result<bool> {
-    let mut outside = rows_outside(spots, n);
-    outside.truncate(AT_A_TIME);
-    let near = near(&outside)?;
-    let last = near.chunks_exact(JOINED).map(|near| near[JOINED - 1]);
-    let leading = last.filter(|last| spots[mass].binary_search(last).is_ok()).count();
-    Ok(2 * leading > outside.len())
-}
-
-/// The rows of each tree of at least two, ascending. Each row has a parent or itself.
-fn trees(mut roots: Vec<u32>) -> Vec<Vec<u32>> {
-    let mut members: Vec<[u32; 2]> =
-        (0..roots.len() as u32).map(|row| [root(&mut roots, row), row]).collect();
-    members.par_sort_unstable();
-    let trees = members.chunk_by(|a, b| a[0] == b[0]).filter(|rows| rows.len() > 1);
-    trees.map(|rows| rows.iter().map(|row| row[1]).collect()).collect()
 }
 
 /// Joins `groups` of rows whose first rows are nearer to each other than `bound`: equal rows, and
@@ -182,6 +143,31 @@ fn joined<'s>(
     Ok(groups)
 }
 
+/// The first of these `bounds` of `radii` below which spots lie. Most rows lie below it, and the
+/// others have their neighbours there, if these are lone or in groups of at most [`JOINED`]: then
+/// the many are the data and no spots, and spots lie deeper. A search among the few would miss the
+/// neighbours, to which lists lead.
+fn bound_of_spots(
+    radii: &[f32],
+    bounds: &[f32],
+    near: impl Fn(&[u32]) -> Result<Vec<u32>>,
+) -> Result<Option<f32>> {
+    for &bound in bounds {
+        let is_dense = |row: u32| radii[row as usize] < bound;
+        let mut others: Vec<u32> = (0..radii.len() as u32).filter(|&row| !is_dense(row)).collect();
+        if 2 * others.len() >= radii.len() {
+            return Ok(Some(bound));
+        }
+        others.truncate(AT_A_TIME);
+        let near = near(&others)?;
+        let last = near.chunks_exact(JOINED).map(|near| near[JOINED - 1]);
+        if 2 * last.filter(|&last| is_dense(last)).count() <= others.len() {
+            return Ok(Some(bound));
+        }
+    }
+    Ok(None)
+}
+
 /// Joins the trees of two rows: the smallest row of a tree is its root.
 pub(super) fn join(roots: &mut [u32], one: u32, other: u32) {
     let (a, b) = (root(roots, one), root(roots, other));
@@ -210,7 +196,8 @@ impl Odd {
     ) -> Result<Self> {
         let octaves = Octaves::count(radii);
         let lone = octaves.lone_of(radii);
-        let spots = match octaves.bound().filter(|_| k >= JOINED) {
+        let bounds = if k < JOINED { Vec::new() } else { octaves.bounds() };
+        let spots = match bound_of_spots(radii, &bounds, &near)? {
             None => None,
             Some(bound) => Spots::find(radii, bound, near, |rows| space.part(rows))?,
         };
@@ -379,22 +366,32 @@ mod tests {
 
     #[test]
     fn most_rows_are_no_spot_if_the_others_are_lone_or_in_small_groups() {
-        let part = |rows: &[u32]| {
-            let rows = rows.iter().map(|&row| row as f32).collect();
-            Space::owned(Vectors::from_f32(rows, 1)?, Metric::L2, &Progress::silent())
+        let radius = |row| {
+            if row < 100 {
+                1e-6
+            } else if row < 300 {
+                1.0
+            } else {
+                1e6
+            }
         };
-        let radii: Vec<f32> = (0..400).map(|row| if row < 300 { 1e-6 } else { 1.0 }).collect();
-        for (group, is_spot) in [(1, false), (5, false), (JOINED as u32, false), (20, true)] {
-            // Lists name the other rows of the group first, then rows of the mass.
+        let radii: Vec<f32> = (0..400).map(radius).collect();
+        let bounds = Octaves::count(&radii).bounds();
+        for (group, deeper) in [(1, true), (5, true), (JOINED as u32, true), (20, false)] {
+            // Lists name the other rows of the group first, then rows below 300.
             let list = |&row: &u32| {
-                let (first, size) =
-                    if row < 300 { (0, 300) } else { (300 + (row - 300) / group * group, group) };
+                let (first, size) = match row {
+                    0..100 => (0, 100),
+                    100..300 => (100, 200),
+                    _ => (300 + (row - 300) / group * group, group),
+                };
                 let others = (1..size).map(move |step| first + (row - first + step) % size);
                 others.chain(row % 290..300).take(JOINED)
             };
             let near = |rows: &[u32]| Ok(rows.iter().flat_map(list).collect());
-            let found = Spots::find(&radii, 0.1, near, part).unwrap();
-            assert_eq!(found.is_some(), is_spot, "groups of {group}");
+            let bound = bound_of_spots(&radii, &bounds, near).unwrap();
+            assert_eq!(bound, Some(bounds[usize::from(deeper)]), "groups of {group}");
+            assert_eq!(bound_of_spots(&radii, &bounds[..1], near).unwrap().is_none(), deeper);
         }
     }
 
