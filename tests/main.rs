@@ -30,6 +30,7 @@ mod reference;
 mod repeated;
 mod report;
 mod search;
+mod shared;
 mod skip;
 mod source;
 mod storage;

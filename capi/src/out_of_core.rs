@@ -34,8 +34,7 @@ pub struct tagore_limits {
 structs!(tagore_limits);
 
 /// Builds the index of `vectors` into a file, which appears when it is complete: in memory if that
-/// fits the limits, on three devices or more cluster by cluster, else cluster by cluster with work
-/// files. `limits` may be null.
+/// fits the limits, else cluster by cluster with work files. `limits` may be null.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_builder_build_file(
     builder: Option<&tagore_builder>,

@@ -14,6 +14,7 @@ pub mod key;
 pub mod lists;
 pub mod prune;
 pub mod random;
+pub mod reduce;
 pub mod search;
 pub mod sort;
 pub mod vectors;

@@ -285,18 +285,21 @@ fn proposals_are_merged_once() {
         let (lists_there, proposals_there) = (emulator.upload(&lists), emulator.upload(&proposals));
         let bounds = emulator.upload(&vec![-1f32; nodes]);
         let changes = emulator.upload(&vec![0u32; COUNTERS as usize]);
-        let arguments = MergeProposals {
-            lists: lists_there.view(),
-            proposals: proposals_there.view(),
-            bounds: bounds.view(),
-            changes: changes.view(),
-            nodes: nodes as u32,
-            k: k as u32,
-            salt,
-            padding: 0,
-        };
-        let grid = [(nodes as u32).div_ceil(MERGE_NODES), 1, 1];
-        emulator.launch::<cells_merge_proposals>(grid, MERGE_THREADS, (arguments,)).unwrap();
+        // Two devices may have a part of the nodes each.
+        for (first, end) in [(13, nodes as u32), (0, 13)] {
+            let arguments = MergeProposals {
+                lists: lists_there.view(),
+                proposals: proposals_there.view(),
+                bounds: bounds.view(),
+                changes: changes.view(),
+                nodes: end,
+                k: k as u32,
+                salt,
+                first,
+            };
+            let grid = [(end - first).div_ceil(MERGE_NODES), 1, 1];
+            emulator.launch::<cells_merge_proposals>(grid, MERGE_THREADS, (arguments,)).unwrap();
+        }
         let (after, bounds) = (lists_there.values::<Key>().unwrap(), bounds.values::<f32>().unwrap());
         let mut counted = 0;
         for node in 0..nodes {

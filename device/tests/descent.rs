@@ -409,7 +409,8 @@ fn expand<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Expand<E::Sum>,)>>(of
         let (rows_there, lists_there) = (emulator.upload(&rows.0), emulator.upload(&lists.concat()));
         let changes = emulator.upload(&vec![0u32; COUNTERS as usize]);
         let distances = emulator.upload(&vec![0u64; COUNTERS as usize]);
-        let arguments = Expand {
+        // Two devices may have a part of the nodes each.
+        let arguments = |first| Expand {
             vectors: there.view().read_only(),
             biases: biases.view().read_only(),
             rows: rows_there.view().read_only(),
@@ -422,8 +423,12 @@ fn expand<E: TileElement<Sum: Sum>, K: Kernel<Arguments = (Expand<E::Sum>,)>>(of
             salt: SALT,
             k: k as u32,
             expand: most,
+            first,
+            padding: 0,
         };
-        emulator.launch::<K>([nodes, 1, 1], EXPAND_THREADS, (arguments,)).unwrap();
+        for (first, end) in [(47, nodes), (0, 47)] {
+            emulator.launch::<K>([end - first, 1, 1], EXPAND_THREADS, (arguments(first),)).unwrap();
+        }
         let after = lists_there.values::<Key>().unwrap();
         let (mut added, mut computed) = (0, 0);
         for node in 0..nodes {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::Builder;
 use super::spots::Odd;
 use crate::descent::{DescentStats, DeviceGraph, KnnGraph, KnnSample};
-use crate::gpu::{Buffer, Gpu};
+use crate::gpu::{Buffer, Communicator, Gpu, SharedTimes};
 use crate::memory::{peak_host_bytes, touched_zeros};
 use crate::prune::gpu::{PruneShape, Pruning};
 use crate::prune::{GraphRows, Pruned, cpu, gpu};
@@ -34,6 +34,8 @@ pub(super) enum Graph<'a> {
     Gpu {
         gpu: Gpu,
         graph: Box<DeviceGraph>,
+        /// Further devices, with the same graph.
+        others: Vec<(Gpu, DeviceGraph)>,
         /// Seconds of the upload of a given graph.
         copy: f64,
     },
@@ -45,7 +47,7 @@ impl<'a> Graph<'a> {
         let copying = Instant::now();
         let graph = Box::new(DeviceGraph::upload(&gpu, space, graph)?);
         gpu.synchronize()?;
-        Ok(Self::Gpu { gpu, graph, copy: copying.elapsed().as_secs_f64() })
+        Ok(Self::Gpu { gpu, graph, others: Vec::new(), copy: copying.elapsed().as_secs_f64() })
     }
 
     /// Statistics of the descent that built the graph.
@@ -84,21 +86,26 @@ impl Builder {
         self.descent.clone().knn(self.k_for(base)?).build_into(base, results)
     }
 
-    /// Builds the k-NN graph on `gpu` or on the CPU, or copies the given graph there.
+    /// Builds the k-NN graph on all `gpus`, or on the CPU if there are none, or copies the given
+    /// graph to the first.
     pub(super) fn graph_on<'g>(
         &self,
         space: &Space<'_>,
         k: usize,
-        gpu: Option<Gpu>,
+        gpus: Vec<Gpu>,
         given: Option<&'g KnnGraph>,
     ) -> Result<Graph<'g>> {
-        match (gpu, given) {
+        let first = gpus.first().cloned();
+        match (first, given) {
             (Some(gpu), Some(graph)) => Graph::upload(gpu, space, graph),
             (Some(gpu), None) => {
                 // The rows of dense spots get other lists.
                 let completes = |graph: &DeviceGraph| Ok(Odd::on_device(&gpu, space, graph)?.spots.is_none());
-                let graph = Box::new(self.descent.build_on_device(&gpu, space, k, completes)?);
-                Ok(Graph::Gpu { gpu, graph, copy: 0.0 })
+                let graphs = self.descent.build_on_devices(&gpus, space, k, completes)?;
+                let mut on_devices = gpus.into_iter().zip(graphs);
+                let (gpu, graph) = on_devices.next().ok_or_else(|| gpu.error("built no graph"))?;
+                let others = on_devices.collect();
+                Ok(Graph::Gpu { gpu, graph: Box::new(graph), others, copy: 0.0 })
             }
             (None, Some(graph)) => Ok(Graph::Cpu(Cow::Borrowed(graph))),
             (None, None) => Ok(Graph::Cpu(Cow::Owned(self.descent.build_in(space, k)?))),
@@ -145,13 +152,27 @@ impl Builder {
                 let Pruned { rows, entries, stats } = cpu::prune(space, &graph, strategy, seed, progress)?;
                 Ok(Pruned { rows: PrunedRows::Host(rows), entries, stats })
             }
-            Graph::Gpu { gpu, graph, copy } => {
-                let DeviceGraph { base, lists, .. } = *graph;
-                let shape = PruneShape::new(strategy, space.len(), space.dim(), lists.k, space.metric());
-                let pruning = Pruning { gpu: &gpu, space, shape, baseline_kernels, seed, progress };
-                let Pruned { rows: edges, entries, mut stats } =
-                    with_typed!(&base, base => pruning.run(base, lists))?;
+            Graph::Gpu { gpu, graph, others, copy } => {
+                let (mut gpus, mut graphs) = (vec![gpu], vec![*graph]);
+                for (gpu, graph) in others {
+                    gpus.push(gpu);
+                    graphs.push(graph);
+                }
+                let (k, unwatched) = (graphs[0].lists.k, progress.unwatched());
+                let shape = PruneShape::new(strategy, space.len(), space.dim(), k, space.metric());
+                let measurements = SharedTimes::begin(&gpus)?;
+                let mut pruned = Communicator::run(&gpus, graphs, |devices, graph| {
+                    let DeviceGraph { base, lists, .. } = graph;
+                    let progress = if devices.is_first() { progress } else { &unwatched };
+                    let pruning = Pruning { devices, space, shape, baseline_kernels, seed, progress };
+                    let pruned = with_typed!(&base, base => pruning.run(base, lists))?;
+                    Ok(pruned.map(|pruned| (pruned, base)))
+                })?;
+                let first = pruned.swap_remove(0).ok_or_else(|| gpus[0].error("pruned nothing"))?;
+                let (Pruned { rows: edges, entries, mut stats }, base) = first;
+                stats.measured(&gpus, measurements)?;
                 stats.copy += copy;
+                let gpu = gpus.swap_remove(0);
                 let there = Box::new(OnDevice { gpu, base, edges });
                 Ok(Pruned { rows: PrunedRows::Device(there), entries, stats })
             }

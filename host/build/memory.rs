@@ -9,17 +9,15 @@ use super::kept::{Earlier, KeptRows};
 use super::spots::Odd;
 use super::{BuildStats, Builder, Layering, LowerGraph, Target, estimate};
 use crate::descent::{DescentStats, KnnGraph, sampled};
-use crate::gpu::Gpu;
 use crate::index::{Absent, Fingerprint, Index, Layered, PaddedRows};
 use crate::memory::check_room;
-use crate::prune::gpu::PruneShape;
 use crate::prune::tree::Tree;
 use crate::prune::{Entry, Pruned, reach};
 use crate::search::gpu::NodeSearch;
 use crate::vectors::Repeated;
 use crate::vectors::mean::{common_mean, less_mean};
 use crate::vectors::space::Space;
-use crate::{DataShape, Device, Error, IdSet, Metric, Result, Vectors};
+use crate::{DataShape, Error, IdSet, Metric, Result, Vectors};
 
 /// Share of the check of values in the time of a build, for progress.
 const CHECK: f64 = 0.01;
@@ -259,8 +257,8 @@ impl Builder {
             given => given.graph(),
         };
         let nodes = sampled(base.len(), self.sample, self.descent.seed);
-        let gpu = self.gpu_with_room(base, space, k, graph.is_some())?;
-        if gpu.is_none() {
+        let gpus = self.gpus_with_room(base, space, k, graph.is_some())?;
+        if gpus.is_empty() {
             let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
             let planned = self.plan_of(&data, k, Target::cpu()).peak_host_bytes();
             let made = Space::plan(base.len(), base.dim(), data.element, self.descent.metric).bytes();
@@ -272,10 +270,10 @@ impl Builder {
             let stats = BuildStats { knn: k, ..BuildStats::default() };
             return self.build_in_parts(base, &spots, stats);
         }
-        let weights = self.weights(base, k, gpu.is_some(), graph.is_some())?;
+        let weights = self.weights(base, k, !gpus.is_empty(), graph.is_some())?;
         let [descending, pruning, finishing] =
             self.descent.progress.parts(weights).map(|part| self.clone().progress(part));
-        let graph = descending.graph_on(space, k, gpu, graph)?;
+        let graph = descending.graph_on(space, k, gpus, graph)?;
         let descent = graph.stats().clone();
         let Odd { spots, lone, remote } = graph.odd_rows(space)?;
         if let Some(spots) = spots {
@@ -300,7 +298,7 @@ impl Builder {
         self.strategy.check_list(k, base.len())?;
         let space = Space::new(base, self.descent.metric, &self.descent.progress)?;
         let gpu = self.gpu_with_room(base, &space, k, false)?;
-        let graph = self.graph_on(&space, k, gpu, None)?;
+        let graph = self.graph_on(&space, k, Vec::from_iter(gpu), None)?;
         let (descent, lone) = (graph.stats().clone(), graph.lone_rows(&space)?);
         Ok(BuiltCluster { pruned: self.prune_there(&space, graph)?, lone, descent })
     }
@@ -361,49 +359,6 @@ impl Builder {
             return Err(Error::mismatch("k-NN graph", graph.metric(), self.descent.metric));
         }
         Ok(graph.k())
-    }
-
-    /// The GPU that builds and prunes lists of `k`; none if the CPU prunes.
-    fn gpu(&self, base: &Vectors, k: usize) -> Result<Option<Gpu>> {
-        let Some(gpu) = self.descent.gpu(base.len(), base.dim())? else { return Ok(None) };
-        let shape = PruneShape::new(&self.strategy, base.len(), base.dim(), k, self.descent.metric);
-        let prunes_there = shape.fits_gpu(gpu.takes_ptx(), gpu.shared_memory());
-        if k > 0 && !prunes_there {
-            let device = gpu.name();
-            if self.strategy.filters_on_gpu(gpu.takes_ptx()) {
-                let (requested, allowed) = (shape.block_bytes(), gpu.shared_memory());
-                tracing::warn!(device, requested, allowed, "pruning on the CPU: too little shared memory");
-            } else {
-                tracing::warn!(device, "pruning on the CPU: the rule has no PTX");
-            }
-        }
-        Ok(Some(gpu).filter(|_| prunes_there))
-    }
-
-    /// As [`gpu`](Self::gpu), with room for a build that descends unless its graph `is_given`. Rows
-    /// for the CPU come to the host.
-    fn gpu_with_room(
-        &self,
-        base: &Vectors,
-        space: &Space<'_>,
-        k: usize,
-        is_given: bool,
-    ) -> Result<Option<Gpu>> {
-        let gpu = self.gpu(base, k)?;
-        match &gpu {
-            Some(gpu) if !is_given => self.check_fits(gpu, base, k)?,
-            Some(_) => {}
-            None => {
-                base.on_host()?;
-                space.vectors().on_host()?;
-            }
-        }
-        Ok(gpu)
-    }
-
-    /// The devices for builds of parts of `nodes` nodes.
-    pub(crate) fn devices_for(&self, nodes: usize) -> Result<Vec<Device>> {
-        self.all_devices().map(|device| device.for_graph(nodes)).collect()
     }
 
     /// The index of a pruned graph of `base`. `stats` are those of its k-NN graph.

@@ -2,6 +2,7 @@
 //! builds.
 
 mod compressed;
+mod devices;
 pub(crate) mod estimate;
 mod far;
 mod graph;
@@ -60,7 +61,7 @@ use crate::{Device, IdSet, Iterations, Metric, Progress, Start, Strategy, Vector
 pub struct Builder {
     pub(crate) strategy: Strategy,
     pub(crate) descent: Descent,
-    /// Further devices, for a build out of core.
+    /// Further devices.
     others: Vec<Device>,
     baseline_kernels: bool,
     /// Number of nodes whose k-NN lists are kept.
@@ -158,7 +159,8 @@ impl Builder {
     }
 
     /// Sets the devices. A build in clusters ([`OutOfCore`](crate::outofcore::OutOfCore)) uses all
-    /// of them at once, [`build`](Self::build) the first.
+    /// of them at once, [`build`](Self::build) if it [shares](Self::shares) its work, else the
+    /// first.
     pub fn devices(mut self, devices: &[Device]) -> Self {
         let (first, others) = devices.split_first().unwrap_or((&Device::Auto, &[]));
         self.others = others.to_vec();

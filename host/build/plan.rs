@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use tagore_device::descent::cells::PROPOSALS;
 use tagore_device::key::Key;
 
 use super::{Builder, Target, estimate};
 use crate::descent::reverse::Reverse;
 use crate::descent::{PlannedStage, most_knn, with_kept};
-use crate::gpu::{Gpu, MemoryPlan, Overhead};
+use crate::gpu::{Communicator, Gpu, MemoryPlan, Overhead};
 use crate::index::IndexFile;
 use crate::prune::cpu::reversed_at_once;
 use crate::prune::gpu::PruneShape;
@@ -205,6 +206,13 @@ impl Builder {
                     None => self.descent.stages_on_cpu(data, k, threads),
                 };
                 host.extend(graph.into_iter().chain(memory.stages_on_cpu()));
+            }
+        }
+        if self.shares(data).unwrap_or(false) {
+            // Each device has what one alone has, and some of what another has found.
+            let keys = data.rows.saturating_mul(self.strategy.degree.max(PROPOSALS as usize));
+            for stage in &mut device {
+                stage.buffers = stage.buffers.clone().and(&Communicator::plan(keys));
             }
         }
         if !self.descent.is_of_cluster() {

@@ -1,6 +1,7 @@
 //! Opens the device of a build, and compiles its kernels, while the data is read.
 
 use cuda_std::launch::Kernel;
+use tagore_device::reduce::reduce_min;
 use tagore_device::vectors::copy::vectors_copy_words;
 
 use super::{Builder, layers};
@@ -68,6 +69,9 @@ impl Builder {
                 kernels.extend(layer_kernels::<T>());
             }
         });
+        if self.shares(data).unwrap_or(false) {
+            kernels.push(reduce_min::NAME);
+        }
         self.with_report_kernels(kernels, data)
     }
 

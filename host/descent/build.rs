@@ -5,11 +5,11 @@ use std::time::Instant;
 use super::gpu::{self, DeviceGraph};
 use super::settle::{self, Settling};
 use super::{Descent, DescentStats, KnnGraph, Start, all_pairs, cpu};
-use crate::Result;
-use crate::gpu::Gpu;
+use crate::gpu::{Communicator, Gpu, SharedTimes};
 use crate::memory::{check_room, peak_host_bytes};
 use crate::vectors::DataShape;
 use crate::vectors::space::Space;
+use crate::{Progress, Result};
 
 /// Time of settling lists on the CPU, in times of finding them, for progress.
 const SETTLING: f64 = 0.05;
@@ -22,13 +22,14 @@ impl Descent {
             Some(gpu) => {
                 self.check_parameters()?;
                 if self.has_residuals() && k > 0 {
-                    let DeviceGraph { lists, stats, .. } =
-                        self.build_on_device(&gpu, space, k, |_| Ok(true))?;
+                    let DeviceGraph { lists, stats, .. } = self.build_on_device(&gpu, space, k)?;
                     return Ok(KnnGraph::from_keys(k, metric, nodes, &lists.download()?, stats)?.settled());
                 }
-                let measurement = gpu.measure()?;
-                let (keys, mut stats) = self.on_gpu(&gpu, space, k).run()?;
-                stats.measured(&gpu, measurement)?;
+                let gpus = std::slice::from_ref(&gpu);
+                let measurements = SharedTimes::begin(gpus)?;
+                let (keys, mut stats) =
+                    self.on_gpu(Communicator::alone(&gpu), space, k, &self.progress).run()?;
+                stats.measured(gpus, measurements)?;
                 KnnGraph::from_keys(k, metric, nodes, &keys, stats)
             }
             None => {
@@ -41,36 +42,60 @@ impl Descent {
         }
     }
 
-    /// Builds the graph on a GPU and leaves it there; `k` is not 0. Where rounding leaves lists
-    /// unreliable, `completes` decides whether exact search replaces them.
-    pub(crate) fn build_on_device(
-        &self,
-        gpu: &Gpu,
-        space: &Space<'_>,
-        k: usize,
-        completes: impl FnOnce(&DeviceGraph) -> Result<bool>,
-    ) -> Result<DeviceGraph> {
-        self.check_parameters()?;
-        let measurement = gpu.measure()?;
-        let build = self.on_gpu(gpu, space, self.unsettled(k, space.len()));
-        let mut graph = build.run_on_device()?;
-        if !graph.is_lacking() || completes(&graph)? {
-            build.complete(&mut graph)?;
-        }
-        if let Settling::By(rests) = &self.settling {
-            graph.settle(gpu, rests, k)?;
-        }
-        graph.stats.measured(gpu, measurement)?;
-        Ok(graph)
+    /// Builds the graph on a GPU and leaves it there; `k` is not 0.
+    pub(crate) fn build_on_device(&self, gpu: &Gpu, space: &Space<'_>, k: usize) -> Result<DeviceGraph> {
+        let graph = self.build_on_devices(std::slice::from_ref(gpu), space, k, |_| Ok(true))?.pop();
+        graph.ok_or_else(|| gpu.error("built no graph"))
     }
 
-    fn on_gpu<'a>(&'a self, gpu: &'a Gpu, space: &'a Space<'a>, k: usize) -> gpu::Build<'a> {
+    /// Builds the graph on all of `gpus` together, at least one, and leaves it on each; `k` is not
+    /// 0. Where rounding leaves lists unreliable, `completes` decides whether exact search replaces
+    /// them.
+    pub(crate) fn build_on_devices(
+        &self,
+        gpus: &[Gpu],
+        space: &Space<'_>,
+        k: usize,
+        completes: impl Fn(&DeviceGraph) -> Result<bool> + Sync,
+    ) -> Result<Vec<DeviceGraph>> {
+        self.check_parameters()?;
+        let measurements = SharedTimes::begin(gpus)?;
+        let unwatched = self.progress.unwatched();
+        let mut graphs = Communicator::run(gpus, vec![(); gpus.len()], |devices, ()| {
+            let progress = if devices.is_first() { &self.progress } else { &unwatched };
+            let build = self.on_gpu(devices, space, self.unsettled(k, space.len()), progress);
+            let mut graph = build.run_on_device()?;
+            // The first device decides for all.
+            let decides = devices.is_first() && (!graph.is_lacking() || completes(&graph)?);
+            let mut decided = [u64::from(decides)];
+            devices.all_reduce_sum(&mut decided)?;
+            if decided[0] > 0 {
+                build.complete(&mut graph)?;
+            }
+            if let Settling::By(rests) = &self.settling {
+                graph.settle(devices.gpu(), rests, k)?;
+            }
+            Ok(graph)
+        })?;
+        if let Some(first) = graphs.first_mut() {
+            first.stats.measured(gpus, measurements)?;
+        }
+        Ok(graphs)
+    }
+
+    fn on_gpu<'a>(
+        &'a self,
+        devices: Communicator<'a>,
+        space: &'a Space<'a>,
+        k: usize,
+        progress: &'a Progress,
+    ) -> gpu::Build<'a> {
         let vectors = space.vectors();
         // The space knows how a device takes its values.
         let data =
             DataShape { rows: space.len(), dim: space.dim(), element: vectors.element_type(), bytes: false };
-        let shape = self.shape_on_gpu(&data, k);
-        gpu::Build { gpu, space, shape, expand: self.expand, seed: self.seed, progress: &self.progress }
+        let (gpu, shape) = (devices.gpu(), self.shape_on_gpu(&data, k));
+        gpu::Build { gpu, devices, space, shape, expand: self.expand, seed: self.seed, progress }
     }
 
     fn build_on_cpu(&self, space: &Space<'_>, data: &DataShape, k: usize) -> Result<KnnGraph> {

@@ -188,7 +188,7 @@ impl Descent {
         results.check(base.len().saturating_mul(k))?;
         let space = Space::new(base, self.metric, &self.progress)?;
         if let Some(gpu) = self.gpu(base.len(), base.dim())?.filter(|gpu| k > 0 && results.is_on(gpu)) {
-            let DeviceGraph { lists, stats, .. } = self.build_on_device(&gpu, &space, k, |_| Ok(true))?;
+            let DeviceGraph { lists, stats, .. } = self.build_on_device(&gpu, &space, k)?;
             results.write(&gpu, &lists.keys, 0, base.len() * k)?;
             gpu.synchronize()?;
             return Ok(stats);
@@ -277,6 +277,11 @@ impl Descent {
             purpose,
         };
         sizes.with_start()
+    }
+
+    /// Whether a build of `k` neighbours per node on a GPU starts from cells.
+    pub(crate) fn starts_from_cells(&self, data: &DataShape, k: usize) -> bool {
+        k > 0 && self.shape_on_gpu(data, self.unsettled(k, data.rows)).start == Start::Cells
     }
 
     /// The stages of a build on the CPU with `threads` threads, with their host buffers beyond the

@@ -3,14 +3,14 @@
 use serde::Serialize;
 
 use crate::Result;
-use crate::gpu::{Gpu, KernelTime, Measurement};
+use crate::gpu::{Gpu, KernelTime, Measurement, SharedTimes};
 use crate::memory::peak_host_bytes;
 
 /// Statistics of a descent. `jit`, `kernels` and `peak_gpu_bytes` count all work of the device
 /// during the descent: concurrent builds on one device are counted into each other's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DescentStats {
-    /// The device, such as `cpu` or `cuda:0`.
+    /// The device, such as `cpu` or `cuda:0`, or all of several, separated by commas.
     pub device: String,
     /// The device's own name, such as `NVIDIA H200`, if it is a GPU.
     pub device_name: Option<String>,
@@ -59,11 +59,10 @@ impl DescentStats {
         KernelTime::add_all(&mut self.kernels, part.kernels);
     }
 
-    /// Adds the measurement of a descent on `gpu`.
-    pub(super) fn measured(&mut self, gpu: &Gpu, measurement: Measurement) -> Result<()> {
-        let measured = measurement.end()?;
-        gpu.name().clone_into(&mut self.device);
-        self.device_name = gpu.device_name().map(str::to_owned);
+    /// Adds the measurements of a descent on `gpus`.
+    pub(super) fn measured(&mut self, gpus: &[Gpu], measurements: Vec<Measurement>) -> Result<()> {
+        let measured = SharedTimes::end(measurements)?;
+        (self.device, self.device_name) = Gpu::names(gpus);
         self.jit = measured.jit_seconds;
         self.kernels = measured.kernels;
         self.peak_gpu_bytes = measured.peak_bytes;

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use bytemuck::Pod;
 use cuda_std::memory::{Global, GlobalMut};
@@ -111,7 +112,7 @@ impl<T: Pod> Buffer<T> {
         Ok(Self { allocation, gpu: gpu.clone(), len, of: PhantomData })
     }
 
-    fn address(&self, index: usize) -> u64 {
+    pub(super) fn address(&self, index: usize) -> u64 {
         self.allocation.address() + (index * size_of::<T>()) as u64
     }
 
@@ -226,6 +227,33 @@ impl<T: Pod> Buffer<T> {
 
     /// Sets every byte to `byte`.
     pub(crate) fn fill(&mut self, byte: u8) -> Result<()> {
-        self.gpu.machine.fill(self.address(0), byte, self.len * size_of::<T>())
+        self.fill_range(0..self.len, byte)
+    }
+
+    /// Sets every byte of a range of values to `byte`.
+    ///
+    /// # Panics
+    /// If the range exceeds the buffer.
+    pub(super) fn fill_range(&mut self, range: Range<usize>, byte: u8) -> Result<()> {
+        assert!(range.end <= self.len, "{range:?} of {} values", self.len);
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.gpu.machine.fill(self.address(range.start), byte, range.len() * size_of::<T>())
+    }
+
+    /// Copies a range of values of a buffer of `peer` that begins at `address`, whose work is done,
+    /// to the same range of this one.
+    ///
+    /// # Panics
+    /// If the range exceeds the buffer.
+    pub(super) fn copy_from(&mut self, range: Range<usize>, peer: &Gpu, address: u64) -> Result<()> {
+        assert!(range.end <= self.len, "{range:?} of {} values", self.len);
+        if range.is_empty() {
+            return Ok(());
+        }
+        let from = address + (range.start * size_of::<T>()) as u64;
+        let bytes = range.len() * size_of::<T>();
+        self.gpu.machine.copy_from(self.address(range.start), &*peer.machine, from, bytes)
     }
 }

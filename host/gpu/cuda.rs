@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cuda_std::launch::Limits;
 use cust::error::CudaError;
 use cust::event::EventFlags;
-use cust::memory::{known_memory, memcpy_dtoh_async, memcpy_htod_async, memset_d8_async};
+use cust::memory::{known_memory, memcpy_dtoh_async, memcpy_htod_async, memcpy_peer_async, memset_d8_async};
 use cust::prelude::*;
 use cust::stream::synchronize_handle;
 
@@ -355,6 +355,26 @@ impl Machine for CudaMachine {
             }
         }
         Ok(())
+    }
+
+    fn ordinal(&self) -> Option<u32> {
+        Some(self.device.context.device().as_raw().unsigned_abs())
+    }
+
+    fn allow(&self, peer: &dyn Machine) -> Result<()> {
+        let own = self.device.context.device();
+        let (Some(ordinal), Some(pool)) = (peer.ordinal(), &self.device.pool) else { return Ok(()) };
+        let peer = self.check(Device::get_device(ordinal))?;
+        if peer.as_raw() != own.as_raw() && self.check(peer.can_access_peer(own))? {
+            self.check(pool.allow(peer))?;
+        }
+        Ok(())
+    }
+
+    fn copy_from(&self, to: u64, peer: &dyn Machine, from: u64, bytes: usize) -> Result<()> {
+        debug_assert!(peer.ordinal().is_some(), "several devices are of one kind");
+        // SAFETY: each machine allocated its range. The caller's promise: the peer does not use it.
+        self.check(unsafe { memcpy_peer_async(to, from, bytes, &self.stream) })
     }
 
     fn fill(&self, address: u64, value: u8, bytes: usize) -> Result<()> {

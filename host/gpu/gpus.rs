@@ -20,6 +20,8 @@ pub(crate) struct Gpus {
 pub(crate) struct SharedTimes {
     /// Seconds of compiling kernels, on the GPU that took longest.
     pub jit_seconds: f64,
+    /// Peak bytes of buffers, on the GPU that has most.
+    pub(crate) peak_bytes: u64,
     /// Time and work per kernel, summed over the GPUs.
     pub kernels: Vec<KernelTime>,
     /// Seconds of all kernels, on the GPU that took longest.
@@ -32,8 +34,7 @@ impl Gpus {
     /// # Errors
     /// If the system refuses threads for several.
     pub(crate) fn new(gpus: Vec<Gpu>) -> Result<Self> {
-        let names: Vec<&str> = gpus.iter().map(Gpu::name).collect();
-        let (name, several) = (names.join(","), gpus.len() > 1);
+        let (name, several) = (Gpu::names(&gpus).0, gpus.len() > 1);
         let team = several.then(|| Team::new(gpus.len())).transpose()?;
         Ok(Self { gpus, name, team })
     }
@@ -72,15 +73,7 @@ impl Gpus {
             Some(team) if parts.len() > 1 => team.run(parts, work)?,
             _ => parts.into_iter().map(work).collect(),
         };
-        let (mut all, mut failed) = (Vec::with_capacity(found.len()), None);
-        for result in found {
-            match result {
-                Ok(result) => all.push(result),
-                Err(error) if matches!(failed, None | Some(Error::Cancelled)) => failed = Some(error),
-                Err(_) => {}
-            }
-        }
-        failed.map_or(Ok(all), Err)
+        first_error(found)
     }
 
     /// [`run`](Self::run) for parts of a stage: an error of one stops the others.
@@ -95,17 +88,30 @@ impl Gpus {
     ) -> Result<Vec<R>> {
         self.run(parts, |part| work(part).inspect_err(|_| stage.stop()))
     }
+}
 
-    /// Starts a measurement of all GPUs, as [`Gpu::measure`].
-    ///
-    /// # Errors
-    /// If a GPU fails.
-    pub(crate) fn measure(&self) -> Result<Vec<Measurement>> {
-        self.gpus.iter().map(Gpu::measure).collect()
+/// All results, or the first error that is not the end of cancelled work, or else that one.
+pub(super) fn first_error<R>(found: Vec<Result<R>>) -> Result<Vec<R>> {
+    let (mut all, mut failed) = (Vec::with_capacity(found.len()), None);
+    for result in found {
+        match result {
+            Ok(result) => all.push(result),
+            Err(error) if matches!(failed, None | Some(Error::Cancelled)) => failed = Some(error),
+            Err(_) => {}
+        }
     }
+    failed.map_or(Ok(all), Err)
 }
 
 impl SharedTimes {
+    /// Starts measurements of all `gpus`, as [`Gpu::measure`].
+    ///
+    /// # Errors
+    /// If a GPU fails.
+    pub(crate) fn begin(gpus: &[Gpu]) -> Result<Vec<Measurement>> {
+        gpus.iter().map(Gpu::measure).collect()
+    }
+
     /// Ends the measurements of all GPUs.
     ///
     /// # Errors
@@ -115,6 +121,7 @@ impl SharedTimes {
         for measurement in measurements {
             let measured = measurement.end()?;
             times.jit_seconds = times.jit_seconds.max(measured.jit_seconds);
+            times.peak_bytes = times.peak_bytes.max(measured.peak_bytes);
             times.add(measured.kernels);
         }
         Ok(times)

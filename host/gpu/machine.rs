@@ -125,6 +125,29 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// in order.
     fn download(&self, address: u64, bytes: usize, take: Take<'_>) -> Result<()>;
 
+    /// The number of the CUDA device; none of another.
+    fn ordinal(&self) -> Option<u32> {
+        None
+    }
+
+    /// Lets `peer` copy from this device by a link between them, if there is one.
+    fn allow(&self, _peer: &dyn Machine) -> Result<()> {
+        Ok(())
+    }
+
+    /// Copies `bytes` bytes at the address `from` of `peer`, whose work on them is done, to `to`.
+    /// None may follow before the copy is done. Through the host, unless the devices have a link.
+    fn copy_from(&self, to: u64, peer: &dyn Machine, from: u64, bytes: usize) -> Result<()> {
+        let mut copied = Ok(());
+        peer.download(from, bytes, &mut |offset, piece| {
+            let fill = |at: usize, room: &mut [u8]| room.copy_from_slice(&piece[at..at + room.len()]);
+            if copied.is_ok() {
+                copied = self.upload(to + offset as u64, piece.len(), 1, &fill);
+            }
+        })?;
+        copied
+    }
+
     /// Sets `bytes` bytes to `value`.
     fn fill(&self, address: u64, value: u8, bytes: usize) -> Result<()>;
 

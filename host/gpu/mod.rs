@@ -4,6 +4,7 @@ mod buffer;
 mod capability;
 #[cfg(test)]
 mod check;
+mod communicator;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(feature = "emulator")]
@@ -35,6 +36,7 @@ use cuda_std::launch::{Arguments, Kernel};
 
 pub(crate) use buffer::{Borrowed, Buffer};
 pub use capability::{Capability, DeviceKind};
+pub(crate) use communicator::Communicator;
 pub(crate) use gpus::{Gpus, SharedTimes};
 pub use machine::KernelTime;
 use machine::{Launch, Machine};
@@ -172,6 +174,12 @@ impl Gpu {
     /// The device's own name, such as `NVIDIA H200`, if it has one.
     pub(crate) fn device_name(&self) -> Option<&str> {
         self.machine.device_name()
+    }
+
+    /// The names of `gpus`, separated by commas, and the first one's own.
+    pub(crate) fn names(gpus: &[Self]) -> (String, Option<String>) {
+        let names: Vec<&str> = gpus.iter().map(Self::name).collect();
+        (names.join(","), gpus.first().and_then(Self::device_name).map(str::to_owned))
     }
 
     /// Multiprocessors.

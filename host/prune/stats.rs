@@ -2,13 +2,15 @@
 
 use serde::Serialize;
 
-use crate::gpu::KernelTime;
+use crate::Result;
+use crate::gpu::{Gpu, KernelTime, Measurement, SharedTimes};
+use crate::memory::peak_host_bytes;
 
 /// Statistics of pruning. `jit`, `kernels` and `peak_gpu_bytes` count all work of the device during
 /// pruning, as for [`DescentStats`](crate::DescentStats).
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PruneStats {
-    /// The device, such as `cpu` or `cuda:0`.
+    /// The device, such as `cpu` or `cuda:0`, or all of several, separated by commas.
     pub device: String,
     /// The device's own name, such as `NVIDIA H200`, if it is a GPU.
     pub device_name: Option<String>,
@@ -45,6 +47,17 @@ impl PruneStats {
         self.peak_host_bytes = part.peak_host_bytes;
         (self.device, self.device_name) = (part.device, part.device_name);
         KernelTime::add_all(&mut self.kernels, part.kernels);
+    }
+
+    /// Adds the measurements of pruning on `gpus`.
+    pub(crate) fn measured(&mut self, gpus: &[Gpu], measurements: Vec<Measurement>) -> Result<()> {
+        let measured = SharedTimes::end(measurements)?;
+        (self.device, self.device_name) = Gpu::names(gpus);
+        self.jit = measured.jit_seconds;
+        self.kernels = measured.kernels;
+        self.peak_gpu_bytes = measured.peak_bytes;
+        self.peak_host_bytes = peak_host_bytes();
+        Ok(())
     }
 
     pub(crate) fn log(&self) {

@@ -407,7 +407,7 @@ impl<'a> Engine<'a> {
         answer.each_passing(base.len(), |id| ids.extend((!index.is_left_out(id)).then_some(id)));
         let keys = match there {
             Some(there) if (1..=MAX_K).contains(&k.min(ids.len())) => {
-                let measurements = there.gpus().measure()?;
+                let measurements = SharedTimes::begin(there.gpus().all())?;
                 let keys = if there.first().holds_vectors() {
                     nearest_among_there(there, space, &ids, queries, k, progress)?
                 } else {

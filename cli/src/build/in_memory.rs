@@ -33,13 +33,17 @@ impl Args {
         let Started { builder, base, mut laps, reports } = started;
         let [checking, building, measuring] = self.parts(&builder, &base, output)?;
         base.validate(&checking)?;
-        if self.descent.device.0.len() > 1 {
-            let device = self.descent.device.first();
-            output.warn(format_args!(
-                "built on {device} alone: three devices or more share a build of millions of vectors"
-            ));
-        }
         let graph = self.open_graph(&base, &checking)?;
+        if self.descent.device.0.len() > 1 {
+            let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
+            if graph.is_some() || !builder.shares(&data)? {
+                let device = self.descent.device.first();
+                output.warn(format_args!(
+                    "built on {device} alone: several GPUs share the build of an index of at least 1,000,000 \
+                     rows, under l2 or cosine, that starts from cells"
+                ));
+            }
+        }
         laps.end("check");
         let builder = builder.progress(building).sample(self.sample()).keep_on_device(true);
         let (index, mut stats) = builder.build_with_stats(&base, graph.as_ref())?;

@@ -149,11 +149,6 @@ impl Args {
         } else {
             (builder, None)
         };
-        // Three devices or more share a build by clusters, if it fits memory without work files.
-        let shared = match plan {
-            None if self.graph.is_none() => ClusterPlan::spread(&builder, &base, &self.limits.given())?,
-            _ => None,
-        };
         // Work files of a stopped build would be left behind.
         let stopped = if plan.is_none() {
             unfinished(&self.work(), &base, &self.limits.given(), self.resume)?
@@ -162,13 +157,9 @@ impl Args {
         };
         laps.end("plan");
         let started = Started { builder, base, laps, reports: self.report.hold(Some(&self.index))? };
-        let (plan, in_memory) = match (plan.or(stopped), shared) {
-            (None, None) => return self.in_memory(started, room, output),
-            (Some(plan), _) => (plan, self.no_work_files),
-            (None, Some(plan)) => (plan, true),
-        };
+        let Some(plan) = plan.or(stopped) else { return self.in_memory(started, room, output) };
         drop(room);
-        self.in_clusters(started, plan, in_memory, output)
+        self.in_clusters(started, plan, self.no_work_files, output)
     }
 
     /// Reads the base, if it is probably built in memory, and reserves the room of the index

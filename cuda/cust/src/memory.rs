@@ -383,6 +383,24 @@ pub unsafe fn memcpy_dtoh_async(target: &mut [u8], source: u64, stream: &Stream)
     check(code, "copying from a device")
 }
 
+/// Enqueues a copy of `bytes` bytes from the device address `source`, of any device, to `target`. It
+/// passes through the host unless the device may read the memory of the other
+/// ([`MemoryPool::allow`](crate::pool::MemoryPool::allow)).
+///
+/// # Safety
+/// - `target` is the address of as many bytes of device memory in the stream's context, and
+///   `source` of memory of a device that this process has opened.
+/// - All work of the other device on these bytes is done, and none follows before the copy is done.
+///
+/// # Errors
+/// If the driver refuses.
+pub unsafe fn memcpy_peer_async(target: u64, source: u64, bytes: usize, stream: &Stream) -> CudaResult<()> {
+    let table = stream.context().bind()?;
+    // SAFETY: the caller's guarantee. The driver finds the device of an address.
+    let code = unsafe { (table.memcpy_async)(target, source, bytes, stream.as_raw()) };
+    check(code, "copying from another device")
+}
+
 /// Enqueues setting `bytes` bytes from the device address `target` on to `value`.
 ///
 /// # Safety

@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use crate::context::Context;
+use crate::device::Device;
 use crate::driver::RawPool;
 use crate::error::{CudaResult, check};
 
@@ -55,6 +56,27 @@ impl MemoryPool {
         // SAFETY: the value is a `u64`, as this attribute has it.
         let code = unsafe { (table.mem_pool_set_attribute)(self.raw, RELEASE_THRESHOLD, value) };
         check(code, "setting up a memory pool")
+    }
+
+    /// Lets `peer` read and write allocations of the pool, past and future, without the host.
+    ///
+    /// # Errors
+    /// If the devices have no link ([`Device::can_access_peer`]).
+    pub fn allow(&self, peer: Device) -> CudaResult<()> {
+        /// `CUmemAccessDesc`
+        #[repr(C)]
+        struct Access {
+            /// `CU_MEM_LOCATION_TYPE_DEVICE`
+            kind: c_int,
+            ordinal: c_int,
+            /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
+            flags: c_int,
+        }
+        let table = self.context.bind()?;
+        let access = Access { kind: 1, ordinal: peer.as_raw(), flags: 3 };
+        // SAFETY: the pool lives as long as its context, and the pointer is to one description.
+        let code = unsafe { (table.mem_pool_set_access)(self.raw, (&raw const access).cast(), 1) };
+        check(code, "sharing a memory pool")
     }
 
     /// Unused bytes that the pool keeps.

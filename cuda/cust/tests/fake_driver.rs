@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use cust::memory::{KnownMemory, known_memory};
+use cust::memory::{KnownMemory, known_memory, memcpy_peer_async};
 use cust::prelude::*;
 
 /// Runs `body` in a child process with the fake driver, compiled with `cfg`. Without `cfg` the
@@ -113,9 +113,15 @@ fn devices_memory_and_launches_work() {
         // SAFETY: the source lives on.
         unsafe { copy.async_copy_from_device(&buffer, &stream) }.unwrap();
         assert_eq!(copy.as_host_vec(&stream).unwrap(), found);
+        copy.copy_from(&values, &stream).unwrap();
+        let to = copy.as_device_ptr().as_raw();
+        // SAFETY: both buffers hold 4000 bytes, and nothing else uses them.
+        unsafe { memcpy_peer_async(to, address, 4000, &stream) }.unwrap();
+        assert_eq!(copy.as_host_vec(&stream).unwrap(), found);
 
         let pool = MemoryPool::default_of(&context).unwrap();
         pool.keep(u64::MAX).unwrap();
+        pool.allow(devices[1]).unwrap();
         // SAFETY: the values are written before they are read.
         let mut in_order = unsafe { DeviceBuffer::<f32>::uninitialized_async(1000, &stream) }.unwrap();
         in_order.copy_from(&found, &stream).unwrap();

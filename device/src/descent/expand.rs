@@ -2,7 +2,7 @@
 //! neighbours.
 //!
 //! ```text
-//! block = node
+//! block = node, from the first on
 //! parents = the nearest `expand` unvisited keys of the list; they become visited
 //! known = hash table of the list's ids and the node
 //! ids = ids in the rows of the parents that are not known, each once
@@ -78,6 +78,10 @@ pub struct Expand<S> {
     pub k: u32,
     /// Neighbours expanded per node, at least 1 (the paper's m).
     pub expand: u32,
+    /// The node of the first block.
+    pub first: u32,
+    /// Unused.
+    pub padding: u32,
 }
 
 copied! {
@@ -111,6 +115,14 @@ struct Room {
     counts: Shared<u32>,
 }
 
+impl<S> Expand<S> {
+    /// The node of this block.
+    #[inline(always)]
+    fn node(&self) -> u32 {
+        self.first + block_idx_x()
+    }
+}
+
 impl Room {
     #[inline(always)]
     fn new<S>(p: &Expand<S>) -> Self {
@@ -130,7 +142,7 @@ impl Room {
     /// Loads the list and the vector of the block's node, and clears table and counts.
     #[inline(always)]
     fn load<S>(&self, p: &Expand<S>, out: GlobalMut<Key>) {
-        let (thread, node) = (thread_idx_x(), block_idx_x());
+        let (thread, node) = (thread_idx_x(), p.node());
         let mut i = thread;
         while i < p.k {
             self.list.set(i as usize, out.get(i as usize));
@@ -185,7 +197,7 @@ impl Room {
     /// Gathers the ids of the parents' rows that are not known, each once.
     #[inline(always)]
     fn gather<S>(&self, p: &Expand<S>, parent_count: u32) {
-        let (thread, node) = (thread_idx_x(), block_idx_x());
+        let (thread, node) = (thread_idx_x(), p.node());
         let mut i = thread;
         while i <= p.k {
             let key = if i < p.k { self.list.get(i as usize) } else { node as Key };
@@ -216,7 +228,7 @@ impl Room {
     /// lanes has two ids at a time.
     #[inline(always)]
     fn compute<S: TileSum, E: Products<S>>(&self, p: &Expand<S>, count: u32, last: Key) {
-        let (thread, node) = (thread_idx_x(), block_idx_x());
+        let (thread, node) = (thread_idx_x(), p.node());
         let (group, part) = (thread / LANES, thread % LANES);
         let mut first = group & !3;
         while first < count {
@@ -275,7 +287,7 @@ impl Room {
 
 #[inline(always)]
 fn expand<S: TileSum, E: Products<S>>(p: &Expand<S>) {
-    let (thread, node) = (thread_idx_x(), block_idx_x());
+    let (thread, node) = (thread_idx_x(), p.node());
     let room = Room::new(p);
     let out = p.lists.offset(node as usize * p.k as usize);
     room.load(p, out);
@@ -310,7 +322,7 @@ macro_rules! expand_kernels {
         /// Expands the nearest unvisited neighbours of each node, and adds nearer nodes to its list
         /// (see [`Expand`]).
         ///
-        /// Launch: a block of [`EXPAND_THREADS`] per node; [`expand_shared_bytes`].
+        /// Launch: a block of [`EXPAND_THREADS`] per node from the first on; [`expand_shared_bytes`].
         ///
         /// # Safety
         /// - The views have the shapes of [`Expand`].

@@ -2,6 +2,9 @@
 //! or from cells of near vectors.
 //!
 //! Vectors are sorted so that near vectors are adjacent, and nodes are numbered in that order.
+//! Several devices build one graph, the same as one device alone: all have the vectors, and each
+//! compares those of a part of the cells, and expands a part of the nodes.
+//!
 //! Lists stay on the device throughout. Until the end they hold distances of rounded vectors,
 //! computed on tensor cores. Then exact distances are computed in f32 from the original vectors,
 //! and the lists are sorted.
@@ -31,7 +34,7 @@ pub(super) use settle::SettleShape;
 
 use super::{DescentStats, Iterations, KnnGraph, Start};
 use crate::cluster::{self, Cells};
-use crate::gpu::{Buffer, Gpu};
+use crate::gpu::{Buffer, Communicator, Gpu};
 use crate::search::exact::gpu::{ExactKernels, GpuSearch, QuerySet};
 use crate::vectors::gpu::{
     AnyOrigin, Base, DeviceBase, OnDevice, Order, Origin, Pick, Preparation, ROWS, Rounding, Side,
@@ -62,6 +65,8 @@ impl<T: CellKernels + PhaseKernels + FinishKernels + ExactKernels> DescentKernel
 /// Arguments of a descent, checked and complete.
 pub(super) struct Build<'a> {
     pub gpu: &'a Gpu,
+    /// This device among those that build the graph together.
+    pub devices: Communicator<'a>,
     pub space: &'a Space<'a>,
     pub shape: DescentShape,
     pub expand: usize,

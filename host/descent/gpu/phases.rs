@@ -1,5 +1,7 @@
 //! The two phases of GNN-Descent on the device (paper section 4.1, Algorithm 1).
 
+use std::ops::Range;
+
 use cuda_std::memory::GlobalMut;
 use tagore_device::descent::expand::{
     EXPAND_THREADS, Expand, descent_expand_b1, descent_expand_f16, descent_expand_i8, descent_expand_u8,
@@ -145,9 +147,17 @@ impl Build<'_> {
         if self.shape.iterations != Iterations::Auto {
             return Ok(false);
         }
-        let done = (stats.iterations.0 + stats.iterations.1) as usize;
-        let added = memory.added(done)?;
-        Ok((added[done - 1] as f64) < share * (self.space.len() * self.shape.k) as f64)
+        let last = self.added(memory, stats)?.pop().unwrap_or(0);
+        Ok((last as f64) < share * (self.space.len() * self.shape.k) as f64)
+    }
+
+    /// Keys that each iteration added to the lists.
+    fn added(&self, memory: &PhaseBuffers, stats: &DescentStats) -> Result<Vec<u64>> {
+        let (joins, expansions) = stats.iterations;
+        let mut added = memory.added((joins + expansions) as usize)?;
+        // Every device joins all nodes, and expands a part of them.
+        self.devices.all_reduce_sum(&mut added[joins as usize..])?;
+        Ok(added)
     }
 
     /// The number mixed into the ids of an iteration.
@@ -267,7 +277,10 @@ impl Build<'_> {
         stop: f64,
         stats: &mut DescentStats,
     ) -> Result<()> {
-        let (gpu, n) = (self.gpu, self.space.len() as u32);
+        let (gpu, k) = (self.gpu, self.shape.k);
+        let parts = self.devices.shares(self.space.len());
+        let lists: Vec<Range<usize>> = parts.iter().map(|part| part.start * k..part.end * k).collect();
+        let own = parts[self.devices.rank()].clone();
         let packed = self.packed(&nodes.tiles)?;
         let tiles = packed.as_ref().map_or(nodes.tiles, |(_, tiles)| *tiles);
         let stage =
@@ -292,8 +305,10 @@ impl Build<'_> {
                     salt,
                     k: self.shape.k as u32,
                     expand: (self.expand - first).min(MAX_EXPANDED) as u32,
+                    first: own.start as u32,
+                    padding: 0,
                 };
-                let grid = [n, 1, 1];
+                let grid = [own.len() as u32, 1, 1];
                 // SAFETY: the lists and rows are of all nodes, and hold ids of nodes; they outlive
                 // the work.
                 unsafe {
@@ -303,6 +318,7 @@ impl Build<'_> {
                         gpu.launch::<T::Expand>(grid, EXPAND_THREADS, (expand,))?;
                     }
                 }
+                self.devices.all_gather(&mut nodes.lists, &lists)?;
             }
             stats.iterations.1 += 1;
             stage.advance(1)?;
@@ -310,15 +326,16 @@ impl Build<'_> {
                 break;
             }
         }
-        let distances = memory.computed()?;
-        stats.distances += distances;
-        stats.refine_distances = distances - stats.join_distances;
+        let mut refined = [memory.computed()? - stats.join_distances];
+        self.devices.all_reduce_sum(&mut refined)?;
+        stats.refine_distances = refined[0];
+        stats.distances += stats.join_distances + refined[0];
         if packed.is_some() {
             self.count_expansions::<T::ExpandPacked>(tiles.stride, stats);
         } else {
             self.count_expansions::<T::Expand>(tiles.stride, stats);
         }
-        stats.added = memory.added((stats.iterations.0 + stats.iterations.1) as usize)?;
+        stats.added = self.added(&memory, stats)?;
         Ok(())
     }
 }

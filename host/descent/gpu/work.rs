@@ -68,6 +68,13 @@ impl Build<'_> {
         2 * self.space.dim() as u64
     }
 
+    /// Counts work that all devices share.
+    fn count_shared(&self, kernel: &'static str, bytes: u64, operations: u64) {
+        if self.devices.is_first() {
+            self.gpu.count_work(kernel, bytes, operations);
+        }
+    }
+
     /// Counts the work of copying vectors of `stride` bytes to their places, `copies` times.
     pub(super) fn count_renumbering(&self, stride: u32, copies: u64) {
         let bytes = self.nodes() * copies * 2 * u64::from(stride);
@@ -99,20 +106,20 @@ impl Build<'_> {
         let n = self.nodes();
         let operations = |pairs: usize| pairs as u64 * self.operations();
         let distances = intra.pairs as u64 * WORD;
-        self.gpu.count_work(
+        self.count_shared(
             T::IntraCellJoin::name(units),
             bytes(intra.vectors) + distances,
             operations(intra.pairs),
         );
         let merged = u64::from(is_first) * n * (WORD + self.list_bytes());
-        self.gpu.count_work(cells_merge_candidates::NAME, distances + merged, 0);
-        self.gpu.count_work(T::CrossCellJoin::name(units), bytes(cross.vectors), operations(cross.pairs));
+        self.count_shared(cells_merge_candidates::NAME, distances + merged, 0);
+        self.count_shared(T::CrossCellJoin::name(units), bytes(cross.vectors), operations(cross.pairs));
         let known = self.list_bytes() + (WORD << known_bits(self.shape.k as u32));
-        self.gpu.count_work(cells_known_sets::NAME, u64::from(!is_first) * n * known, 0);
+        self.count_shared(cells_known_sets::NAME, u64::from(!is_first) * n * known, 0);
         let proposals = 2 * u64::from(PROPOSALS) * KEY;
         // Keys that keep their places are not written.
         let merged = proposals + self.list_bytes() + WORD;
-        self.gpu.count_work(cells_merge_proposals::NAME, passes as u64 * n * merged, 0);
+        self.count_shared(cells_merge_proposals::NAME, passes as u64 * n * merged, 0);
         (intra.pairs + cross.pairs) as u64
     }
 
@@ -149,7 +156,7 @@ impl Build<'_> {
         let parents = self.expand.min(self.shape.k) as u64;
         let each = u64::from(stride) + 2 * self.list_bytes() + parents * ROW_BYTES;
         let bytes = expansions * each + stats.refine_distances * (u64::from(stride) + WORD);
-        self.gpu.count_work(K::NAME, bytes, stats.refine_distances * self.operations());
+        self.count_shared(K::NAME, bytes, stats.refine_distances * self.operations());
     }
 
     /// Counts the work of the exact distances of all lists, for vectors of `stride` components.

@@ -234,7 +234,7 @@ impl ClusterPlan {
 
     /// This plan with a copy of `base` on each device, if it fits the limit of device memory beside
     /// the builds.
-    pub(super) fn replicating(self, builder: &Builder, base: &Vectors, limits: &Limits) -> Self {
+    fn replicating(self, builder: &Builder, base: &Vectors, limits: &Limits) -> Self {
         let bytes = base.replica_bytes(builder.descent.metric).filter(|_| self.device_bytes > 0);
         let device_bytes = bytes.map(|bytes| self.device_bytes.saturating_add(bytes));
         match device_bytes.filter(|&bytes| limits.gpu_memory.is_some_and(|most| bytes <= most)) {

@@ -10,7 +10,6 @@ mod limits;
 mod lists;
 mod order;
 mod sizes;
-mod spread;
 
 pub use self::available::read_ahead;
 pub use self::cache::CacheUse;

@@ -198,11 +198,6 @@ pub(super) fn clusters(nodes: usize, size: usize) -> usize {
     (2.0 * nodes as f64 / (FILL * size as f64)).ceil() as usize + 1
 }
 
-/// The size of clusters for which [`clusters`] gives about `count`, at least two.
-pub(super) fn size_of_clusters(nodes: usize, count: usize) -> usize {
-    (2.0 * nodes as f64 / (FILL * (count.max(2) - 1) as f64)).ceil() as usize
-}
-
 /// Bytes of all buffers of work files within `host` bytes. The partition takes all of them, and
 /// finished rows take half.
 pub(super) fn buffers(host: u64) -> u64 {

@@ -67,18 +67,13 @@ impl OutOfCore {
         }
     }
 
-    /// The build of `base` in clusters, where it needs them or can use them: out of core if it
-    /// exceeds the `given` limits or free memory; in memory if its devices can
-    /// [share](ClusterPlan::spread) it; else `None`, for [`Builder::build`].
+    /// The build of `base` in clusters, if it exceeds the `given` limits or free memory; else
+    /// `None`, for [`Builder::build`].
     ///
     /// # Errors
     /// As [`ClusterPlan::within`].
     pub fn within(builder: &Builder, base: &Vectors, given: &Limits) -> Result<Option<Self>> {
-        let build = |plan, in_memory| Self::new(builder.clone(), plan).in_memory(in_memory);
-        Ok(match ClusterPlan::within(builder, base, given)? {
-            Some(plan) => Some(build(plan, false)),
-            None => ClusterPlan::spread(builder, base, given)?.map(|plan| build(plan, true)),
-        })
+        Ok(ClusterPlan::within(builder, base, given)?.map(|plan| Self::new(builder.clone(), plan)))
     }
 
     /// Sets the dispatch order.

@@ -1,8 +1,9 @@
 //! Collect, Filter and Store on a device.
 
+use std::ops::Range;
 use std::time::Instant;
 
-use tagore_device::key::Key;
+use tagore_device::key::{Key, NONE};
 use tagore_device::prune::detours::{prune_detours, prune_detours_unbalanced};
 use tagore_device::prune::store::MERGED;
 
@@ -17,9 +18,8 @@ use super::reverse::Reverse;
 use super::store::{merge, store};
 use super::{Candidates, Chunk, Collected, Forward, PruneKernels};
 use crate::descent::GpuLists;
-use crate::gpu::{Buffer, Gpu};
+use crate::gpu::{Buffer, Communicator};
 use crate::index::random_entries;
-use crate::memory::peak_host_bytes;
 use crate::prune::collect::HOP;
 use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
 use crate::prune::{PruneStats, Pruned};
@@ -29,7 +29,8 @@ use crate::{Progress, Result};
 
 /// Arguments of a pruning, checked and complete.
 pub(crate) struct Pruning<'a> {
-    pub gpu: &'a Gpu,
+    /// This device among those that prune the graph together: all have the base and the lists.
+    pub devices: Communicator<'a>,
     pub space: &'a Space<'a>,
     pub shape: PruneShape<'a>,
     /// Whether to filter with the baseline kernel, if the filter has one.
@@ -39,38 +40,40 @@ pub(crate) struct Pruning<'a> {
 }
 
 impl Pruning<'_> {
-    /// Prunes the graph of `base`. Returns the padded rows, on the device.
+    /// Prunes the graph of `base`. Returns the padded rows, on the first device.
     pub(crate) fn run<T: PruneKernels>(
         &self,
         base: &Base<T>,
         lists: GpuLists,
-    ) -> Result<Pruned<Buffer<u32>>> {
+    ) -> Result<Option<Pruned<Buffer<u32>>>> {
         let stage = self.progress.stage("prune", 2 * self.space.len() as u64);
-        let measurement = self.gpu.measure()?;
         let began = Instant::now();
-        let PruneShape { strategy, n, .. } = self.shape;
+        let (gpu, PruneShape { strategy, n, .. }) = (self.devices.gpu(), self.shape);
         let entries = match strategy.entry {
-            Entry::Medoid => vec![medoid(self.gpu, self.space, base)?],
+            Entry::Medoid => vec![medoid(gpu, self.space, base)?],
             Entry::Random => random_entries(n, self.seed),
         };
-        let ranked = || RankedLists::new(self.gpu, &lists.keys, n, lists.k);
+        let ranked = || RankedLists::new(gpu, &lists.keys, n, lists.k);
         let ranks = strategy.counts_detours().then(ranked).transpose()?;
         let forward = self.forward(base, &lists, ranks.as_ref(), &entries)?;
         stage.advance(n as u64)?;
         let order = lists.order;
         drop(lists.keys);
         let rows = self.store(base, ranks.as_ref(), &order, forward)?;
-        let mut stats = PruneStats { seconds: began.elapsed().as_secs_f64(), ..PruneStats::default() };
+        let stats = PruneStats { seconds: began.elapsed().as_secs_f64(), ..PruneStats::default() };
         stage.advance(n as u64)?;
+        Ok(rows.map(|rows| Pruned { rows, entries, stats }))
+    }
 
-        let measured = measurement.end()?;
-        self.gpu.name().clone_into(&mut stats.device);
-        stats.device_name = self.gpu.device_name().map(str::to_owned);
-        stats.jit = measured.jit_seconds;
-        stats.kernels = measured.kernels;
-        stats.peak_gpu_bytes = measured.peak_bytes;
-        stats.peak_host_bytes = peak_host_bytes();
-        Ok(Pruned { rows, entries, stats })
+    /// The places of the order of nodes that this device has.
+    fn own(&self) -> Range<usize> {
+        self.devices.shares(self.shape.n)[self.devices.rank()].clone()
+    }
+
+    /// The other places.
+    fn others(&self) -> [Range<usize>; 2] {
+        let own = self.own();
+        [0..own.start, own.end..self.shape.n]
     }
 
     /// Collect and Filter: the forward edges of each row, at most the degree.
@@ -81,16 +84,21 @@ impl Pruning<'_> {
         ranks: Option<&RankedLists>,
         entries: &[u32],
     ) -> Result<Forward> {
-        let Self { gpu, shape, .. } = *self;
+        let (gpu, shape, own) = (self.devices.gpu(), self.shape, self.own());
         let PruneShape { strategy, n, .. } = shape;
         let keys = shape.forward().reserve(gpu)?.buffer("forward edges")?;
         let mut forward = Forward { keys, rows: n, width: strategy.degree };
+        if self.devices.count() > 1 {
+            // Rows of other devices are empty.
+            forward.keys.fill(NONE as u8)?;
+        }
         if let Some(ranks) = ranks.filter(|_| shape.takes_lists()) {
             // The lists are the candidates.
             let count = strategy.candidates.min(lists.k);
-            let chunk = Chunk { order: &lists.order, range: 0..n };
+            let chunk = Chunk { order: &lists.order, range: own };
             let candidates = Candidates::by_place(&chunk, &lists.keys, lists.k);
             self.rank(ranks, Candidates { count, by_row: true, ..candidates }, &mut forward)?;
+            self.devices.all_reduce_min(&mut forward.keys)?;
             return Ok(forward);
         }
         let (limit, at_once) = (shape.limit(), shape.collected_at_once());
@@ -98,9 +106,9 @@ impl Pruning<'_> {
         let mut keys: Buffer<Key> = memory.buffer("candidates")?;
         let mut entry_buffer: Buffer<u32> = memory.buffer("entries")?;
         entry_buffer.upload(entries)?;
-        for first in (0..n).step_by(at_once) {
+        for first in own.clone().step_by(at_once) {
             self.progress.check()?;
-            let chunk = Chunk { order: &lists.order, range: first..(first + at_once).min(n) };
+            let chunk = Chunk { order: &lists.order, range: first..(first + at_once).min(own.end) };
             let to = Collected { chunk: &chunk, keys: &mut keys, limit };
             match shape.collect {
                 Collect::OneHop => collect(gpu, base, lists, 0, to)?,
@@ -109,6 +117,7 @@ impl Pruning<'_> {
             }
             self.filter(base, ranks, Candidates::by_place(&chunk, &keys, limit), &mut forward)?;
         }
+        self.devices.all_reduce_min(&mut forward.keys)?;
         Ok(forward)
     }
 
@@ -124,13 +133,13 @@ impl Pruning<'_> {
             return self.rank(ranks, candidates, forward);
         }
         if let (true, &Filter::Distance { alpha }) = (self.baseline_kernels, &self.shape.strategy.filter) {
-            return filter_serially(self.gpu, base, alpha, candidates, forward);
+            return filter_serially(self.devices.gpu(), base, alpha, candidates, forward);
         }
-        filter(self.gpu, base, &self.shape, candidates, forward)
+        filter(self.devices.gpu(), base, &self.shape, candidates, forward)
     }
 
     fn rank(&self, lists: &RankedLists, candidates: Candidates<'_>, forward: &mut Forward) -> Result<()> {
-        let (gpu, strategy) = (self.gpu, self.shape.strategy);
+        let (gpu, strategy) = (self.devices.gpu(), self.shape.strategy);
         if self.baseline_kernels {
             rank::<prune_detours_unbalanced>(gpu, strategy, lists, candidates, forward)
         } else {
@@ -138,39 +147,68 @@ impl Pruning<'_> {
         }
     }
 
-    /// Reverse edges and Store: the ids of each row.
+    /// Reverse edges and Store: the ids of each row, on the first device.
     fn store<T: PruneKernels>(
         &self,
         base: &Base<T>,
         ranks: Option<&RankedLists>,
         order: &Buffer<u32>,
         mut forward: Forward,
-    ) -> Result<Buffer<u32>> {
-        let Self { gpu, shape, .. } = *self;
-        let PruneShape { n, strategy: &Strategy { degree, store: stored, .. }, .. } = shape;
+    ) -> Result<Option<Buffer<u32>>> {
+        let (gpu, shape) = (self.devices.gpu(), self.shape);
+        let &Strategy { degree, store: stored, .. } = shape.strategy;
+        let is_first = self.devices.is_first();
+        if stored == Store::Interleave && !is_first {
+            return Ok(None);
+        }
         let reverse = Reverse::new(gpu, forward.view(), shape.rank())?;
+        if stored == Store::Refilter {
+            self.refilter(base, ranks, order, &reverse, &mut forward)?;
+        }
+        if !is_first {
+            return Ok(None);
+        }
         let mut ids: Buffer<u32> = shape.rows().reserve(gpu)?.buffer("index rows")?;
         match stored {
             Store::Interleave => store(gpu, forward.view(), &reverse, &mut ids, degree)?,
-            Store::Refilter => {
-                let stride = MERGED as usize;
-                let at_once = shape.merged_at_once();
-                let mut merged: Buffer<Key> = shape.merged().reserve(gpu)?.buffer("merged edges")?;
-                for first in (0..n).step_by(at_once) {
-                    self.progress.check()?;
-                    let chunk = Chunk { order, range: first..(first + at_once).min(n) };
-                    merge(gpu, forward.view(), &reverse, &chunk, &mut merged)?;
-                    // No later chunk reads the forward edges of this one, so the filter may
-                    // overwrite them.
-                    let candidates = Candidates::by_place(&chunk, &merged, stride);
-                    let candidates = Candidates { pass_short: true, ..candidates };
-                    self.filter(base, ranks, candidates, &mut forward)?;
-                }
-                take_ids(gpu, forward.view(), &mut ids, degree)?;
-            }
+            Store::Refilter => take_ids(gpu, forward.view(), &mut ids, degree)?,
         }
         // The caller measures the time.
         gpu.synchronize()?;
-        Ok(ids)
+        Ok(Some(ids))
+    }
+
+    /// Filters the forward and reverse edges of all rows into their forward edges.
+    fn refilter<T: PruneKernels>(
+        &self,
+        base: &Base<T>,
+        ranks: Option<&RankedLists>,
+        order: &Buffer<u32>,
+        reverse: &Reverse,
+        forward: &mut Forward,
+    ) -> Result<()> {
+        let (gpu, shape, stride) = (self.devices.gpu(), self.shape, MERGED as usize);
+        let at_once = shape.merged_at_once();
+        let mut merged: Buffer<Key> = shape.merged().reserve(gpu)?.buffer("merged edges")?;
+        let chunks = |part: Range<usize>| {
+            let end = part.end;
+            part.step_by(at_once).map(move |first| Chunk { order, range: first..(first + at_once).min(end) })
+        };
+        for chunk in chunks(self.own()) {
+            self.progress.check()?;
+            merge(gpu, forward.view(), reverse, &chunk, &mut merged)?;
+            // No later chunk reads the forward edges of this one, so the filter may overwrite them.
+            let candidates = Candidates::by_place(&chunk, &merged, stride);
+            self.filter(base, ranks, Candidates { pass_short: true, ..candidates }, forward)?;
+        }
+        if self.devices.count() > 1 {
+            // Nodes without candidates have no edges: the rows of other devices become empty.
+            merged.fill(NONE as u8)?;
+            for chunk in self.others().into_iter().flat_map(chunks) {
+                let candidates = Candidates::by_place(&chunk, &merged, stride);
+                self.filter(base, ranks, Candidates { pass_short: true, ..candidates }, forward)?;
+            }
+        }
+        self.devices.all_reduce_min(&mut forward.keys)
     }
 }

@@ -146,7 +146,7 @@ impl ExactSearch {
         let space = Space::new(base, self.metric, &self.progress)?;
         let queries = space.queries(queries, &self.progress)?;
         let gpus = self.gpus(&space, queries.len())?;
-        let measurements = gpus.as_ref().map_or(Ok(Vec::new()), Gpus::measure)?;
+        let measurements = gpus.as_ref().map_or(Ok(Vec::new()), |gpus| SharedTimes::begin(gpus.all()))?;
         let keys = self.nearest_on(gpus.as_ref(), &space, &queries)?;
         let measured = SharedTimes::end(measurements)?;
         let stats = ExactStats {

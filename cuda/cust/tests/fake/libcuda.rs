@@ -156,6 +156,10 @@ functions! {
         UNUSED.fetch_min(bytes as u64, Ordering::SeqCst);
         0
     }
+    fn cuMemPoolSetAccess(_pool: *mut c_void, access: *const c_void, count: usize) {
+        let [kind, ordinal, flags] = *(access as *const [c_int; 3]);
+        if (kind, flags, count) == (1, 3, 1) && (0..2).contains(&ordinal) { 0 } else { 1 }
+    }
     fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, _flags: c_uint) {
         *address = allocate(bytes) as *mut c_void;
         0
@@ -171,6 +175,10 @@ functions! {
         0
     }
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, _stream: *mut c_void) {
+        std::ptr::copy(from as *const u8, to as *mut u8, bytes);
+        0
+    }
+    fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, _stream: *mut c_void) {
         std::ptr::copy(from as *const u8, to as *mut u8, bytes);
         0
     }

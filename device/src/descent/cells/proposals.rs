@@ -61,14 +61,14 @@ pub struct MergeProposals {
     /// In and out: [`COUNTERS`] partial sums of the number of keys added to the lists of every
     /// [`COUNTED`]-th node.
     pub changes: GlobalMut<u32>,
-    /// Number of nodes.
+    /// The end of the nodes to merge.
     pub nodes: u32,
     /// Length of the lists, at least 1.
     pub k: u32,
     /// Salt of the slots.
     pub salt: u32,
-    /// Unused.
-    pub padding: u32,
+    /// The first node to merge.
+    pub first: u32,
 }
 
 /// Added keys are counted in the list of every this many-th node.
@@ -82,7 +82,7 @@ pub const fn merge_proposals_shared_bytes(k: u32) -> u32 {
 /// Merges proposals into the lists, without known keys, and tightens the bounds (see
 /// [`MergeProposals`]).
 ///
-/// Launch: a block of [`MERGE_THREADS`] per [`MERGE_NODES`] nodes;
+/// Launch: a block of [`MERGE_THREADS`] per [`MERGE_NODES`] nodes from the first to be merged on;
 /// [`merge_proposals_shared_bytes`].
 ///
 /// # Safety
@@ -90,7 +90,7 @@ pub const fn merge_proposals_shared_bytes(k: u32) -> u32 {
 #[kernel(unsafe, block = MERGE_THREADS, shared = merge_proposals_shared_bytes(p.k))]
 pub unsafe fn cells_merge_proposals(p: MergeProposals) {
     const { assert!(PROPOSALS == 128, "four keys to a lane") };
-    let node = block_idx_x() * MERGE_NODES + thread::warp_idx();
+    let node = p.first + block_idx_x() * MERGE_NODES + thread::warp_idx();
     if node >= p.nodes {
         return;
     }

@@ -20,12 +20,12 @@ use tagore_device::block::tile;
 use tagore_device::block::tile_walk::Tiles;
 use tagore_device::descent::cells::{
     CANDIDATE_LINES, CANDIDATE_THREADS, COUNTED, CrossCellJoin, IntraCellJoin, JOB_WORDS, Job, KnownSets,
-    MergeCandidates, MergeProposals, QUERY_TILE_WORDS, cells_cross_join_1_f16, cells_cross_join_1_i8,
-    cells_cross_join_1_u8, cells_cross_join_2_f16, cells_cross_join_2_i8, cells_cross_join_2_u8,
-    cells_cross_join_many_f16, cells_cross_join_many_i8, cells_cross_join_many_u8, cells_intra_join_1_f16,
-    cells_intra_join_1_i8, cells_intra_join_1_u8, cells_intra_join_2_f16, cells_intra_join_2_i8,
-    cells_intra_join_2_u8, cells_intra_join_many_f16, cells_intra_join_many_i8, cells_intra_join_many_u8,
-    cells_known_sets, cells_merge_candidates, cells_merge_proposals, known_bits,
+    MergeCandidates, MergeProposals, PROPOSALS, QUERY_TILE_WORDS, cells_cross_join_1_f16,
+    cells_cross_join_1_i8, cells_cross_join_1_u8, cells_cross_join_2_f16, cells_cross_join_2_i8,
+    cells_cross_join_2_u8, cells_cross_join_many_f16, cells_cross_join_many_i8, cells_cross_join_many_u8,
+    cells_intra_join_1_f16, cells_intra_join_1_i8, cells_intra_join_1_u8, cells_intra_join_2_f16,
+    cells_intra_join_2_i8, cells_intra_join_2_u8, cells_intra_join_many_f16, cells_intra_join_many_i8,
+    cells_intra_join_many_u8, cells_known_sets, cells_merge_candidates, cells_merge_proposals, known_bits,
 };
 use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS};
 use tagore_device::key::Key;
@@ -79,13 +79,31 @@ struct KeptBuffers {
     changes: Buffer<u32>,
 }
 
-impl KeptBuffers {
-    /// The share of all entries that the last clustering added, to lists of `k` keys of `n` nodes.
-    fn share_added(&self, n: usize, k: usize) -> Result<f64> {
-        let mut sums = [0; COUNTERS as usize];
-        self.changes.download(&mut sums)?;
-        let added: u64 = sums.iter().map(|&sum| u64::from(sum)).sum();
-        Ok(added as f64 / (n.div_ceil(COUNTED as usize) * k) as f64)
+/// What each device does: the joins of cells of the first clustering, and the lists of their
+/// members, which are nodes that follow one another.
+struct Parts {
+    cells: Vec<Range<usize>>,
+    nodes: Vec<Range<usize>>,
+}
+
+impl Parts {
+    /// Even parts for `devices`, by the offsets of the cells' members.
+    fn new(devices: usize, offsets: &[u32]) -> Self {
+        let (cells, nodes) = (offsets.len() - 1, offsets[offsets.len() - 1] as usize);
+        let first = |device: usize| {
+            let share = nodes * device / devices;
+            let cell = offsets.partition_point(|&offset| (offset as usize) < share);
+            if device == devices { cells } else { cell }
+        };
+        let cells: Vec<Range<usize>> = (0..devices).map(|device| first(device)..first(device + 1)).collect();
+        let members = |cells: &Range<usize>| offsets[cells.start] as usize..offsets[cells.end] as usize;
+        let nodes = cells.iter().map(members).collect();
+        Self { cells, nodes }
+    }
+
+    /// The parts of an array with `width` values for each node.
+    fn of_width(&self, width: usize) -> Vec<Range<usize>> {
+        self.nodes.iter().map(|nodes| nodes.start * width..nodes.end * width).collect()
     }
 }
 
@@ -106,27 +124,39 @@ impl Build<'_> {
         // The float of these bytes is 3.4e38: no bound yet.
         kept.bounds.fill(0x7f)?;
         let stage = self.progress.stage("cells", clusterings as u64);
-        self.join_cells(nodes, &mut kept, &cells, 0, stats)?;
-        stage.advance(1)?;
         let starts = Ranks { starts: &cells.starts, probes: cells.probes }.cell_offsets();
+        let parts = Parts::new(self.devices.count(), &starts);
+        self.join_cells(nodes, &mut kept, &cells, 0, &parts, stats)?;
+        stage.advance(1)?;
         let centres = cells.centres;
         drop(cells.members);
         let DescentShape { settings, purpose, .. } = self.shape;
         let request = self.shape.clustering(Some(centres.count));
-        let mut added = kept.share_added(n, self.shape.k)?;
+        let mut added = self.share_added(&kept)?;
         for clustering in 1..clusterings {
             let seed = Draws::new(self.seed, Stage::Cells, u32::MAX, clustering as u64).bits(0);
             let known = Known { centres: &centres, starts: &starts };
             let cells = cluster::cells::<T>(self.gpu, nodes.tiles.rows(n, dim), request, seed, Some(known))?;
-            self.join_cells(nodes, &mut kept, &cells, clustering, stats)?;
+            self.join_cells(nodes, &mut kept, &cells, clustering, &parts, stats)?;
             stage.advance(1)?;
-            added = kept.share_added(n, self.shape.k)?;
+            added = self.share_added(&kept)?;
             tracing::debug!(added, clustering, "share of entries that a clustering added");
             if settings.is_enough(purpose, added) {
                 break;
             }
         }
+        self.devices.all_gather(&mut nodes.lists, &parts.of_width(self.shape.k))?;
         Ok(added)
+    }
+
+    /// The share of all entries that the last clustering added to the lists.
+    fn share_added(&self, kept: &KeptBuffers) -> Result<f64> {
+        let mut sums = [0; COUNTERS as usize];
+        kept.changes.download(&mut sums)?;
+        let mut added = [sums.iter().map(|&sum| u64::from(sum)).sum()];
+        self.devices.all_reduce_sum(&mut added)?;
+        let counted = self.space.len().div_ceil(COUNTED as usize) * self.shape.k;
+        Ok(added[0] as f64 / counted as f64)
     }
 
     fn join_sizes<T: CellKernels>(&self, cells: &Cells<T>) -> JoinSizes {
@@ -142,13 +172,15 @@ impl Build<'_> {
         kept: &mut KeptBuffers,
         cells: &Cells<T>,
         clustering: usize,
+        parts: &Parts,
         stats: &mut DescentStats,
     ) -> Result<()> {
         kept.changes.fill(0)?;
         let sizes = self.join_sizes(cells);
         let (is_first, most) = (clustering == 0, sizes.most_members());
         let ranks = Ranks { starts: &cells.starts, probes: cells.probes };
-        let slabs = if is_first { ranks.slabs(sizes.slab_tiles(), most) } else { Vec::new() };
+        let own = parts.cells[self.devices.rank()].clone();
+        let slabs = if is_first { ranks.slabs(own, sizes.slab_tiles(), most) } else { Vec::new() };
         let memory = sizes.plan().reserve(self.gpu)?;
         let mut buffers = JoinBuffers {
             keys: memory.buffer("proposals")?,
@@ -160,19 +192,20 @@ impl Build<'_> {
         let words = |job: &Job| [job.first_query, job.query_count, job.first_row, job.row_count];
         buffers.jobs.upload(&slabs.iter().flatten().flat_map(words).collect::<Vec<u32>>())?;
         buffers.starts.upload(&cells.starts.iter().map(|&start| start as u32).collect::<Vec<u32>>())?;
-        let mut join = Join { build: self, nodes, kept, buffers, cells, known_salt: None };
+        let mut join = Join { build: self, nodes, kept, buffers, cells, parts, known_salt: None };
         let mut first_job = 0;
         for slab in &slabs {
             join.intra_cell(first_job..first_job + slab.len())?;
             first_job += slab.len();
         }
+        self.devices.all_gather(&mut join.kept.bounds, &parts.nodes)?;
         // Empty slots are all ones, as merges leave them.
         join.buffers.keys.fill(0xff)?;
         if !is_first {
             join.build_known_sets(self.salt((1 + clustering) as u32))?;
         }
         // The host computes these while the device works.
-        let query_tiles = ranks.query_tiles(sizes.assignments, most);
+        let query_tiles = ranks.query_tiles(sizes.assignments, most, self.devices);
         join.buffers.query_tiles.upload(&query_tiles)?;
         let passes = passes(cells.probes, is_first);
         for (pass, ranks) in passes.iter().enumerate() {
@@ -200,6 +233,7 @@ struct Join<'a, 'b, T: CellKernels> {
     kept: &'a mut KeptBuffers,
     buffers: JoinBuffers,
     cells: &'a Cells<T>,
+    parts: &'a Parts,
     /// Salt of the known sets, once they are made.
     known_salt: Option<u32>,
 }
@@ -237,22 +271,32 @@ impl<T: CellKernels> Join<'_, '_, T> {
         }
     }
 
+    /// The nodes whose lists this device has.
+    fn own_nodes(&self) -> Range<usize> {
+        self.parts.nodes[self.build.devices.rank()].clone()
+    }
+
     /// Makes the known sets of all lists, for the passes that follow: they do not propose a known
     /// pair again.
     fn build_known_sets(&mut self, salt: u32) -> Result<()> {
-        let Self { build, nodes, buffers, .. } = self;
-        let (n, k) = (build.space.len() as u32, build.shape.k as u32);
+        let own = self.own_nodes();
+        let Self { build, nodes, buffers, parts, .. } = self;
+        let k = build.shape.k as u32;
+        let bits = known_bits(k);
         let sets = KnownSets {
-            lists: nodes.lists.view(),
-            sets: buffers.known.view_mut(),
-            nodes: n,
+            lists: nodes.lists.view().offset(own.start * k as usize),
+            sets: buffers.known.view_mut().offset(own.start << bits),
+            nodes: own.len() as u32,
             k,
-            bits: known_bits(k),
+            bits,
             salt,
         };
-        let grid = [n.div_ceil(MERGE_NODES), 1, 1];
-        // SAFETY: there is a set for each list; the memory outlives the work.
-        unsafe { build.gpu.launch::<cells_known_sets>(grid, MERGE_THREADS, (sets,))? };
+        if !own.is_empty() {
+            let grid = [sets.nodes.div_ceil(MERGE_NODES), 1, 1];
+            // SAFETY: there is a set for each list; the memory outlives the work.
+            unsafe { build.gpu.launch::<cells_known_sets>(grid, MERGE_THREADS, (sets,))? };
+        }
+        build.devices.all_gather(&mut buffers.known, &parts.of_width(1 << bits))?;
         self.known_salt = Some(salt);
         Ok(())
     }
@@ -260,7 +304,8 @@ impl<T: CellKernels> Join<'_, '_, T> {
     /// Runs the cross-cell join of all query tiles with the vectors that probe their cells at
     /// `ranks`, at most `most` per rank, and merges its proposals.
     fn cross_cell(&mut self, query_tiles: usize, ranks: Range<usize>, most: usize, salt: u32) -> Result<()> {
-        let Self { build, nodes, kept, buffers, cells, known_salt } = self;
+        let own = self.own_nodes();
+        let Self { build, nodes, kept, buffers, cells, parts, known_salt } = self;
         let join = CrossCellJoin::<T::Sum> {
             tiles: nodes.both_sides(),
             bounds: kept.bounds.view(),
@@ -278,31 +323,30 @@ impl<T: CellKernels> Join<'_, '_, T> {
             known_salt: known_salt.unwrap_or(0),
             padding: 0,
         };
-        let n = build.space.len() as u32;
+        // SAFETY: members and starts are of all cells, members are nodes, and query tiles name
+        // members; bounds, slots of proposals and known sets are of all nodes; all outlive the
+        // work.
+        unsafe {
+            let (units, grid) = (nodes.tiles.units(), [query_tiles as u32, 1, 1]);
+            T::CrossCellJoin::launch(build.gpu, units, grid, tile::THREADS, (join,))?;
+        }
+        build.devices.reduce_scatter_min(&mut buffers.keys, &parts.of_width(PROPOSALS as usize))?;
         let merge = MergeProposals {
             lists: nodes.lists.view_mut(),
             proposals: buffers.keys.view_mut(),
             bounds: kept.bounds.view_mut(),
             changes: kept.changes.view_mut(),
-            nodes: n,
+            nodes: own.end as u32,
             k: build.shape.k as u32,
             salt,
-            padding: 0,
+            first: own.start as u32,
         };
-        let grid = [n.div_ceil(MERGE_NODES), 1, 1];
-        // SAFETY: members and starts are of all cells, members are nodes, and query tiles name
-        // members; lists, bounds, slots of proposals and known sets are of all nodes; all outlive
-        // the work.
-        unsafe {
-            T::CrossCellJoin::launch(
-                build.gpu,
-                nodes.tiles.units(),
-                [query_tiles as u32, 1, 1],
-                tile::THREADS,
-                (join,),
-            )?;
-            build.gpu.launch::<cells_merge_proposals>(grid, MERGE_THREADS, (merge,))
+        if !own.is_empty() {
+            let grid = [(own.len() as u32).div_ceil(MERGE_NODES), 1, 1];
+            // SAFETY: lists, bounds and slots of proposals are of all nodes, and outlive the work.
+            unsafe { build.gpu.launch::<cells_merge_proposals>(grid, MERGE_THREADS, (merge,))? };
         }
+        build.devices.all_gather(&mut kept.bounds, &parts.nodes)
     }
 }
 

@@ -9,7 +9,7 @@ use tagore_device::descent::cells::{JOB_WORDS, Job, PROPOSALS, QUERY_TILE_WORDS,
 use tagore_device::descent::merge::COUNTERS;
 use tagore_device::key::Key;
 
-use crate::gpu::MemoryPlan;
+use crate::gpu::{Communicator, MemoryPlan};
 
 /// Maximum number of members that an intra-cell join compares with a query between two merges:
 /// twice those of an average cell.
@@ -124,13 +124,13 @@ impl Ranks<'_> {
         std::iter::once(0).chain(ends).collect()
     }
 
-    /// The jobs of the intra-cell join, in slabs of at most `tiles` tiles, in order. At most `most`
-    /// members of a cell are compared with each.
-    pub(super) fn slabs(self, tiles: usize, most: usize) -> Vec<Vec<Job>> {
+    /// The jobs of the intra-cell join of `cells`, in slabs of at most `tiles` tiles, in order. At
+    /// most `most` members of a cell are compared with each.
+    pub(super) fn slabs(self, cells: Range<usize>, tiles: usize, most: usize) -> Vec<Vec<Job>> {
         let side = tile::SIDE as usize;
         // A tile of members, and the members compared with it.
         let mut pairs: Vec<(Range<usize>, Range<usize>)> = Vec::new();
-        for cell in 0..self.cells() {
+        for cell in cells {
             let Range { start, end } = self.members(cell, 0..1);
             let rows = start..end.min(start + most);
             let queries = (start..end).step_by(side).map(|query| query..end.min(query + side));
@@ -163,18 +163,25 @@ impl Ranks<'_> {
         slabs
     }
 
-    /// The words of the query tiles of all cells: of the first `assignments` ranks, cell by cell,
-    /// as near cells share probing vectors. Large cells, by `most` members of a rank, come first.
-    pub(super) fn query_tiles(self, assignments: usize, most: usize) -> Vec<u32> {
+    /// The words of the query tiles of this one of `devices`, which take turns: of the first
+    /// `assignments` ranks, cell by cell, as near cells share probing vectors. Large cells, by
+    /// `most` members of a rank, come first.
+    pub(super) fn query_tiles(self, assignments: usize, most: usize, devices: Communicator<'_>) -> Vec<u32> {
         let side = tile::SIDE as usize;
         let probing = |cell: usize| self.members(cell, 1..self.probes).len().min(most * (self.probes - 1));
         let average = (0..self.cells()).map(probing).sum::<usize>() / self.cells();
         let mut cells: Vec<usize> = (0..self.cells()).collect();
         cells.sort_by_cached_key(|&cell| Reverse(probing(cell) / (LARGE * average).max(1)));
         let mut words = Vec::new();
+        let mut skipped = devices.rank();
         for cell in cells {
             let Range { start, end } = self.members(cell, 0..assignments);
             for first in (start..end).step_by(side) {
+                if skipped > 0 {
+                    skipped -= 1;
+                    continue;
+                }
+                skipped = devices.count() - 1;
                 words.extend([cell, first, side.min(end - first)].map(|word| word as u32));
             }
         }
@@ -200,6 +207,7 @@ mod tests {
     use tagore_device::descent::cells::QueryTile;
 
     use super::*;
+    use crate::gpu::Gpu;
 
     /// Offsets of cells from their numbers of members at ranks 0 and 1.
     fn starts(sizes: &[(usize, usize)]) -> Vec<usize> {
@@ -216,7 +224,7 @@ mod tests {
         let sizes = [(0, 40), (1, 0), (128, 7), (3000, 9), (129, 1), (2049, 0), (5, 5)];
         let starts = starts(&sizes);
         let most = 2500;
-        let slabs = Ranks { starts: &starts, probes: 2 }.slabs(10, most);
+        let slabs = Ranks { starts: &starts, probes: 2 }.slabs(0..sizes.len(), 10, most);
         // Rows compared with the tile of each member.
         let mut compared = vec![0; starts[starts.len() - 1]];
         for slab in &slabs {
@@ -244,7 +252,9 @@ mod tests {
         let sizes = [(0, 40), (1, 0), (128, 7), (300, 900), (129, 1)];
         let starts = starts(&sizes);
         for assignments in [1, 2] {
-            let words = Ranks { starts: &starts, probes: 2 }.query_tiles(assignments, 1000);
+            let gpu = Gpu::emulated(0);
+            let alone = Communicator::alone(&gpu);
+            let words = Ranks { starts: &starts, probes: 2 }.query_tiles(assignments, 1000, alone);
             let tile = |words: &[u32]| QueryTile { cell: words[0], first: words[1], count: words[2] };
             let tiles: Vec<QueryTile> = words.chunks_exact(QUERY_TILE_WORDS).map(tile).collect();
             let sizes_of = JoinSizes { nodes: starts[10], cells: sizes.len(), probes: 2, assignments, k: 10 };

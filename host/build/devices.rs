@@ -1,0 +1,101 @@
+//! The devices of a build.
+
+use super::Builder;
+use crate::gpu::Gpu;
+use crate::prune::gpu::PruneShape;
+use crate::vectors::space::Space;
+use crate::{DataShape, Device, Result, Vectors};
+
+/// Minimum number of rows of a build that several GPUs share: of fewer, each finds too little to do
+/// between two meetings.
+const MIN_SHARED: usize = 1_000_000;
+
+impl Builder {
+    /// Whether all [devices](Self::devices) build an index of `data` in memory together. The index
+    /// is that of one device, byte for byte. They share builds of at least 1,000,000 rows that
+    /// start from cells ([`Start::Cells`](crate::Start::Cells)); if they do not, the first builds
+    /// alone. Emulators share builds of any size.
+    ///
+    /// # Errors
+    /// If a parameter is out of its range.
+    pub fn shares(&self, data: &DataShape) -> Result<bool> {
+        let devices: Vec<Device> = self.all_devices().collect();
+        let is_emulated = devices.iter().all(|device| device.is_emulated());
+        let are_gpus = is_emulated || devices.iter().all(|device| matches!(device, Device::Cuda(_)));
+        if devices.len() < 2 || !are_gpus || data.rows < MIN_SHARED && !is_emulated {
+            return Ok(false);
+        }
+        let k = self.with_knn(true, data).descent.k_of(data.rows, "the data set")?;
+        Ok(self.descent.starts_from_cells(data, k))
+    }
+
+    /// The GPU that builds and prunes lists of `k`; none if the CPU prunes.
+    fn gpu(&self, base: &Vectors, k: usize) -> Result<Option<Gpu>> {
+        let Some(gpu) = self.descent.gpu(base.len(), base.dim())? else { return Ok(None) };
+        let shape = PruneShape::new(&self.strategy, base.len(), base.dim(), k, self.descent.metric);
+        let prunes_there = shape.fits_gpu(gpu.takes_ptx(), gpu.shared_memory());
+        if k > 0 && !prunes_there {
+            let device = gpu.name();
+            if self.strategy.filters_on_gpu(gpu.takes_ptx()) {
+                let (requested, allowed) = (shape.block_bytes(), gpu.shared_memory());
+                tracing::warn!(device, requested, allowed, "pruning on the CPU: too little shared memory");
+            } else {
+                tracing::warn!(device, "pruning on the CPU: the rule has no PTX");
+            }
+        }
+        Ok(Some(gpu).filter(|_| prunes_there))
+    }
+
+    /// As [`gpu`](Self::gpu), with room for a build that descends unless its graph `is_given`. Rows
+    /// for the CPU come to the host.
+    pub(super) fn gpu_with_room(
+        &self,
+        base: &Vectors,
+        space: &Space<'_>,
+        k: usize,
+        is_given: bool,
+    ) -> Result<Option<Gpu>> {
+        let gpu = self.gpu(base, k)?;
+        match &gpu {
+            Some(gpu) if !is_given => self.check_fits(gpu, base, k)?,
+            Some(_) => {}
+            None => {
+                base.on_host()?;
+                space.vectors().on_host()?;
+            }
+        }
+        Ok(gpu)
+    }
+
+    /// As [`gpu_with_room`](Self::gpu_with_room): all GPUs that build the graph together.
+    pub(super) fn gpus_with_room(
+        &self,
+        base: &Vectors,
+        space: &Space<'_>,
+        k: usize,
+        is_given: bool,
+    ) -> Result<Vec<Gpu>> {
+        let mut gpus = Vec::from_iter(self.gpu_with_room(base, space, k, is_given)?);
+        let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
+        // Rows on a device are on one alone.
+        if gpus.is_empty() || is_given || base.lent().is_some() || !self.shares(&data)? {
+            return Ok(gpus);
+        }
+        for device in &self.others {
+            let builder = self.clone().device(*device);
+            match builder.gpu_with_room(base, space, k, is_given)? {
+                Some(gpu) => gpus.push(gpu),
+                None => {
+                    gpus.truncate(1);
+                    return Ok(gpus);
+                }
+            }
+        }
+        Ok(gpus)
+    }
+
+    /// The devices for builds of parts of `nodes` nodes.
+    pub(crate) fn devices_for(&self, nodes: usize) -> Result<Vec<Device>> {
+        self.all_devices().map(|device| device.for_graph(nodes)).collect()
+    }
+}

@@ -1,0 +1,336 @@
+//! Devices that run one program together.
+//!
+//! Each device has a thread of its own that runs the program, as a *rank* in NCCL. Ranks have the
+//! same data and take the same decisions; they share the work on it, and meet where one needs what
+//! the others have found. What they exchange goes from device to device, by their links where there
+//! are any.
+
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+
+use bytemuck::Pod;
+use tagore_device::key::{Key, NONE};
+use tagore_device::reduce::{REDUCE_KEYS, REDUCE_THREADS, reduce_min};
+
+use super::gpus::first_error;
+use super::{Buffer, Gpu, MemoryPlan};
+use crate::parallel::{join, shares, spawn};
+use crate::{Error, Result};
+
+/// Keys of another device that are compared at a time: 128 MiB.
+const PIECE: usize = 1 << 24;
+
+/// One rank of the devices that run a program together.
+#[derive(Clone, Copy)]
+pub(crate) struct Communicator<'a> {
+    gpus: &'a [Gpu],
+    rank: usize,
+    /// None for a device alone.
+    meeting: Option<&'a Meeting>,
+}
+
+impl<'a> Communicator<'a> {
+    /// The only rank.
+    pub(crate) fn alone(gpu: &'a Gpu) -> Self {
+        Self { gpus: std::slice::from_ref(gpu), rank: 0, meeting: None }
+    }
+
+    /// Runs `program` on all of `gpus`, at least one, at the same time, each with its part of
+    /// `parts`. Returns the results by rank.
+    ///
+    /// # Errors
+    /// The first error of a rank; the other ranks end where they would meet it.
+    pub(crate) fn run<P: Send, R: Send>(
+        gpus: &'a [Gpu],
+        parts: Vec<P>,
+        program: impl Fn(Communicator<'_>, P) -> Result<R> + Sync,
+    ) -> Result<Vec<R>> {
+        if let [gpu] = gpus {
+            return parts.into_iter().map(|part| program(Self::alone(gpu), part)).collect();
+        }
+        for (gpu, other) in gpus.iter().flat_map(|gpu| gpus.iter().map(move |other| (gpu, other))) {
+            gpu.machine.allow(&*other.machine)?;
+        }
+        let meeting = Meeting::new(gpus.len());
+        let program = |rank, part| {
+            let _end = Leaving(&meeting);
+            let found = program(Communicator { gpus, rank, meeting: Some(&meeting) }, part);
+            found.inspect_err(|_| meeting.fail())
+        };
+        let found: Vec<Result<R>> = thread::scope(|scope| {
+            let ranks: Vec<_> = parts
+                .into_iter()
+                .enumerate()
+                .map(|(rank, part)| {
+                    let program = &program;
+                    spawn(scope, move || program(rank, part)).inspect_err(|_| meeting.fail())
+                })
+                .collect();
+            ranks.into_iter().map(|rank| join(rank?)).collect()
+        });
+        first_error(found)
+    }
+
+    /// The device of this rank.
+    pub(crate) fn gpu(self) -> &'a Gpu {
+        &self.gpus[self.rank]
+    }
+
+    /// The number of this rank.
+    pub(crate) fn rank(self) -> usize {
+        self.rank
+    }
+
+    /// The number of ranks.
+    pub(crate) fn count(self) -> usize {
+        self.gpus.len()
+    }
+
+    /// Whether this is the rank that does what one has to do for all.
+    pub(crate) fn is_first(self) -> bool {
+        self.rank == 0
+    }
+
+    /// Even parts of `count` values, one for each rank.
+    pub(crate) fn shares(self, count: usize) -> Vec<Range<usize>> {
+        let mut parts: Vec<Range<usize>> = shares(count, self.count()).collect();
+        parts.resize(self.count(), count..count);
+        parts
+    }
+
+    /// Device memory of [`reduce_scatter_min`](Self::reduce_scatter_min) for `keys` keys, beside
+    /// them.
+    pub(crate) fn plan(keys: usize) -> MemoryPlan {
+        MemoryPlan::new().with::<Key>("keys of another device", keys.min(PIECE))
+    }
+
+    /// Replaces each of `counts` by its sum over all ranks.
+    pub(crate) fn all_reduce_sum(self, counts: &mut [u64]) -> Result<()> {
+        let Some(meeting) = self.meeting else { return Ok(()) };
+        let all = meeting.exchange(self.rank, counts.to_vec())?;
+        for (place, count) in counts.iter_mut().enumerate() {
+            *count = all.iter().map(|counts| counts[place]).sum();
+        }
+        Ok(())
+    }
+
+    /// Copies each rank's part of its buffer to the buffers of all. `parts` are the same on all
+    /// ranks.
+    pub(crate) fn all_gather<T: Pod>(self, buffer: &mut Buffer<T>, parts: &[Range<usize>]) -> Result<()> {
+        self.exchange(buffer, |buffer, other, address| {
+            buffer.copy_from(parts[other].clone(), &self.gpus[other], address)
+        })
+    }
+
+    /// Leaves the least of the keys of all ranks in this rank's part of `keys`, and no key in the
+    /// other parts. `parts` are the same on all ranks, and cover all keys.
+    pub(crate) fn reduce_scatter_min(self, keys: &mut Buffer<Key>, parts: &[Range<usize>]) -> Result<()> {
+        self.reduce_min(keys, parts)?;
+        for part in self.others().map(|other| parts[other].clone()) {
+            // Every byte of an empty slot is this one.
+            keys.fill_range(part, NONE as u8)?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the least of the keys of all ranks in `keys`.
+    pub(crate) fn all_reduce_min(self, keys: &mut Buffer<Key>) -> Result<()> {
+        let parts = self.shares(keys.len());
+        self.reduce_min(keys, &parts)?;
+        self.all_gather(keys, &parts)
+    }
+
+    /// Leaves the least of the keys of all ranks in this rank's part of `keys`.
+    fn reduce_min(self, keys: &mut Buffer<Key>, parts: &[Range<usize>]) -> Result<()> {
+        if self.meeting.is_none() {
+            return Ok(());
+        }
+        let (gpu, own) = (self.gpu(), parts[self.rank].clone());
+        let mut room: Buffer<Key> = Self::plan(keys.len()).reserve(gpu)?.buffer("keys of another device")?;
+        self.exchange(keys, |keys, other, address| {
+            for first in own.clone().step_by(PIECE) {
+                let count = PIECE.min(own.end - first);
+                let from = address + (first * size_of::<Key>()) as u64;
+                room.copy_from(0..count, &self.gpus[other], from)?;
+                let arguments = (keys.view_mut().offset(first), room.view(), count as u32);
+                let grid = [(count as u32).div_ceil(REDUCE_KEYS), 1, 1];
+                // SAFETY: both views hold `count` keys, and the buffers outlive the work.
+                unsafe { gpu.launch::<reduce_min>(grid, REDUCE_THREADS, arguments)? };
+                gpu.count_work("reduce_min", (2 * count * size_of::<Key>()) as u64, 0);
+            }
+            Ok(())
+        })
+    }
+
+    /// Calls `copy` with each other rank, and the address of its buffer of the same length, all of
+    /// whose work is done.
+    fn exchange<T: Pod>(
+        self,
+        buffer: &mut Buffer<T>,
+        mut copy: impl FnMut(&mut Buffer<T>, usize, u64) -> Result<()>,
+    ) -> Result<()> {
+        let Some(meeting) = self.meeting else { return Ok(()) };
+        self.gpu().synchronize()?;
+        let addresses = meeting.exchange(self.rank, vec![buffer.address(0)])?;
+        for other in self.others() {
+            copy(buffer, other, addresses[other][0])?;
+        }
+        self.gpu().synchronize()?;
+        // No rank changes its buffer while another copies from it.
+        meeting.exchange(self.rank, Vec::new()).map(drop)
+    }
+
+    /// The other ranks, each rank in another order: all links work at the same time.
+    fn others(self) -> impl Iterator<Item = usize> {
+        (self.rank + 1..self.count()).chain(0..self.rank)
+    }
+}
+
+/// Where ranks wait for each other.
+struct Meeting {
+    state: Mutex<State>,
+    changed: Condvar,
+    count: usize,
+}
+
+#[derive(Default)]
+struct State {
+    /// What the ranks that have come bring to the next meeting.
+    brought: Vec<Vec<u64>>,
+    arrived: usize,
+    /// What all brought to the last one.
+    all: Arc<Vec<Vec<u64>>>,
+    /// The number of meetings that have taken place.
+    meetings: u64,
+    /// Whether a rank will not come any more.
+    is_over: bool,
+}
+
+impl Meeting {
+    fn new(count: usize) -> Self {
+        let state = State { brought: vec![Vec::new(); count], ..State::default() };
+        Self { state: Mutex::new(state), changed: Condvar::new(), count }
+    }
+
+    /// Waits until all ranks are here; returns what each brings.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`] if a rank has ended: its error is the one to report.
+    fn exchange(&self, rank: usize, words: Vec<u64>) -> Result<Arc<Vec<Vec<u64>>>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let meeting = state.meetings;
+        state.brought[rank] = words;
+        state.arrived += 1;
+        if state.arrived == self.count {
+            let next = vec![Vec::new(); self.count];
+            state.all = Arc::new(std::mem::replace(&mut state.brought, next));
+            state.arrived = 0;
+            state.meetings += 1;
+            self.changed.notify_all();
+        }
+        while state.meetings == meeting {
+            if state.is_over {
+                return Err(Error::Cancelled);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        // Another meeting needs this rank.
+        Ok(Arc::clone(&state.all))
+    }
+
+    /// Ends the wait of all ranks.
+    fn fail(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
+        self.changed.notify_all();
+    }
+}
+
+/// A rank that ends, by a panic too: nobody may wait for it.
+struct Leaving<'a>(&'a Meeting);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.fail();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn devices(count: u64) -> Vec<Gpu> {
+        (0..count).map(Gpu::emulated).collect()
+    }
+
+    fn upload<T: Pod>(gpu: &Gpu, values: &[T]) -> Buffer<T> {
+        let memory = MemoryPlan::new().with::<T>("values", values.len()).reserve(gpu).unwrap();
+        let mut buffer = memory.buffer("values").unwrap();
+        buffer.upload(values).unwrap();
+        buffer
+    }
+
+    fn values<T: Pod>(buffer: &Buffer<T>) -> Vec<T> {
+        let mut values = vec![T::zeroed(); buffer.len()];
+        buffer.download(&mut values).unwrap();
+        values
+    }
+
+    #[test]
+    fn all_ranks_have_what_each_has_found() {
+        for count in 1..=4 {
+            let gpus = devices(count as u64);
+            let found = Communicator::run(&gpus, (0..count).collect(), |ranks, part| {
+                assert_eq!((ranks.rank(), ranks.count()), (part, count));
+                let own = (0..10).map(|i| (part * 100 + i) as u32).collect::<Vec<_>>();
+                let mut buffer = upload(ranks.gpu(), &own);
+                ranks.all_gather(&mut buffer, &ranks.shares(10))?;
+                let mut sums = [part as u64, 1];
+                ranks.all_reduce_sum(&mut sums)?;
+                Ok((values(&buffer), sums))
+            });
+            let parts: Vec<u32> = shares(10, count)
+                .enumerate()
+                .flat_map(|(rank, part)| part.map(move |i| (rank * 100 + i) as u32))
+                .collect();
+            let sums = [(0..count as u64).sum(), count as u64];
+            assert_eq!(found.unwrap(), vec![(parts, sums); count]);
+        }
+    }
+
+    #[test]
+    fn the_least_keys_go_to_their_rank_or_to_all() {
+        let count = 3;
+        let gpus = devices(count as u64);
+        let key = |rank: usize, i: usize| (i * 7 + rank * 5) as Key % 11;
+        let least: Vec<Key> = (0..10).map(|i| (0..count).map(|rank| key(rank, i)).min().unwrap()).collect();
+        let found = Communicator::run(&gpus, vec![(); count], |ranks, ()| {
+            let own: Vec<Key> = (0..10).map(|i| key(ranks.rank(), i)).collect();
+            let (mut scattered, mut all) = (upload(ranks.gpu(), &own), upload(ranks.gpu(), &own));
+            ranks.reduce_scatter_min(&mut scattered, &ranks.shares(10))?;
+            ranks.all_reduce_min(&mut all)?;
+            Ok((ranks.shares(10)[ranks.rank()].clone(), values(&scattered), values(&all)))
+        });
+        for (part, scattered, all) in found.unwrap() {
+            assert_eq!(all, least);
+            let expected = (0..10).map(|i| if part.contains(&i) { least[i] } else { NONE });
+            assert_eq!(scattered, expected.collect::<Vec<Key>>());
+        }
+    }
+
+    #[test]
+    fn an_error_of_one_rank_ends_all() {
+        let gpus = devices(3);
+        let found = Communicator::run(&gpus, vec![(); 3], |ranks, ()| {
+            for round in 0.. {
+                if (ranks.rank(), round) == (1, 5) {
+                    return Err(ranks.gpu().error("failed"));
+                }
+                ranks.all_reduce_sum(&mut [1])?;
+            }
+            Ok(())
+        });
+        let error = found.unwrap_err();
+        assert!(matches!(&error, Error::Device { problem, .. } if problem == "failed"), "{error}");
+    }
+}

@@ -1,0 +1,100 @@
+//! Builds that several devices share: the index is that of one device, byte for byte.
+
+use std::fs;
+
+use half::f16;
+use tagore::{
+    Builder, CellSettings, DataShape, Descent, Device, ElementType, Index, Iterations, Metric, Progress,
+    Start, Strategy, Synth, Vectors,
+};
+
+/// As many devices as there are names, since each is named once.
+fn devices(count: usize) -> Vec<Device> {
+    let names = ["emulated", "emulated:8.9", "emulated:8.0", "emulated:9.0"];
+    names[..count].iter().map(|name| name.parse().unwrap()).collect()
+}
+
+/// Groups of rows of very different sizes, some rows of which are equal.
+fn base(element: ElementType) -> Vectors {
+    let mut values: Vec<f32> = Vec::new();
+    let rows = Synth::new(800, 12, 5).unwrap().base();
+    for row in 0..800 {
+        let group = if row % 2 == 0 { 0 } else { row % 32 };
+        let of = if row % 97 == 0 { 3 } else { row };
+        values.extend(rows.row_to_f32(of).unwrap().iter().map(|x| (x / 4.0 + 30.0 + group as f32).floor()));
+    }
+    let made = match element {
+        ElementType::F16 => Vectors::from_f16(values.into_iter().map(f16::from_f32).collect(), 12),
+        ElementType::U8 => Vectors::from_u8(values.into_iter().map(|x| x as u8).collect(), 12),
+        ElementType::I8 => Vectors::from_i8(values.into_iter().map(|x| x as i8).collect(), 12),
+        _ => Vectors::from_f32(values, 12),
+    };
+    made.unwrap()
+}
+
+fn builder(strategy: Strategy, metric: Metric) -> Builder {
+    let cells = CellSettings { nodes_per_cell: Some(64), probes: Some(4), clusterings: Some(2) };
+    let descent = Descent::new().knn(14).metric(metric).start(Start::Cells).cells(cells);
+    Builder::new(strategy.degree(10)).descent(descent)
+}
+
+fn bytes(index: &Index) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("index.tagore");
+    index.save(&file).unwrap();
+    fs::read(file).unwrap()
+}
+
+/// Checks that all `counts` of devices build the index of one.
+fn check(builder: &Builder, base: &Vectors, counts: &[usize]) {
+    let one = bytes(&builder.clone().devices(&devices(1)).build(base).unwrap());
+    for &count in counts {
+        let builder = builder.clone().devices(&devices(count));
+        let data = DataShape::inspect(base, &Progress::silent()).unwrap();
+        assert!(builder.shares(&data).unwrap());
+        let (index, stats) = builder.build_with_stats(base, None).unwrap();
+        let what = format!("{} {} on {count} devices", index.kind(), base.element_type());
+        assert!(bytes(&index) == one, "{what}");
+        let names: Vec<String> = devices(count).iter().map(Device::to_string).collect();
+        assert_eq!((stats.descent.device, stats.prune.device), (names.join(","), names.join(",")), "{what}");
+    }
+}
+
+#[test]
+fn several_devices_build_every_kind_of_index_as_one() {
+    let base = base(ElementType::F32);
+    for (number, strategy) in Strategy::all().into_iter().enumerate() {
+        check(&builder(strategy, Metric::L2), &base, &[2 + number % 3]);
+    }
+}
+
+#[test]
+fn several_devices_build_from_every_type_and_setting_as_one() {
+    for (number, element) in [ElementType::F16, ElementType::U8, ElementType::I8].into_iter().enumerate() {
+        check(&builder(Strategy::vamana(), Metric::L2), &base(element), &[2 + number]);
+    }
+    let base = base(ElementType::F32);
+    let cosine = builder(Strategy::cagra(), Metric::Cosine);
+    check(&cosine, &base, &[2]);
+    check(&cosine.iterations(Iterations::Fixed(1, 2)), &base, &[3]);
+    check(&builder(Strategy::nsg(), Metric::L2).compressed(tagore::Compression::Int8), &base, &[2]);
+}
+
+#[test]
+fn the_first_device_builds_alone_what_is_not_shared() {
+    let base = base(ElementType::F32);
+    let data = DataShape::inspect(&base, &Progress::silent()).unwrap();
+    let shares =
+        |builder: &Builder, devices: &[Device]| builder.clone().devices(devices).shares(&data).unwrap();
+    let cells = builder(Strategy::cagra(), Metric::L2);
+    assert!(shares(&cells, &devices(2)));
+    assert!(!shares(&cells, &devices(1)));
+    assert!(!shares(&cells, &[Device::Cpu, Device::Emulated]));
+    // Too few rows for GPUs to share.
+    assert!(!shares(&cells, &[Device::Cuda(0), Device::Cuda(1)]));
+    let random = cells.clone().start(Start::Random);
+    assert!(!shares(&random, &devices(2)));
+    assert!(!shares(&builder(Strategy::cagra(), Metric::InnerProduct), &devices(2)));
+    let one = bytes(&random.clone().devices(&devices(1)).build(&base).unwrap());
+    assert!(bytes(&random.devices(&devices(3)).build(&base).unwrap()) == one);
+}
