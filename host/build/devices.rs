@@ -99,3 +99,35 @@ impl Builder {
         self.all_devices().map(|device| device.for_graph(nodes)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prune::{GraphRows, Pruned};
+    use crate::{Metric, Progress, Start, Strategy, Synth};
+
+    /// The rows of a graph that `gpus` build together.
+    fn rows(builder: &Builder, base: &Vectors, gpus: Vec<Gpu>) -> GraphRows {
+        let space = Space::new(base, Metric::L2, &Progress::silent()).unwrap();
+        let graph = builder.graph_on(&space, 24, gpus, None).unwrap();
+        let Pruned { rows, .. } = builder.prune(&space, graph).unwrap().0;
+        rows
+    }
+
+    // Streams of one device share its memory, and else are as two devices.
+    #[test]
+    fn two_streams_of_a_gpu_build_as_one() {
+        let Some(gpu) = Gpu::cuda_for_tests() else { return };
+        let base = Synth::new(30_000, 48, 3).unwrap().base();
+        for strategy in Strategy::all() {
+            let builder = Builder::new(strategy).start(Start::Cells).knn(24);
+            let alone = rows(&builder, &base, vec![gpu.clone()]);
+            for count in [2, 3] {
+                let streams = (1..count).map(|_| gpu.fork().unwrap());
+                let streams = std::iter::once(gpu.clone()).chain(streams).collect();
+                let together = rows(&builder, &base, streams);
+                assert!(together.padded() == alone.padded(), "{}, {count}", builder.strategy().kind());
+            }
+        }
+    }
+}

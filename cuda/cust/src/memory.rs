@@ -383,8 +383,8 @@ pub unsafe fn memcpy_dtoh_async(target: &mut [u8], source: u64, stream: &Stream)
     check(code, "copying from a device")
 }
 
-/// Enqueues a copy of `bytes` bytes from the device address `source`, of any device, to `target`. It
-/// passes through the host unless the device may read the memory of the other
+/// Enqueues a copy of `bytes` bytes from the device address `source`, of any device, to `target`.
+/// It passes through the host unless the device may read the memory of the other
 /// ([`MemoryPool::allow`](crate::pool::MemoryPool::allow)).
 ///
 /// # Safety

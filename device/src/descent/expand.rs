@@ -322,7 +322,8 @@ macro_rules! expand_kernels {
         /// Expands the nearest unvisited neighbours of each node, and adds nearer nodes to its list
         /// (see [`Expand`]).
         ///
-        /// Launch: a block of [`EXPAND_THREADS`] per node from the first on; [`expand_shared_bytes`].
+        /// Launch: a block of [`EXPAND_THREADS`] per node, from the first on;
+        /// [`expand_shared_bytes`].
         ///
         /// # Safety
         /// - The views have the shapes of [`Expand`].
