@@ -948,8 +948,7 @@ void tagore_knn_graph_free(tagore_knn_graph *graph);
 
 /**
  * Builds the index of `vectors` into a file, which appears when it is complete: in memory if that
- * fits the limits, on three devices or more cluster by cluster, else cluster by cluster with work
- * files. `limits` may be null.
+ * fits the limits, else cluster by cluster with work files. `limits` may be null.
  */
 tagore_status tagore_builder_build_file(const tagore_builder *builder,
                                         const tagore_vectors *vectors,

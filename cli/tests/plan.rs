@@ -71,11 +71,12 @@ fn a_kind_of_gpu_is_planned_for() {
     assert_eq!(large["device_kind"]["shared_memory"], 232_448);
     assert_eq!(small["device_kind"]["compute_capability"], "8.9");
     assert_eq!(small["stages"], large["stages"]);
-    for kind in ["rtx3090", "l4", "a100"] {
+    for kind in ["rtx3090", "rtx5090", "a10", "l4", "l40s", "a100", "h100", "h100-nvl", "b200"] {
         assert!(plan(1000, kind)["out_of_core"].is_null());
     }
     let wrong = "plan --n 1000 --dim 8 --kind cagra --device-kind";
-    s.fails(2, &format!("{wrong} tpu"), &["found tpu, expected one of rtx3090, rtx4090, l4, a100, h200"]);
+    let kinds = "rtx3090, rtx4090, rtx5090, a10, l4, l40s, a100, h100, h100-nvl, h200, b200";
+    s.fails(2, &format!("{wrong} tpu"), &[&format!("found tpu, expected one of {kinds}")]);
     s.fails(2, &format!("{wrong} l4 --device cpu"), &["cannot be used with"]);
 }
 

@@ -22,7 +22,8 @@ impl Builder {
         let devices: Vec<Device> = self.all_devices().collect();
         let is_emulated = devices.iter().all(|device| device.is_emulated());
         let are_gpus = is_emulated || devices.iter().all(|device| matches!(device, Device::Cuda(_)));
-        if devices.len() < 2 || !are_gpus || data.rows < MIN_SHARED && !is_emulated {
+        let is_small = data.rows < MIN_SHARED && !is_emulated;
+        if devices.len() < 2 || !are_gpus || is_small || self.descent.is_of_cluster() {
             return Ok(false);
         }
         let k = self.with_knn(true, data).descent.k_of(data.rows, "the data set")?;

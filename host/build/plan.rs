@@ -13,7 +13,7 @@ use crate::index::IndexFile;
 use crate::prune::cpu::reversed_at_once;
 use crate::prune::gpu::PruneShape;
 use crate::prune::{queries, reach};
-use crate::quantize;
+use crate::quantize::{self, Compression};
 use crate::search::exact::gpu::batch_of_all;
 use crate::search::visited::Visited;
 use crate::vectors::shape::{device_type, own_type, with_device_type};
@@ -154,23 +154,7 @@ impl Builder {
     /// As [`plan`](Self::plan), with checked parameters and `k` neighbours per node.
     pub(crate) fn plan_of(&self, data: &DataShape, k: usize, target: Target) -> BuildPlan {
         if let Some(compression) = self.compression {
-            let codes = Self::codes_of(compression, data);
-            let mut plan = self.on_codes(k).plan_of(&codes, k, target);
-            let space = Space::plan(data.rows, data.dim, data.element, self.descent.metric);
-            let code_bytes = data.rows.saturating_mul(codes.row_bytes());
-            let settles = self.settles(k);
-            let rest_bytes = if settles { code_bytes } else { 0 };
-            let space = space.with::<u8>("codes", code_bytes).with::<u8>("rests", rest_bytes);
-            for stage in &mut plan.host {
-                stage.buffers = space.clone().and(&stage.buffers);
-            }
-            if let Some(gpu) = target.gpu.filter(|_| !plan.device.is_empty()) {
-                let from = own_type(data, self.descent.metric);
-                let buffers = quantize::gpu::plan(from, compression, settles, data.rows, data.dim);
-                plan.device.insert(0, PlannedStage { name: "codes", buffers });
-                plan.pool = gpu.pool(plan.peak_device_bytes());
-            }
-            return plan;
+            return self.plan_on_codes(data, k, target, compression);
         }
         let descent = self.descent.plan_of(data, k);
         let shape = PruneShape::new(&self.strategy, data.rows, data.dim, k, self.descent.metric);
@@ -241,6 +225,33 @@ impl Builder {
             disk: MemoryPlan::new().with::<u8>("index", IndexFile::bytes(data.rows, self.strategy.degree)),
             seconds: estimate::seconds(self, data, k, target),
         }
+    }
+
+    /// As [`plan_of`](Self::plan_of), of a build on codes.
+    fn plan_on_codes(
+        &self,
+        data: &DataShape,
+        k: usize,
+        target: Target,
+        compression: Compression,
+    ) -> BuildPlan {
+        let codes = Self::codes_of(compression, data);
+        let mut plan = self.on_codes(k).plan_of(&codes, k, target);
+        let space = Space::plan(data.rows, data.dim, data.element, self.descent.metric);
+        let code_bytes = data.rows.saturating_mul(codes.row_bytes());
+        let settles = self.settles(k);
+        let rest_bytes = if settles { code_bytes } else { 0 };
+        let space = space.with::<u8>("codes", code_bytes).with::<u8>("rests", rest_bytes);
+        for stage in &mut plan.host {
+            stage.buffers = space.clone().and(&stage.buffers);
+        }
+        if let Some(gpu) = target.gpu.filter(|_| !plan.device.is_empty()) {
+            let from = own_type(data, self.descent.metric);
+            let buffers = quantize::gpu::plan(from, compression, settles, data.rows, data.dim);
+            plan.device.insert(0, PlannedStage { name: "codes", buffers });
+            plan.pool = gpu.pool(plan.peak_device_bytes());
+        }
+        plan
     }
 
     /// Changes that make a build of `data` fit `free` bytes of a GPU; `free` excludes the CUDA

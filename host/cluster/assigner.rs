@@ -209,7 +209,7 @@ impl Rounded {
         write: impl Fn(usize, &mut [f32]) + Sync,
     ) -> Result<()> {
         let stride = side.stride;
-        side.values.write_rows(count, stride, |place, room| {
+        side.values.write_rows(0, count, stride, |place, room| {
             let (vector, gap) = bytemuck::cast_slice_mut(room).split_at_mut(self.dim);
             write(place, vector);
             gap.fill(0.0);

@@ -169,7 +169,7 @@ mod tests {
         let (mut mean, mut largest) =
             (memory.buffer::<f32>("mean").unwrap(), memory.buffer::<u32>("largest").unwrap());
         let stride = side.stride;
-        side.values.upload_rows(n, stride, |row| &values[row * dim..][..dim]).unwrap();
+        side.values.upload_rows(0, n, stride, |row| &values[row * dim..][..dim]).unwrap();
         mean.upload(&vec![0.0; dim]).unwrap();
         largest.fill(0).unwrap();
         let task = Preparation {

@@ -151,38 +151,40 @@ impl<T: Pod> Buffer<T> {
         })
     }
 
-    /// Copies `count` rows of `stride` values to the start of the buffer. `row` gives at most
+    /// Copies `count` rows of `stride` values to the place of row `first` on. `row` gives at most
     /// `stride` values per row; the rest of the row is zero.
     ///
     /// # Panics
     /// If the rows do not fit.
     pub(crate) fn upload_rows<'r>(
         &mut self,
+        first: usize,
         count: usize,
         stride: usize,
         row: impl Fn(usize) -> &'r [T] + Sync,
     ) -> Result<()> {
-        self.write_rows(count, stride, |place, room| {
+        self.write_rows(first, count, stride, |place, room| {
             let bytes: &[u8] = bytemuck::cast_slice(row(place));
             room[..bytes.len()].copy_from_slice(bytes);
             room[bytes.len()..].fill(0);
         })
     }
 
-    /// Lets `write` write the bytes of `count` rows of `stride` values, all of them, to the start
-    /// of the buffer, by way of host memory.
+    /// Lets `write` write the bytes of `count` rows of `stride` values, all of them, to the place of
+    /// row `first` on, by way of host memory.
     ///
     /// # Panics
     /// If the rows do not fit.
     pub(crate) fn write_rows(
         &mut self,
+        first: usize,
         count: usize,
         stride: usize,
         write: impl Fn(usize, &mut [u8]) + Sync,
     ) -> Result<()> {
-        assert!(count * stride <= self.len, "{count} rows of {stride} values to {}", self.len);
+        assert!((first + count) * stride <= self.len, "{count} rows of {stride} values to {}", self.len);
         let unit = stride * size_of::<T>();
-        self.gpu.machine.upload(self.address(0), count * unit, unit, &|offset, piece| {
+        self.gpu.machine.upload(self.address(first * stride), count * unit, unit, &|offset, piece| {
             let first = offset / unit;
             let write = |(index, room): (usize, &mut [u8])| write(first + index, room);
             if piece.len() <= FEW_BYTES {

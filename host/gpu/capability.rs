@@ -77,12 +77,18 @@ pub struct DeviceKind {
 
 impl DeviceKind {
     /// All kinds, with the memory reported by the driver. `a100` is the model with 80 GB.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 11] = [
         Self::new("rtx3090", Capability::MIN, 24_576),
         Self::new("rtx4090", Capability::ALL[2], 24_564),
+        Self::new("rtx5090", Capability::ALL[5], 32_607),
+        Self::new("a10", Capability::MIN, 23_028),
         Self::new("l4", Capability::ALL[2], 23_034),
+        Self::new("l40s", Capability::ALL[2], 46_068),
         Self::new("a100", Capability::ALL[0], 81_920),
+        Self::new("h100", Capability::ALL[3], 81_559),
+        Self::new("h100-nvl", Capability::ALL[3], 95_830),
         Self::new("h200", Capability::ALL[3], 143_771),
+        Self::new("b200", Capability::ALL[4], 183_359),
     ];
 
     const fn new(name: &'static str, capability: Capability, mebibytes: u64) -> Self {

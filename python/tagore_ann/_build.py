@@ -384,7 +384,9 @@ def plan(
     metric: Metric = "l2",
     *,
     device: str = "auto",
-    device_kind: Literal["rtx3090", "rtx4090", "l4", "a100", "h200"] | None = None,
+    device_kind: Literal[
+        "rtx3090", "rtx4090", "rtx5090", "a10", "l4", "l40s", "a100", "h100", "h100-nvl", "h200", "b200"
+    ] | None = None,
     knn: int | None = None,
     degree: int | None = None,
     host_memory: int | None = None,

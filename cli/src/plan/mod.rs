@@ -63,7 +63,8 @@ pub(crate) struct Args {
     /// Device of the build: auto, cpu, cuda or cuda:N; this machine needs no GPU
     #[arg(long, default_value = "auto")]
     device: Device,
-    /// Kind of GPU, absent from this machine: rtx3090, rtx4090, l4, a100 (80 GB) or h200
+    /// Kind of GPU, absent from this machine: rtx3090, rtx4090, rtx5090, a10, l4, l40s, a100 (80
+    /// GB), h100, h100-nvl, h200 or b200
     #[arg(long, value_name = "KIND", conflicts_with = "device")]
     device_kind: Option<DeviceKind>,
     /// Print every buffer of every stage

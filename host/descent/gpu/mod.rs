@@ -224,8 +224,12 @@ impl Build<'_> {
         };
         let mut mean: Buffer<f32> = memory.buffer("mean")?;
         mean.upload(&rounding.mean)?;
-        let stride = side.stride;
-        rows.copy(self.gpu, Pick::Range(0..n), &mut side.values, stride)?;
+        // Each device copies its part from the host, and the rest from the others.
+        let (stride, parts) = (side.stride, self.devices.shares(n));
+        let own = parts[self.devices.rank()].clone();
+        rows.copy_at(self.gpu, Pick::Range(own.clone()), &mut side.values, own.start, stride)?;
+        let values: Vec<_> = parts.iter().map(|part| part.start * stride..part.end * stride).collect();
+        self.devices.all_gather(&mut side.values, &values)?;
         Ok((side, rounding, mean))
     }
 

@@ -80,6 +80,22 @@ impl<'a, T: OnDevice> Origin<'a, T> {
     /// # Errors
     /// If the device fails.
     pub(crate) fn copy(&self, gpu: &Gpu, pick: Pick<'_>, to: &mut Buffer<T>, stride: usize) -> Result<()> {
+        self.copy_at(gpu, pick, to, 0, stride)
+    }
+
+    /// As [`copy`](Self::copy), to the place of row `first` on.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn copy_at(
+        &self,
+        gpu: &Gpu,
+        pick: Pick<'_>,
+        to: &mut Buffer<T>,
+        first: usize,
+        stride: usize,
+    ) -> Result<()> {
+        let room = to.len() - first * stride;
         match self {
             Self::Device { rows, picked, narrowed, .. } => {
                 let of_all: Vec<u32>;
@@ -91,17 +107,20 @@ impl<'a, T: OnDevice> Origin<'a, T> {
                         Pick::Ids(&of_all)
                     }
                 };
-                assert!(pick.len() * stride <= to.len(), "{} rows of {stride} to {}", pick.len(), to.len());
-                rows.copy(gpu, pick, to.view_mut().cast(), stride * size_of::<T>(), *narrowed)
+                assert!(pick.len() * stride <= room, "{} rows of {stride} to {room}", pick.len());
+                let to = to.view_mut().offset(first * stride);
+                rows.copy(gpu, pick, to.cast(), stride * size_of::<T>(), *narrowed)
             }
-            Self::Bits(rows, dim) => widen(gpu, *rows, *dim, &pick, to.view_mut().cast(), stride),
-            Self::Wide(rows) => to.write_rows(pick.len(), stride, |place, room| {
+            Self::Bits(rows, dim) => {
+                widen(gpu, *rows, *dim, &pick, to.view_mut().offset(first * stride).cast(), stride)
+            }
+            Self::Wide(rows) => to.write_rows(first, pick.len(), stride, |place, room| {
                 let row = rows.row(pick.row(place));
                 let (bytes, gap) = room.split_at_mut(row.len());
                 bytes.iter_mut().zip(row).for_each(|(to, &x)| *to = x as u8);
                 gap.fill(0);
             }),
-            Self::Host(rows) => to.upload_rows(pick.len(), stride, |place| rows.row(pick.row(place))),
+            Self::Host(rows) => to.upload_rows(first, pick.len(), stride, |place| rows.row(pick.row(place))),
         }
     }
 
@@ -174,7 +193,7 @@ fn widen(
     let mut piece: Buffer<Bits> = bits_plan(count, dim).reserve(gpu)?.buffer("bits")?;
     for first in (0..count).step_by(at_once) {
         let here = at_once.min(count - first);
-        piece.upload_rows(here, row, |place| &bits.row(pick.row(first + place))[..row])?;
+        piece.upload_rows(0, here, row, |place| &bits.row(pick.row(first + place))[..row])?;
         let values = piece.view().cast();
         let rows = RowsAt { values, stride: row, count: here, dim, size: 1 };
         rows.widen(gpu, to.offset(first * stride), stride)?;

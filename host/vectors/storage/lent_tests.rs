@@ -26,7 +26,7 @@ fn lent(vectors: &Vectors, device: Device, gap: usize) -> Vectors {
     let bytes = vectors.len() * stride;
     let memory = MemoryPlan::new().with::<u8>("array", bytes).reserve(&gpu).unwrap();
     let mut array: Buffer<u8> = memory.buffer("array").unwrap();
-    array.upload_rows(vectors.len(), stride, |row| vectors.bytes_of_row(row)).unwrap();
+    array.upload_rows(0, vectors.len(), stride, |row| vectors.bytes_of_row(row)).unwrap();
     gpu.synchronize().unwrap();
     let (address, owner) = array.lend().unwrap();
     let rows = DeviceRows::new(address, vectors.len(), vectors.dim(), vectors.element_type(), device);

@@ -39,7 +39,7 @@ use super::work::JoinWork;
 use super::{Build, CellSettings, DescentShape, Nodes};
 use crate::cluster::{self, Cells, ClusterKernels, Known};
 use crate::descent::DescentStats;
-use crate::gpu::Buffer;
+use crate::gpu::{Buffer, Communicator};
 use crate::vectors::gpu::{ByChunks, OnDevice, TileVectors, tile_kernels};
 use crate::{Metric, Result};
 
@@ -72,11 +72,19 @@ struct JoinBuffers {
     starts: Buffer<u32>,
 }
 
-/// Buffers that stay from one clustering to the next.
+/// What stays from one clustering to the next.
 struct KeptBuffers {
+    parts: Parts,
     bounds: Buffer<f32>,
     /// Keys that a clustering added to the lists of some nodes.
     changes: Buffer<u32>,
+}
+
+impl KeptBuffers {
+    /// Gives all devices the bounds of all lists.
+    fn gather_bounds(&mut self, devices: Communicator<'_>) -> Result<()> {
+        devices.all_gather(&mut self.bounds, &self.parts.nodes)
+    }
 }
 
 /// What each device does: the joins of cells of the first clustering, and the lists of their
@@ -119,14 +127,14 @@ impl Build<'_> {
         let (n, dim) = (self.space.len(), self.space.dim());
         let clusterings = self.shape.clusterings();
         let memory = self.join_sizes(&cells).kept_plan().reserve(self.gpu)?;
+        let starts = Ranks { starts: &cells.starts, probes: cells.probes }.cell_offsets();
+        let parts = Parts::new(self.devices.count(), &starts);
         let mut kept =
-            KeptBuffers { bounds: memory.buffer("list bounds")?, changes: memory.buffer("changes")? };
+            KeptBuffers { parts, bounds: memory.buffer("list bounds")?, changes: memory.buffer("changes")? };
         // The float of these bytes is 3.4e38: no bound yet.
         kept.bounds.fill(0x7f)?;
         let stage = self.progress.stage("cells", clusterings as u64);
-        let starts = Ranks { starts: &cells.starts, probes: cells.probes }.cell_offsets();
-        let parts = Parts::new(self.devices.count(), &starts);
-        self.join_cells(nodes, &mut kept, &cells, 0, &parts, stats)?;
+        self.join_cells(nodes, &mut kept, &cells, 0, stats)?;
         stage.advance(1)?;
         let centres = cells.centres;
         drop(cells.members);
@@ -137,7 +145,7 @@ impl Build<'_> {
             let seed = Draws::new(self.seed, Stage::Cells, u32::MAX, clustering as u64).bits(0);
             let known = Known { centres: &centres, starts: &starts };
             let cells = cluster::cells::<T>(self.gpu, nodes.tiles.rows(n, dim), request, seed, Some(known))?;
-            self.join_cells(nodes, &mut kept, &cells, clustering, &parts, stats)?;
+            self.join_cells(nodes, &mut kept, &cells, clustering, stats)?;
             stage.advance(1)?;
             added = self.share_added(&kept)?;
             tracing::debug!(added, clustering, "share of entries that a clustering added");
@@ -145,7 +153,7 @@ impl Build<'_> {
                 break;
             }
         }
-        self.devices.all_gather(&mut nodes.lists, &parts.of_width(self.shape.k))?;
+        self.devices.all_gather(&mut nodes.lists, &kept.parts.of_width(self.shape.k))?;
         Ok(added)
     }
 
@@ -172,14 +180,13 @@ impl Build<'_> {
         kept: &mut KeptBuffers,
         cells: &Cells<T>,
         clustering: usize,
-        parts: &Parts,
         stats: &mut DescentStats,
     ) -> Result<()> {
         kept.changes.fill(0)?;
         let sizes = self.join_sizes(cells);
         let (is_first, most) = (clustering == 0, sizes.most_members());
         let ranks = Ranks { starts: &cells.starts, probes: cells.probes };
-        let own = parts.cells[self.devices.rank()].clone();
+        let own = kept.parts.cells[self.devices.rank()].clone();
         let slabs = if is_first { ranks.slabs(own, sizes.slab_tiles(), most) } else { Vec::new() };
         let memory = sizes.plan().reserve(self.gpu)?;
         let mut buffers = JoinBuffers {
@@ -192,13 +199,13 @@ impl Build<'_> {
         let words = |job: &Job| [job.first_query, job.query_count, job.first_row, job.row_count];
         buffers.jobs.upload(&slabs.iter().flatten().flat_map(words).collect::<Vec<u32>>())?;
         buffers.starts.upload(&cells.starts.iter().map(|&start| start as u32).collect::<Vec<u32>>())?;
-        let mut join = Join { build: self, nodes, kept, buffers, cells, parts, known_salt: None };
+        let mut join = Join { build: self, nodes, kept, buffers, cells, known_salt: None };
         let mut first_job = 0;
         for slab in &slabs {
             join.intra_cell(first_job..first_job + slab.len())?;
             first_job += slab.len();
         }
-        self.devices.all_gather(&mut join.kept.bounds, &parts.nodes)?;
+        join.kept.gather_bounds(self.devices)?;
         // Empty slots are all ones, as merges leave them.
         join.buffers.keys.fill(0xff)?;
         if !is_first {
@@ -233,7 +240,6 @@ struct Join<'a, 'b, T: CellKernels> {
     kept: &'a mut KeptBuffers,
     buffers: JoinBuffers,
     cells: &'a Cells<T>,
-    parts: &'a Parts,
     /// Salt of the known sets, once they are made.
     known_salt: Option<u32>,
 }
@@ -273,14 +279,14 @@ impl<T: CellKernels> Join<'_, '_, T> {
 
     /// The nodes whose lists this device has.
     fn own_nodes(&self) -> Range<usize> {
-        self.parts.nodes[self.build.devices.rank()].clone()
+        self.kept.parts.nodes[self.build.devices.rank()].clone()
     }
 
     /// Makes the known sets of all lists, for the passes that follow: they do not propose a known
     /// pair again.
     fn build_known_sets(&mut self, salt: u32) -> Result<()> {
         let own = self.own_nodes();
-        let Self { build, nodes, buffers, parts, .. } = self;
+        let Self { build, nodes, kept, buffers, .. } = self;
         let k = build.shape.k as u32;
         let bits = known_bits(k);
         let sets = KnownSets {
@@ -296,7 +302,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
             // SAFETY: there is a set for each list; the memory outlives the work.
             unsafe { build.gpu.launch::<cells_known_sets>(grid, MERGE_THREADS, (sets,))? };
         }
-        build.devices.all_gather(&mut buffers.known, &parts.of_width(1 << bits))?;
+        build.devices.all_gather(&mut buffers.known, &kept.parts.of_width(1 << bits))?;
         self.known_salt = Some(salt);
         Ok(())
     }
@@ -305,7 +311,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
     /// `ranks`, at most `most` per rank, and merges its proposals.
     fn cross_cell(&mut self, query_tiles: usize, ranks: Range<usize>, most: usize, salt: u32) -> Result<()> {
         let own = self.own_nodes();
-        let Self { build, nodes, kept, buffers, cells, parts, known_salt } = self;
+        let Self { build, nodes, kept, buffers, cells, known_salt } = self;
         let join = CrossCellJoin::<T::Sum> {
             tiles: nodes.both_sides(),
             bounds: kept.bounds.view(),
@@ -330,7 +336,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
             let (units, grid) = (nodes.tiles.units(), [query_tiles as u32, 1, 1]);
             T::CrossCellJoin::launch(build.gpu, units, grid, tile::THREADS, (join,))?;
         }
-        build.devices.reduce_scatter_min(&mut buffers.keys, &parts.of_width(PROPOSALS as usize))?;
+        build.devices.reduce_scatter_min(&mut buffers.keys, &kept.parts.of_width(PROPOSALS as usize))?;
         let merge = MergeProposals {
             lists: nodes.lists.view_mut(),
             proposals: buffers.keys.view_mut(),
@@ -346,7 +352,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
             // SAFETY: lists, bounds and slots of proposals are of all nodes, and outlive the work.
             unsafe { build.gpu.launch::<cells_merge_proposals>(grid, MERGE_THREADS, (merge,))? };
         }
-        build.devices.all_gather(&mut kept.bounds, &parts.nodes)
+        kept.gather_bounds(build.devices)
     }
 }
 

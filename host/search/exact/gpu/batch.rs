@@ -36,10 +36,10 @@ impl<T: OnDevice> Batch<T> {
         self.count = members.len();
         queries.copy(search.gpu, Pick::Ids(&rows), &mut self.side.values, self.side.stride)?;
         if let Some(nodes) = search.queries.nodes {
-            self.excluded.upload_rows(self.count, 1, |index| &nodes[members[index] as usize..][..1])?;
+            self.excluded.upload_rows(0, self.count, 1, |index| &nodes[members[index] as usize..][..1])?;
         }
         let k = search.k;
-        self.lists.upload_rows(self.count, k, |index| &keys[members[index] as usize * k..][..k])?;
+        self.lists.upload_rows(0, self.count, k, |index| &keys[members[index] as usize * k..][..k])?;
         self.counts.fill(0)?;
         self.overflow.fill(0)
     }
