@@ -170,8 +170,8 @@ impl<T: Pod> Buffer<T> {
         })
     }
 
-    /// Lets `write` write the bytes of `count` rows of `stride` values, all of them, to the place of
-    /// row `first` on, by way of host memory.
+    /// Lets `write` write the bytes of `count` rows of `stride` values, all of them, from the place
+    /// of row `first` on, by way of host memory.
     ///
     /// # Panics
     /// If the rows do not fit.
