@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use bytemuck::Pod;
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
@@ -42,27 +43,45 @@ impl GpuLists {
 
     /// Copies the keys of some nodes to the host, those of a range of places in each list.
     pub(crate) fn some(&self, gpu: &Gpu, nodes: Pick<'_>, places: Range<usize>) -> Result<Vec<Key>> {
-        let (bytes, count) = (places.len() * size_of::<Key>(), self.order.len());
-        let mut keys = vec![key::NONE; nodes.len() * places.len()];
-        if keys.is_empty() {
-            return Ok(keys);
-        }
-        let room = MemoryPlan::new().with::<Key>("keys of nodes", keys.len()).reserve(gpu)?;
-        let mut room: Buffer<Key> = room.buffer("keys of nodes")?;
-        let (values, stride) = (self.keys.view().offset(places.start).cast(), self.k * size_of::<Key>());
-        let rows = RowsAt { values, stride, count, dim: bytes, size: 1 };
-        rows.copy(gpu, nodes, room.view_mut().cast(), bytes, false)?;
-        room.download(&mut keys)?;
-        Ok(keys)
+        self.values(gpu, nodes, places.start * size_of::<Key>(), places.len())
     }
 
     /// The distance of the neighbour at the 1-based `rank` of each of some nodes, or of its last if
     /// lists are shorter; infinite where there is none.
     pub(crate) fn distances_at(&self, gpu: &Gpu, nodes: Pick<'_>, rank: usize) -> Result<Vec<f32>> {
-        let rank = rank.min(self.k);
-        let keys = self.some(gpu, nodes, rank.saturating_sub(1)..rank)?;
-        let distance = |key: Key| if key == key::NONE { f32::INFINITY } else { key::distance(key) };
-        Ok(keys.into_par_iter().map(distance).collect())
+        // Distances are the upper words of keys.
+        let place = rank.min(self.k).saturating_sub(1);
+        let mut words: Vec<u32> = self.values(gpu, nodes, place * size_of::<Key>() + size_of::<u32>(), 1)?;
+        const NO_DISTANCE: u32 = (key::NONE >> 32) as u32;
+        words.par_iter_mut().with_min_len(1 << 12).for_each(|word| {
+            let distance = if *word == NO_DISTANCE { f32::INFINITY } else { key::from_ordered(*word) };
+            *word = distance.to_bits();
+        });
+        Ok(bytemuck::cast_vec(words))
+    }
+
+    /// Copies `count` values of the list of each of some nodes to the host, from its byte `first`
+    /// on.
+    fn values<V: Pod + Send + Sync>(
+        &self,
+        gpu: &Gpu,
+        nodes: Pick<'_>,
+        first: usize,
+        count: usize,
+    ) -> Result<Vec<V>> {
+        let (bytes, rows) = (count * size_of::<V>(), self.order.len());
+        // Threads touch the pages when they copy.
+        let mut values = vec![V::zeroed(); nodes.len() * count];
+        if values.is_empty() {
+            return Ok(values);
+        }
+        let room = MemoryPlan::new().with::<V>("keys of nodes", values.len()).reserve(gpu)?;
+        let mut room: Buffer<V> = room.buffer("keys of nodes")?;
+        let (lists, stride) = (self.keys.view().cast::<u8>().offset(first), self.k * size_of::<Key>());
+        let rows = RowsAt { values: lists, stride, count: rows, dim: bytes, size: 1 };
+        rows.copy(gpu, nodes, room.view_mut().cast(), bytes, false)?;
+        room.download(&mut values)?;
+        Ok(values)
     }
 
     /// Copies the keys to the host.
