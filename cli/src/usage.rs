@@ -57,11 +57,12 @@ pub(crate) fn one_line(error: &clap::Error, args: &[OsString]) -> String {
 }
 
 /// Former names of flags: what they name, and their names now.
-const RENAMED: [(&str, &str, &str); 4] = [
+const RENAMED: [(&str, &str, &str); 5] = [
     ("--index", "the kind of an index is", "kind"),
     ("--indexes", "the kinds of indexes are", "kinds"),
     ("--input", "the data set is", "base"),
     ("--base-format", "the format of the data set is", "format"),
+    ("--queries-format", "the format of queries is", "query-format"),
 ];
 
 /// Names that other programs give to flags, and what is written here: that of the first line whose

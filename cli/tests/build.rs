@@ -48,7 +48,9 @@ fn an_index_is_fitted_to_a_sample_of_queries() {
     let other = "build -i wide.fbin -o other --queries-sample base.fbin";
     s.fails(1, other, &["base.fbin: found dimension 8, expected 64 as in the base"]);
     s.fails(1, &format!("{build} -o texts.fbin"), &["texts.fbin: found the input texts.fbin"]);
-    s.fails(2, "build -i wide.fbin -o other --queries-format fbin", &["--queries-sample"]);
+    s.fails(2, "build -i wide.fbin -o other --query-format fbin", &["--queries-sample"]);
+    let renamed = "--queries-format: the format of queries is now --query-format";
+    s.fails(2, &format!("{other} --queries-format fbin"), &[renamed]);
 }
 
 #[test]

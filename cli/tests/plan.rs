@@ -74,7 +74,22 @@ fn a_kind_of_gpu_is_planned_for() {
     for kind in ["rtx3090", "rtx5090", "a10", "l4", "l40s", "a100", "h100", "h100-nvl", "b200"] {
         assert!(plan(1000, kind)["out_of_core"].is_null());
     }
+    let several = |gpus: u32, limit: &str| {
+        let command = format!(
+            "plan --n 20000000 --dim 96 --kind vamana --device-kind h200 --gpus {gpus} --host-memory 4096GiB {limit}"
+        );
+        s.succeeds(&command)[0].clone()
+    };
+    let seconds = |plan: &Value| plan["seconds"].to_string();
+    for limit in ["", "--gpu-memory 8GiB"] {
+        let (one, two) = (several(1, limit), several(2, limit));
+        assert_eq!(two["device_kind"]["gpus"], 2);
+        assert_ne!(seconds(&one), seconds(&two), "{limit}");
+        assert_eq!(one["out_of_core"].is_null(), limit.is_empty());
+    }
     let wrong = "plan --n 1000 --dim 8 --kind cagra --device-kind";
+    s.fails(2, &format!("{wrong} l4 --gpus 0"), &["--gpus", "1..=1024"]);
+    s.fails(2, "plan --n 1000 --dim 8 --kind cagra --gpus 2", &["--device-kind"]);
     let kinds = "rtx3090, rtx4090, rtx5090, a10, l4, l40s, a100, h100, h100-nvl, h200, b200";
     s.fails(2, &format!("{wrong} tpu"), &[&format!("found tpu, expected one of {kinds}")]);
     s.fails(2, &format!("{wrong} l4 --device cpu"), &["cannot be used with"]);

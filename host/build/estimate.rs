@@ -110,11 +110,13 @@ pub(super) fn seconds(
             let many = if data.rows < rates::MANY { 1.0 } else { rates::MANY_FACTOR };
             n * rates::DESCENT.seconds(tile) * rates::DESCENT_LIST.seconds(list) * many
         };
+        let devices = if builder.shares(data).unwrap_or(false) { builder.all_devices().count() } else { 1 };
+        let devices = devices as f64;
         let lists = if start == Start::AllPairs { 16.0 * n * list / rates::COPY } else { 0.0 };
         stages.push(("open", rates::OPEN));
         stages.push(("copy", rows_bytes / rates::COPY + lists));
-        stages.push(("descent", descent));
-        stages.push(("prune", n * pruning_on_gpu(strategy, list, dim * element)));
+        stages.push(("descent", descent / devices));
+        stages.push(("prune", n * pruning_on_gpu(strategy, list, dim * element) / devices));
     } else {
         // Eight bits are compared in the time of one component.
         let dim = data.values() as f64;
@@ -151,8 +153,9 @@ pub(crate) fn out_of_core(
     let comparing = if target.gpu.is_some() { 0.0 } else { comparing(data, clusters, target) };
     // Every vector is read once and written to two clusters.
     let partition = n * (3.0 * bytes / rates::WRITE) + comparing;
+    let devices = if target.gpu.is_some() { builder.all_devices().count() as f64 } else { 1.0 };
     // Every vector is in two clusters.
-    let clusters = 2.0 * n / size as f64 * cluster(builder, data, size, target);
+    let clusters = 2.0 * n / size as f64 * cluster(builder, data, size, target) / devices;
     let index = n * 8.0 * (1 + builder.strategy.degree) as f64 / rates::WRITE;
     [partition, clusters, index]
 }

@@ -63,7 +63,7 @@ pub(crate) struct Args {
     queries_sample: Option<PathBuf>,
     /// Format of the sample [default: by its extension]
     #[arg(long, value_name = "FORMAT", requires = "queries_sample", help_heading = "Queries")]
-    queries_format: Option<Format>,
+    query_format: Option<Format>,
     #[command(flatten)]
     report: ReportOptions,
     /// Measure nothing and write no report
@@ -117,8 +117,7 @@ impl Args {
         self.report.check()?;
         self.files().check(output)?;
         let base = self.input.open()?;
-        let sample =
-            self.queries_sample.as_deref().map(|path| open(path, self.queries_format)).transpose()?;
+        let sample = self.queries_sample.as_deref().map(|path| open(path, self.query_format)).transpose()?;
         let descent = self.descent.descent(base.element_type(), output)?;
         let set = |builder: Builder| {
             let builder = builder.descent(descent.clone()).devices(&self.descent.device.0);

@@ -67,6 +67,12 @@ pub(crate) struct Args {
     /// GB), h100, h100-nvl, h200 or b200
     #[arg(long, value_name = "KIND", conflicts_with = "device")]
     device_kind: Option<DeviceKind>,
+    /// GPUs of this kind that build together
+    #[arg(
+        long, value_name = "N", default_value_t = 1, requires = "device_kind", conflicts_with = "knn_graph",
+        value_parser = clap::value_parser!(u32).range(1..=1024)
+    )]
+    gpus: u32,
     /// Print every buffer of every stage
     #[arg(long)]
     details: bool,
@@ -100,6 +106,7 @@ impl Args {
                 "compute_capability": kind.capability().to_string(),
                 "memory": kind.memory(),
                 "shared_memory": kind.capability().shared_memory(),
+                "gpus": self.gpus,
             });
         }
         output.event(&event);
@@ -124,23 +131,30 @@ impl Args {
     fn index(&self, descent: &Descent, data: &DataShape, limits: &Limits, output: &Output) -> Result<Value> {
         let targets = self.targets(data.rows)?;
         let Targets { gpu, build, .. } = targets;
+        let gpus = self.gpus as usize;
         let fit = |strategy: &Strategy| -> Result<(Builder, Option<ClusterPlan>)> {
             let builder = self.prune.builder(strategy)?.descent(descent.clone());
-            let builder = builder.compressed(self.vectors.compression());
+            let mut builder = builder.compressed(self.vectors.compression());
+            if gpus > 1 {
+                builder = builder.devices(&(0..self.gpus).map(Device::Cuda).collect::<Vec<_>>());
+            }
             Ok(match self.vectors {
-                BuiltOn::Auto => builder.fit_on(data, limits, build, 1)?,
+                BuiltOn::Auto => builder.fit_on(data, limits, build, gpus)?,
                 BuiltOn::Named(_) => {
-                    let clusters = ClusterPlan::on(&builder, data, limits, build, 1)?;
+                    let clusters = ClusterPlan::on(&builder, data, limits, build, gpus)?;
                     (builder, clusters)
                 }
             })
         };
         let (builder, clusters) = match &self.strategy {
             Some(strategy) => fit(strategy)?,
-            None => {
-                let in_memory = matches!(fit(&Strategy::nssg()), Ok((_, None)));
-                fit(&default_kind(in_memory, output))?
-            }
+            None => match fit(&Strategy::nssg()) {
+                Ok(in_memory @ (_, None)) => {
+                    default_kind(true, output);
+                    in_memory
+                }
+                _ => fit(&default_kind(false, output))?,
+            },
         };
         let builder = &builder;
         let (on_gpu, on_cpu) = (builder.plan(data, gpu)?, builder.plan(data, Target::cpu())?);
@@ -157,6 +171,7 @@ impl Args {
             }
             None => Summary::of_index(builder, data, plan),
         };
+        let summary = summary.on_gpus(gpus, clusters.is_some() || builder.shares(data)?);
         summary.say(limits, output);
         if !remedies.is_empty() {
             say_remedies(&on_gpu, free, &remedies, output);

@@ -105,6 +105,17 @@ impl Summary {
         }
     }
 
+    /// This plan on a machine with `gpus` GPUs, which may share the build.
+    pub(super) fn on_gpus(mut self, gpus: usize, share: bool) -> Self {
+        if gpus > 1 {
+            self.how += &match share {
+                true => format!("; {gpus} GPUs share it, each with the memory below"),
+                false => format!("; one of {gpus} GPUs builds it alone"),
+            };
+        }
+        self
+    }
+
     /// Prints the five lines.
     pub(super) fn say(&self, limits: &Limits, output: &Output) {
         let total = self.seconds.iter().fold(0.0, |sum, stage| sum + stage.1);

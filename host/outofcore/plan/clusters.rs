@@ -37,8 +37,8 @@ pub struct ClusterPlan {
     /// members; the index is the same. [`reading_base`](Self::reading_base) sets it.
     pub reads_base: bool,
     /// Whether each device holds a copy of the base, from which it takes the vectors of clusters
-    /// that the host would read from the base; the index is the same. [`within`](Self::within) and
-    /// [`spread`](Self::spread) set it where the copy fits the memory of the devices.
+    /// that the host would read from the base; the index is the same. [`within`](Self::within) sets
+    /// it where the copy fits the memory of the devices.
     pub replicates: bool,
     /// The bytes by purpose.
     pub(crate) bytes: PlannedBytes,

@@ -371,3 +371,29 @@ impl<T: OnDevice> Nodes<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_follow_one_another_and_are_even_where_cells_are() {
+        let even: Vec<u32> = (0..=40).map(|cell| cell * 25).collect();
+        // Empty cells at both ends and in between, one with nearly all nodes, and a single cell.
+        for offsets in [even, vec![0, 0, 3, 3, 990, 1000, 1000], vec![0, 1000]] {
+            for devices in 1..=4 {
+                let Parts { cells, nodes } = Parts::new(devices, &offsets);
+                assert_eq!((cells.len(), nodes.len()), (devices, devices));
+                for (parts, end) in [(&cells, offsets.len() - 1), (&nodes, 1000)] {
+                    assert_eq!((parts[0].start, parts[devices - 1].end), (0, end));
+                    assert!(parts.windows(2).all(|two| two[0].end == two[1].start));
+                }
+                let is_even = |part: &Range<usize>| part.len().abs_diff(1000 / devices) < 25;
+                assert!(offsets.len() < 40 || nodes.iter().all(is_even), "{devices}: {nodes:?}");
+                let members =
+                    |cells: &Range<usize>| offsets[cells.start] as usize..offsets[cells.end] as usize;
+                assert!(cells.iter().map(members).eq(nodes));
+            }
+        }
+    }
+}
