@@ -11,7 +11,7 @@ use cust::prelude::*;
 use cust::stream::synchronize_handle;
 
 use super::kernels::{Programs, spawn};
-use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Span, Take};
+use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Span, Take, copy_through_host};
 use super::overhead::{Overhead, PIECE, PIECES};
 use super::ptx;
 use crate::{Error, Result};
@@ -208,6 +208,15 @@ impl CudaMachine {
         })
     }
 
+    /// Whether this device reads memory of `peer` without the host, if that [allows](Machine::allow)
+    /// it: by a link, or since both are one.
+    fn reads(&self, peer: &dyn Machine) -> Result<bool> {
+        let own = self.device.context.device();
+        let Some(ordinal) = peer.ordinal() else { return Ok(false) };
+        let peer = self.check(Device::get_device(ordinal))?;
+        Ok(peer.as_raw() == own.as_raw() || self.check(own.can_access_peer(peer))?)
+    }
+
     /// The pinned memory, allocated on first use.
     fn staging(&self) -> Result<MutexGuard<'_, Vec<Staging>>> {
         let mut staging = lock(&self.staging);
@@ -372,7 +381,9 @@ impl Machine for CudaMachine {
     }
 
     fn copy_from(&self, to: u64, peer: &dyn Machine, from: u64, bytes: usize) -> Result<()> {
-        debug_assert!(peer.ordinal().is_some(), "several devices are of one kind");
+        if !self.reads(peer)? {
+            return copy_through_host(self, to, peer, from, bytes);
+        }
         // SAFETY: each machine allocated its range. The caller's promise: the peer does not use it.
         self.check(unsafe { memcpy_peer_async(to, from, bytes, &self.stream) })
     }

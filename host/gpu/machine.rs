@@ -138,14 +138,7 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// Copies `bytes` bytes at the address `from` of `peer`, whose work on them is done, to `to`.
     /// None may follow before the copy is done. Through the host, unless the devices have a link.
     fn copy_from(&self, to: u64, peer: &dyn Machine, from: u64, bytes: usize) -> Result<()> {
-        let mut copied = Ok(());
-        peer.download(from, bytes, &mut |offset, piece| {
-            let fill = |at: usize, room: &mut [u8]| room.copy_from_slice(&piece[at..at + room.len()]);
-            if copied.is_ok() {
-                copied = self.upload(to + offset as u64, piece.len(), 1, &fill);
-            }
-        })?;
-        copied
+        copy_through_host(self, to, peer, from, bytes)
     }
 
     /// Sets `bytes` bytes to `value`.
@@ -207,4 +200,29 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
 
     /// Whether an error has made the device unusable.
     fn has_failed(&self) -> bool;
+}
+
+/// Bytes that pass through the host at a time.
+const PIECE: usize = 64 << 20;
+
+/// Copies `bytes` bytes at the address `from` of `peer` to `to` of `machine`. Two devices may do so
+/// with each other: neither holds its memory of copies while it waits for that of the other.
+pub(super) fn copy_through_host(
+    machine: &(impl Machine + ?Sized),
+    to: u64,
+    peer: &dyn Machine,
+    from: u64,
+    bytes: usize,
+) -> Result<()> {
+    let mut room = vec![0; PIECE.min(bytes)];
+    for offset in (0..bytes).step_by(PIECE) {
+        let (len, at) = (PIECE.min(bytes - offset), offset as u64);
+        peer.download(from + at, len, &mut |first, piece| {
+            room[first..first + piece.len()].copy_from_slice(piece);
+        })?;
+        machine.upload(to + at, len, 1, &|first, piece| {
+            piece.copy_from_slice(&room[first..first + piece.len()]);
+        })?;
+    }
+    Ok(())
 }
