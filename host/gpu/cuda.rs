@@ -208,8 +208,8 @@ impl CudaMachine {
         })
     }
 
-    /// Whether this device reads memory that `peer` [allows](Machine::allow) it to without the host:
-    /// by a link, or since both are one.
+    /// Whether this device may read memory of `peer`, if that [allows](Machine::allow) it: by a
+    /// link, or since both are one.
     fn reads(&self, peer: &dyn Machine) -> Result<bool> {
         let own = self.device.context.device();
         let Some(ordinal) = peer.ordinal() else { return Ok(false) };
