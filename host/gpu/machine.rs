@@ -126,6 +126,7 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     fn download(&self, address: u64, bytes: usize, take: Take<'_>) -> Result<()>;
 
     /// The number of the CUDA device; none of another.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "asked of CUDA devices"))]
     fn ordinal(&self) -> Option<u32> {
         None
     }
