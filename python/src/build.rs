@@ -21,8 +21,8 @@ use crate::search::{ResidentResults, left};
 pub(crate) fn build(x: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<Index> {
     let (py, options) = (x.py(), Options(options));
     let base = array::vectors(x, "x", options.bytes()?)?;
-    let device = options.device()?;
-    let builder = options.builder(&[device])?.sample(options.count("verify")?.unwrap_or(1000));
+    let devices = options.devices()?;
+    let builder = options.builder(&devices)?.sample(options.count("verify")?.unwrap_or(1000));
     let (graph, metric) = (options.path("graph")?, options.metric()?);
     let call = options.call(BUILD)?;
     let ids = Index::ids_of(options, base.len())?;
@@ -38,7 +38,7 @@ pub(crate) fn build(x: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResu
         let graph = graph.as_deref().map(|path| (path, metric));
         in_memory(builder, &base, graph, progress)
     })?;
-    Ok(Index::new(built.0, Some(base), ids).built(built.1, device))
+    Ok(Index::new(built.0, Some(base), ids).built(built.1, devices[0]))
 }
 
 /// Builds an index of `base` in memory.

@@ -58,7 +58,7 @@ def build(
     *,
     knn: int | None = None,
     degree: int | None = None,
-    device: str = "auto",
+    device: Devices = "auto",
     seed: int = 0,
     ids: Any = None,
     filter: Any = None,
@@ -97,7 +97,8 @@ def build(
             ``numpy.packbits``, or bools.
         knn: neighbours per node of the k-NN graph; by the kind and the data unless given.
         degree: the largest degree; 32 or 50, by the kind, unless given.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, or several GPUs, as ``cuda:0,1`` or a list, which share the
+            build of many rows.
         seed: the same seed gives the same index.
         ids: the caller's own ids of the rows, n integers of at least 0; searches return them. Or
             the path of a file of u64 (npy or u64bin).
@@ -207,7 +208,7 @@ def build_file(
         work_dir: the folder of work files, empty or new; ``path`` + ``.work`` unless given.
         resume: continue an unfinished build, if its work files exist.
         checkpoint: least seconds between two checkpoints.
-        device: a device, or several for a build cluster by cluster, as ``cuda:0,1`` or a list.
+        device: a device, or several that share the build, as ``cuda:0,1`` or a list.
         knn: as of `build`.
         degree: as of `build`.
         seed: as of `build`.
