@@ -208,8 +208,8 @@ const PIECE: usize = 64 << 20;
 
 /// Copies `bytes` bytes at the address `from` of `peer` to `to` of `machine`. Two devices may do so
 /// with each other: neither holds its memory of copies while it waits for that of the other.
-pub(super) fn copy_through_host(
-    machine: &(impl Machine + ?Sized),
+pub(super) fn copy_through_host<M: Machine + ?Sized>(
+    machine: &M,
     to: u64,
     peer: &dyn Machine,
     from: u64,
