@@ -387,7 +387,8 @@ def plan(
     device: str = "auto",
     device_kind: Literal[
         "rtx3090", "rtx4090", "rtx5090", "a10", "l4", "l40s", "a100", "h100", "h100-nvl", "h200", "b200"
-    ] | None = None,
+    ]
+    | None = None,
     knn: int | None = None,
     degree: int | None = None,
     host_memory: int | None = None,
