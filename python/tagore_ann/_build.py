@@ -97,8 +97,8 @@ def build(
             ``numpy.packbits``, or bools.
         knn: neighbours per node of the k-NN graph; by the kind and the data unless given.
         degree: the largest degree; 32 or 50, by the kind, unless given.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, or several GPUs, as ``cuda:0,1`` or a list, which share the
-            build of many rows.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, or several GPUs, as ``cuda:0,1`` or a list,
+            which share the build of many rows.
         seed: the same seed gives the same index.
         ids: the caller's own ids of the rows, n integers of at least 0; searches return them. Or
             the path of a file of u64 (npy or u64bin).
