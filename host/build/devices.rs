@@ -7,8 +7,8 @@ use crate::vectors::space::Space;
 use crate::{DataShape, Device, Result, Vectors};
 
 /// Minimum number of rows of a build that several GPUs share: of fewer, a GPU alone takes no longer
-/// than to open another and to exchange what both find. Computed, not measured: from the bytes that
-/// are exchanged, about 15 KB a node, and the time of one H200, 0.11 µs a node.
+/// than to open another and to exchange what both find: of this number of 96 components, two H200s
+/// take 1.43 s for the 1.38 of one (CAGRA), 1.69 for 1.79 (Vamana).
 const MIN_SHARED: usize = 4_000_000;
 
 impl Builder {
