@@ -14,7 +14,7 @@ fn devices(count: usize) -> Vec<Device> {
     names[..count].iter().map(|name| name.parse().unwrap()).collect()
 }
 
-/// Groups of rows of very different sizes, some rows of which are equal.
+/// Rows in groups of very different sizes. Some rows are equal.
 fn base(element: ElementType) -> Vectors {
     let mut values: Vec<f32> = Vec::new();
     let rows = Synth::new(780, 12, 5).unwrap().base();

@@ -153,11 +153,8 @@ impl Builder {
                 Ok(Pruned { rows: PrunedRows::Host(rows), entries, stats })
             }
             Graph::Gpu { gpu, graph, others, copy } => {
-                let (mut gpus, mut graphs) = (vec![gpu], vec![*graph]);
-                for (gpu, graph) in others {
-                    gpus.push(gpu);
-                    graphs.push(graph);
-                }
+                let all = std::iter::once((gpu, *graph)).chain(others);
+                let (mut gpus, graphs): (Vec<_>, Vec<_>) = all.unzip();
                 let (k, unwatched) = (graphs[0].lists.k, progress.unwatched());
                 let shape = PruneShape::new(strategy, space.len(), space.dim(), k, space.metric());
                 let measurements = SharedTimes::begin(&gpus)?;

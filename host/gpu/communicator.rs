@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
 use bytemuck::Pod;
+use cuda_std::launch::Kernel;
 use tagore_device::key::{Key, NONE};
 use tagore_device::reduce::{REDUCE_KEYS, REDUCE_THREADS, reduce_min};
 
@@ -54,10 +55,11 @@ impl<'a> Communicator<'a> {
         }
         let meeting = Meeting::new(gpus.len());
         let program = |rank, part| {
-            let _end = Leaving(&meeting);
-            let found = program(Communicator { gpus, rank, meeting: Some(&meeting) }, part);
-            found.inspect_err(|_| meeting.fail())
+            let _leaving = Leaving(&meeting);
+            program(Communicator { gpus, rank, meeting: Some(&meeting) }, part)
         };
+        // Threads outside all pools: one of a pool that waits in the program may take up other
+        // work, such as another rank, and never return.
         let found: Vec<Result<R>> = thread::scope(|scope| {
             let ranks: Vec<_> = parts
                 .into_iter()
@@ -99,6 +101,11 @@ impl<'a> Communicator<'a> {
         parts
     }
 
+    /// This rank's own of these parts.
+    pub(crate) fn own(self, parts: &[Range<usize>]) -> Range<usize> {
+        parts[self.rank].clone()
+    }
+
     /// Device memory of [`reduce_scatter_min`](Self::reduce_scatter_min) for `keys` keys, beside
     /// them.
     pub(crate) fn plan(keys: usize) -> MemoryPlan {
@@ -115,21 +122,32 @@ impl<'a> Communicator<'a> {
         Ok(())
     }
 
-    /// Copies each rank's part of its buffer to the buffers of all. `parts` are the same on all
-    /// ranks.
-    pub(crate) fn all_gather<T: Pod>(self, buffer: &mut Buffer<T>, parts: &[Range<usize>]) -> Result<()> {
+    /// Copies each rank's part of its rows, which have `width` values, to the buffers of all.
+    /// `parts` of the rows are the same on all ranks.
+    pub(crate) fn all_gather<T: Pod>(
+        self,
+        buffer: &mut Buffer<T>,
+        parts: &[Range<usize>],
+        width: usize,
+    ) -> Result<()> {
         self.exchange(buffer, |buffer, other, address| {
-            buffer.copy_from(parts[other].clone(), &self.gpus[other], address)
+            buffer.copy_from(values(&parts[other], width), &self.gpus[other], address)
         })
     }
 
-    /// Leaves the least of the keys of all ranks in this rank's part of `keys`, and no key in the
-    /// other parts. `parts` are the same on all ranks, and cover all keys.
-    pub(crate) fn reduce_scatter_min(self, keys: &mut Buffer<Key>, parts: &[Range<usize>]) -> Result<()> {
-        self.reduce_min(keys, parts)?;
-        for part in self.others().map(|other| parts[other].clone()) {
+    /// Leaves the least of the keys of all ranks in this rank's part of the rows, which have
+    /// `width` keys, and no key in the other parts. `parts` are the same on all ranks, and cover
+    /// all rows.
+    pub(crate) fn reduce_scatter_min(
+        self,
+        keys: &mut Buffer<Key>,
+        parts: &[Range<usize>],
+        width: usize,
+    ) -> Result<()> {
+        self.reduce_min(keys, values(&parts[self.rank], width))?;
+        for other in self.others() {
             // Every byte of an empty slot is this one.
-            keys.fill_range(part, NONE as u8)?;
+            keys.fill_range(values(&parts[other], width), NONE as u8)?;
         }
         Ok(())
     }
@@ -137,16 +155,16 @@ impl<'a> Communicator<'a> {
     /// Leaves the least of the keys of all ranks in `keys`.
     pub(crate) fn all_reduce_min(self, keys: &mut Buffer<Key>) -> Result<()> {
         let parts = self.shares(keys.len());
-        self.reduce_min(keys, &parts)?;
-        self.all_gather(keys, &parts)
+        self.reduce_min(keys, self.own(&parts))?;
+        self.all_gather(keys, &parts, 1)
     }
 
-    /// Leaves the least of the keys of all ranks in this rank's part of `keys`.
-    fn reduce_min(self, keys: &mut Buffer<Key>, parts: &[Range<usize>]) -> Result<()> {
+    /// Leaves the least of the keys of all ranks in this rank's `own` of them.
+    fn reduce_min(self, keys: &mut Buffer<Key>, own: Range<usize>) -> Result<()> {
         if self.meeting.is_none() {
             return Ok(());
         }
-        let (gpu, own) = (self.gpu(), parts[self.rank].clone());
+        let gpu = self.gpu();
         let mut room: Buffer<Key> = Self::plan(keys.len()).reserve(gpu)?.buffer("keys of another device")?;
         self.exchange(keys, |keys, other, address| {
             for first in own.clone().step_by(PIECE) {
@@ -157,7 +175,7 @@ impl<'a> Communicator<'a> {
                 let grid = [(count as u32).div_ceil(REDUCE_KEYS), 1, 1];
                 // SAFETY: both views hold `count` keys, and the buffers outlive the work.
                 unsafe { gpu.launch::<reduce_min>(grid, REDUCE_THREADS, arguments)? };
-                gpu.count_work("reduce_min", (2 * count * size_of::<Key>()) as u64, 0);
+                gpu.count_work(reduce_min::NAME, (2 * count * size_of::<Key>()) as u64, 0);
             }
             Ok(())
         })
@@ -185,6 +203,11 @@ impl<'a> Communicator<'a> {
     fn others(self) -> impl Iterator<Item = usize> {
         (self.rank + 1..self.count()).chain(0..self.rank)
     }
+}
+
+/// The values of `rows` of `width` values.
+fn values(rows: &Range<usize>, width: usize) -> Range<usize> {
+    rows.start * width..rows.end * width
 }
 
 /// Where ranks wait for each other.
@@ -270,7 +293,7 @@ mod tests {
         buffer
     }
 
-    fn values<T: Pod>(buffer: &Buffer<T>) -> Vec<T> {
+    fn downloaded<T: Pod>(buffer: &Buffer<T>) -> Vec<T> {
         let mut values = vec![T::zeroed(); buffer.len()];
         buffer.download(&mut values).unwrap();
         values
@@ -284,14 +307,14 @@ mod tests {
                 assert_eq!((ranks.rank(), ranks.count()), (part, count));
                 let own = (0..10).map(|i| (part * 100 + i) as u32).collect::<Vec<_>>();
                 let mut buffer = upload(ranks.gpu(), &own);
-                ranks.all_gather(&mut buffer, &ranks.shares(10))?;
+                ranks.all_gather(&mut buffer, &ranks.shares(5), 2)?;
                 let mut sums = [part as u64, 1];
                 ranks.all_reduce_sum(&mut sums)?;
-                Ok((values(&buffer), sums))
+                Ok((downloaded(&buffer), sums))
             });
-            let parts: Vec<u32> = shares(10, count)
+            let parts: Vec<u32> = shares(5, count)
                 .enumerate()
-                .flat_map(|(rank, part)| part.map(move |i| (rank * 100 + i) as u32))
+                .flat_map(|(rank, part)| (part.start * 2..part.end * 2).map(move |i| (rank * 100 + i) as u32))
                 .collect();
             let sums = [(0..count as u64).sum(), count as u64];
             assert_eq!(found.unwrap(), vec![(parts, sums); count]);
@@ -307,9 +330,9 @@ mod tests {
         let found = Communicator::run(&gpus, vec![(); count], |ranks, ()| {
             let own: Vec<Key> = (0..10).map(|i| key(ranks.rank(), i)).collect();
             let (mut scattered, mut all) = (upload(ranks.gpu(), &own), upload(ranks.gpu(), &own));
-            ranks.reduce_scatter_min(&mut scattered, &ranks.shares(10))?;
+            ranks.reduce_scatter_min(&mut scattered, &ranks.shares(10), 1)?;
             ranks.all_reduce_min(&mut all)?;
-            Ok((ranks.shares(10)[ranks.rank()].clone(), values(&scattered), values(&all)))
+            Ok((ranks.own(&ranks.shares(10)), downloaded(&scattered), downloaded(&all)))
         });
         for (part, scattered, all) in found.unwrap() {
             assert_eq!(all, least);

@@ -65,7 +65,7 @@ impl<T: CellKernels + PhaseKernels + FinishKernels + ExactKernels> DescentKernel
 /// Arguments of a descent, checked and complete.
 pub(super) struct Build<'a> {
     pub gpu: &'a Gpu,
-    /// This device among those that build the graph together.
+    /// The rank of this device among those that build the graph.
     pub devices: Communicator<'a>,
     pub space: &'a Space<'a>,
     pub shape: DescentShape,
@@ -226,10 +226,9 @@ impl Build<'_> {
         mean.upload(&rounding.mean)?;
         // Each device copies its part from the host, and the rest from the others.
         let (stride, parts) = (side.stride, self.devices.shares(n));
-        let own = parts[self.devices.rank()].clone();
+        let own = self.devices.own(&parts);
         rows.copy_at(self.gpu, Pick::Range(own.clone()), &mut side.values, own.start, stride)?;
-        let values: Vec<_> = parts.iter().map(|part| part.start * stride..part.end * stride).collect();
-        self.devices.all_gather(&mut side.values, &values)?;
+        self.devices.all_gather(&mut side.values, &parts, stride)?;
         Ok((side, rounding, mean))
     }
 

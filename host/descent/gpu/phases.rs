@@ -1,7 +1,5 @@
 //! The two phases of GNN-Descent on the device (paper section 4.1, Algorithm 1).
 
-use std::ops::Range;
-
 use cuda_std::memory::GlobalMut;
 use tagore_device::descent::expand::{
     EXPAND_THREADS, Expand, descent_expand_b1, descent_expand_f16, descent_expand_i8, descent_expand_u8,
@@ -277,10 +275,8 @@ impl Build<'_> {
         stop: f64,
         stats: &mut DescentStats,
     ) -> Result<()> {
-        let (gpu, k) = (self.gpu, self.shape.k);
-        let parts = self.devices.shares(self.space.len());
-        let lists: Vec<Range<usize>> = parts.iter().map(|part| part.start * k..part.end * k).collect();
-        let own = parts[self.devices.rank()].clone();
+        let (gpu, parts) = (self.gpu, self.devices.shares(self.space.len()));
+        let own = self.devices.own(&parts);
         let packed = self.packed(&nodes.tiles)?;
         let tiles = packed.as_ref().map_or(nodes.tiles, |(_, tiles)| *tiles);
         let stage =
@@ -318,7 +314,7 @@ impl Build<'_> {
                         gpu.launch::<T::Expand>(grid, EXPAND_THREADS, (expand,))?;
                     }
                 }
-                self.devices.all_gather(&mut nodes.lists, &lists)?;
+                self.devices.all_gather(&mut nodes.lists, &parts, self.shape.k)?;
             }
             stats.iterations.1 += 1;
             stage.advance(1)?;

@@ -29,7 +29,8 @@ use crate::{Progress, Result};
 
 /// Arguments of a pruning, checked and complete.
 pub(crate) struct Pruning<'a> {
-    /// This device among those that prune the graph together: all have the base and the lists.
+    /// The rank of this device among those that prune the graph, which all hold the base and the
+    /// lists.
     pub devices: Communicator<'a>,
     pub space: &'a Space<'a>,
     pub shape: PruneShape<'a>,
@@ -67,7 +68,7 @@ impl Pruning<'_> {
 
     /// The places of the order of nodes that this device has.
     fn own(&self) -> Range<usize> {
-        self.devices.shares(self.shape.n)[self.devices.rank()].clone()
+        self.devices.own(&self.devices.shares(self.shape.n))
     }
 
     /// The other places.

@@ -83,7 +83,7 @@ struct KeptBuffers {
 impl KeptBuffers {
     /// Gives all devices the bounds of all lists.
     fn gather_bounds(&mut self, devices: Communicator<'_>) -> Result<()> {
-        devices.all_gather(&mut self.bounds, &self.parts.nodes)
+        devices.all_gather(&mut self.bounds, &self.parts.nodes, 1)
     }
 }
 
@@ -107,11 +107,6 @@ impl Parts {
         let members = |cells: &Range<usize>| offsets[cells.start] as usize..offsets[cells.end] as usize;
         let nodes = cells.iter().map(members).collect();
         Self { cells, nodes }
-    }
-
-    /// The parts of an array with `width` values for each node.
-    fn of_width(&self, width: usize) -> Vec<Range<usize>> {
-        self.nodes.iter().map(|nodes| nodes.start * width..nodes.end * width).collect()
     }
 }
 
@@ -153,7 +148,7 @@ impl Build<'_> {
                 break;
             }
         }
-        self.devices.all_gather(&mut nodes.lists, &kept.parts.of_width(self.shape.k))?;
+        self.devices.all_gather(&mut nodes.lists, &kept.parts.nodes, self.shape.k)?;
         Ok(added)
     }
 
@@ -186,7 +181,7 @@ impl Build<'_> {
         let sizes = self.join_sizes(cells);
         let (is_first, most) = (clustering == 0, sizes.most_members());
         let ranks = Ranks { starts: &cells.starts, probes: cells.probes };
-        let own = kept.parts.cells[self.devices.rank()].clone();
+        let own = self.devices.own(&kept.parts.cells);
         let slabs = if is_first { ranks.slabs(own, sizes.slab_tiles(), most) } else { Vec::new() };
         let memory = sizes.plan().reserve(self.gpu)?;
         let mut buffers = JoinBuffers {
@@ -279,7 +274,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
 
     /// The nodes whose lists this device has.
     fn own_nodes(&self) -> Range<usize> {
-        self.kept.parts.nodes[self.build.devices.rank()].clone()
+        self.build.devices.own(&self.kept.parts.nodes)
     }
 
     /// Makes the known sets of all lists, for the passes that follow: they do not propose a known
@@ -302,7 +297,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
             // SAFETY: there is a set for each list; the memory outlives the work.
             unsafe { build.gpu.launch::<cells_known_sets>(grid, MERGE_THREADS, (sets,))? };
         }
-        build.devices.all_gather(&mut buffers.known, &kept.parts.of_width(1 << bits))?;
+        build.devices.all_gather(&mut buffers.known, &kept.parts.nodes, 1 << bits)?;
         self.known_salt = Some(salt);
         Ok(())
     }
@@ -336,7 +331,7 @@ impl<T: CellKernels> Join<'_, '_, T> {
             let (units, grid) = (nodes.tiles.units(), [query_tiles as u32, 1, 1]);
             T::CrossCellJoin::launch(build.gpu, units, grid, tile::THREADS, (join,))?;
         }
-        build.devices.reduce_scatter_min(&mut buffers.keys, &kept.parts.of_width(PROPOSALS as usize))?;
+        build.devices.reduce_scatter_min(&mut buffers.keys, &kept.parts.nodes, PROPOSALS as usize)?;
         let merge = MergeProposals {
             lists: nodes.lists.view_mut(),
             proposals: buffers.keys.view_mut(),

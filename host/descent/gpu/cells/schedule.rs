@@ -172,20 +172,12 @@ impl Ranks<'_> {
         let average = (0..self.cells()).map(probing).sum::<usize>() / self.cells();
         let mut cells: Vec<usize> = (0..self.cells()).collect();
         cells.sort_by_cached_key(|&cell| Reverse(probing(cell) / (LARGE * average).max(1)));
-        let mut words = Vec::new();
-        let mut skipped = devices.rank();
-        for cell in cells {
+        let tiles = cells.into_iter().flat_map(|cell| {
             let Range { start, end } = self.members(cell, 0..assignments);
-            for first in (start..end).step_by(side) {
-                if skipped > 0 {
-                    skipped -= 1;
-                    continue;
-                }
-                skipped = devices.count() - 1;
-                words.extend([cell, first, side.min(end - first)].map(|word| word as u32));
-            }
-        }
-        words
+            let tile = move |first| [cell, first, side.min(end - first)].map(|word| word as u32);
+            (start..end).step_by(side).map(tile)
+        });
+        tiles.skip(devices.rank()).step_by(devices.count()).flatten().collect()
     }
 }
 
