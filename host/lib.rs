@@ -124,7 +124,7 @@ pub use atomic_file::{HeldFile, write_file};
 pub use build::{BuildPlan, BuildStats, Builder, IndexMerge, IndexUpdate, MergeStats, Target, UpdateStats};
 pub use descent::{
     CellSettings, DEFAULT_KNN, Descent, DescentStats, DevicePlan, Iterations, KnnGraph, KnnSample,
-    MAX_ITERATIONS, MAX_KNN, PlannedStage, Start,
+    MAX_ITERATIONS, MAX_KNN, Start,
 };
 pub use device::{Device, Preparation, close_devices};
 pub use error::{Error, Remedy, Result, StoreError};

@@ -1,8 +1,7 @@
 //! The devices of a build.
 
-use super::Builder;
+use super::{Builder, Target};
 use crate::gpu::Gpu;
-use crate::prune::gpu::PruneShape;
 use crate::vectors::space::Space;
 use crate::{DataShape, Device, Result, Vectors};
 
@@ -20,36 +19,25 @@ impl Builder {
     /// # Errors
     /// If a parameter is out of its range.
     pub fn shares(&self, data: &DataShape) -> Result<bool> {
+        if self.others.is_empty() {
+            return Ok(false);
+        }
+        let k = self.with_knn(true, data).descent.k_of(data.rows, "the data set")?;
+        Ok(self.shares_lists(data, k))
+    }
+
+    /// As [`shares`](Self::shares), of lists of `k`.
+    pub(super) fn shares_lists(&self, data: &DataShape, k: usize) -> bool {
         let devices: Vec<Device> = self.all_devices().collect();
         let is_emulated = devices.iter().all(|device| device.is_emulated());
         let are_gpus = is_emulated || devices.iter().all(|device| matches!(device, Device::Cuda(_)));
         let is_small = data.rows < MIN_SHARED && !is_emulated;
-        if devices.len() < 2 || !are_gpus || is_small || self.descent.is_of_cluster() {
-            return Ok(false);
-        }
-        let k = self.with_knn(true, data).descent.k_of(data.rows, "the data set")?;
-        Ok(self.descent.starts_from_cells(data, k))
+        let can_share = devices.len() > 1 && are_gpus && !is_small && !self.descent.is_of_cluster();
+        can_share && self.descent.starts_from_cells(data, k)
     }
 
-    /// The GPU that builds and prunes lists of `k`; none if the CPU prunes.
-    fn gpu(&self, base: &Vectors, k: usize) -> Result<Option<Gpu>> {
-        let Some(gpu) = self.descent.gpu(base.len(), base.dim())? else { return Ok(None) };
-        let shape = PruneShape::new(&self.strategy, base.len(), base.dim(), k, self.descent.metric);
-        let prunes_there = shape.fits_gpu(gpu.takes_ptx(), gpu.shared_memory());
-        if k > 0 && !prunes_there {
-            let device = gpu.name();
-            if self.strategy.filters_on_gpu(gpu.takes_ptx()) {
-                let (requested, allowed) = (shape.block_bytes(), gpu.shared_memory());
-                tracing::warn!(device, requested, allowed, "pruning on the CPU: too little shared memory");
-            } else {
-                tracing::warn!(device, "pruning on the CPU: the rule has no PTX");
-            }
-        }
-        Ok(Some(gpu).filter(|_| prunes_there))
-    }
-
-    /// As [`gpu`](Self::gpu), with room for a build that descends unless its graph `is_given`. Rows
-    /// for the CPU come to the host.
+    /// The GPU that builds and prunes lists of `k`, with room for it unless the graph `is_given`;
+    /// none if the CPU prunes. Rows for the CPU come to the host.
     pub(super) fn gpu_with_room(
         &self,
         base: &Vectors,
@@ -57,16 +45,31 @@ impl Builder {
         k: usize,
         is_given: bool,
     ) -> Result<Option<Gpu>> {
-        let gpu = self.gpu(base, k)?;
-        match &gpu {
-            Some(gpu) if !is_given => self.check_fits(gpu, base, k)?,
-            Some(_) => {}
-            None => {
-                base.on_host()?;
-                space.vectors().on_host()?;
+        if let Some(gpu) = self.descent.gpu(base.len(), base.dim())? {
+            let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
+            if self.resolve(&data, k, Target::opened(&gpu)?).prunes_on_gpu {
+                if !is_given {
+                    self.check_fits(&gpu, base, k)?;
+                }
+                return Ok(Some(gpu));
+            }
+            if k > 0 {
+                self.warn_of_cpu(&gpu, &data, k);
             }
         }
-        Ok(gpu)
+        base.on_host()?;
+        space.vectors().on_host()?;
+        Ok(None)
+    }
+
+    fn warn_of_cpu(&self, gpu: &Gpu, data: &DataShape, k: usize) {
+        let device = gpu.name();
+        if self.strategy.filters_on_gpu(gpu.takes_ptx()) {
+            let (requested, allowed) = (self.pruning(data, k).block_bytes(), gpu.shared_memory());
+            tracing::warn!(device, requested, allowed, "pruning on the CPU: too little shared memory");
+        } else {
+            tracing::warn!(device, "pruning on the CPU: the rule has no PTX");
+        }
     }
 
     /// As [`gpu_with_room`](Self::gpu_with_room): all GPUs that build the graph together.

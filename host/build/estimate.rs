@@ -1,8 +1,8 @@
 //! Estimated seconds of a build, from rates measured on few machines and data sets
 //! (docs/measurements.md, benches/results). Only the order of magnitude is right.
 
+use super::recipe::Recipe;
 use super::{Builder, Target};
-use crate::vectors::shape::device_type;
 use crate::{Collect, DataShape, Filter, Start, Strategy};
 
 /// Rates. GPU rates were measured on one H200, CPU rates on a Xeon with AVX-512.
@@ -88,39 +88,33 @@ mod rates {
 }
 
 /// The stages of a build with their seconds.
-pub(super) fn seconds(
-    builder: &Builder,
-    data: &DataShape,
-    k: usize,
-    target: Target,
-) -> Vec<(&'static str, f64)> {
-    let Builder { strategy, descent, .. } = builder;
+pub(super) fn seconds(recipe: &Recipe<'_>) -> Vec<(&'static str, f64)> {
+    let &Recipe { data, target, k, start, element, gpus, .. } = recipe;
+    let Builder { strategy, queries, .. } = &*recipe.builder;
     let (n, dim, cores) = (data.rows as f64, data.dim as f64, target.threads as f64);
     let list = k as f64;
     let mut stages = vec![("read", n * data.row_bytes() as f64 / rates::READ / cores)];
     if target.gpu.is_some() {
-        let element = device_type(data, descent.metric).size() as f64;
+        let element = element.size() as f64;
         let rows_bytes = n * (dim * element + 4.0 * strategy.degree as f64);
         // Tensor cores take floats as f16.
         let tile = dim * element.min(2.0);
-        let start = descent.plan_of(data, k).start;
         let descent = if start == Start::AllPairs {
             n * n * rates::PAIR.seconds(dim)
         } else {
             let many = if data.rows < rates::MANY { 1.0 } else { rates::MANY_FACTOR };
             n * rates::DESCENT.seconds(tile) * rates::DESCENT_LIST.seconds(list) * many
         };
-        let devices = if builder.shares(data).unwrap_or(false) { builder.all_devices().count() } else { 1 };
-        let devices = devices as f64;
+        let gpus = gpus as f64;
         let lists = if start == Start::AllPairs { 16.0 * n * list / rates::COPY } else { 0.0 };
         stages.push(("open", rates::OPEN));
         stages.push(("copy", rows_bytes / rates::COPY + lists));
-        stages.push(("descent", descent / devices));
-        stages.push(("prune", n * pruning_on_gpu(strategy, list, dim * element) / devices));
+        stages.push(("descent", descent / gpus));
+        stages.push(("prune", n * pruning_on_gpu(strategy, list, dim * element) / gpus));
     } else {
         // Eight bits are compared in the time of one component.
         let dim = data.values() as f64;
-        let descent = match descent.start_on_cpu(data, k) {
+        let descent = match start {
             Start::AllPairs => n * n * rates::CPU_PAIR.seconds(dim),
             Start::Cells => n * (rates::CPU_CELLS.seconds(dim) + rates::CPU_CELLS_LIST * list),
             _ => n * rates::CPU_DISTANCES.seconds(list) * rates::CPU_DISTANCE.seconds(dim),
@@ -128,7 +122,7 @@ pub(super) fn seconds(
         stages.push(("descent", descent / cores));
         stages.push(("prune", n * pruning_on_cpu(strategy, list, dim) / cores));
     }
-    if let Some(sample) = &builder.queries {
+    if let Some(sample) = queries {
         let (count, on_gpu) = (sample.len() as f64, target.gpu.is_some());
         let pair = if on_gpu { rates::PAIR.seconds(dim) } else { rates::CPU_PAIR.seconds(dim) / cores };
         stages.push(("queries", n * count * pair + rates::QUERIES.seconds(count) / cores));
@@ -163,7 +157,7 @@ pub(crate) fn out_of_core(
 /// Seconds of building a cluster of `size` vectors, after they are read.
 pub(crate) fn cluster(builder: &Builder, data: &DataShape, size: usize, target: Target) -> f64 {
     let k = builder.descent.k_of(size, "a cluster").unwrap_or(1);
-    let stages = seconds(builder, &data.part(size), k, target);
+    let stages = seconds(&builder.resolve(&data.part(size), k, target));
     let built = stages.iter().filter(|stage| ["copy", "descent", "prune"].contains(&stage.0));
     built.map(|stage| stage.1).sum()
 }

@@ -157,11 +157,12 @@ impl Builder {
                 let (mut gpus, graphs): (Vec<_>, Vec<_>) = all.unzip();
                 let (k, unwatched) = (graphs[0].lists.k, progress.unwatched());
                 let shape = PruneShape::new(strategy, space.len(), space.dim(), k, space.metric());
+                let shape = PruneShape { baseline_kernels, ..shape };
                 let measurements = SharedTimes::begin(&gpus)?;
                 let mut pruned = Communicator::run(&gpus, graphs, |devices, graph| {
                     let DeviceGraph { base, lists, .. } = graph;
                     let progress = if devices.is_first() { progress } else { &unwatched };
-                    let pruning = Pruning { devices, space, shape, baseline_kernels, seed, progress };
+                    let pruning = Pruning { devices, space, shape, seed, progress };
                     let pruned = with_typed!(&base, base => pruning.run(base, lists))?;
                     Ok(pruned.map(|pruned| (pruned, base)))
                 })?;

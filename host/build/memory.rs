@@ -307,7 +307,7 @@ impl Builder {
     fn weights(&self, base: &Vectors, k: usize, on_gpu: bool, is_given: bool) -> Result<[f64; 3]> {
         let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
         let target = if on_gpu { Target::cuda() } else { Target::cpu() };
-        let seconds = estimate::seconds(self, &data, k, target);
+        let seconds = estimate::seconds(&self.resolve(&data, k, target));
         let of = |name: &str| seconds.iter().find(|stage| stage.0 == name).map_or(0.0, |stage| stage.1);
         Ok([if is_given { 0.0 } else { of("descent") }, of("prune"), of("reach")])
     }

@@ -23,6 +23,7 @@ mod plan_json;
 mod prepare;
 mod products;
 mod queries;
+mod recipe;
 mod set;
 mod spots;
 mod stats;

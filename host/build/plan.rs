@@ -2,29 +2,10 @@
 
 use std::fmt;
 
-use tagore_device::descent::cells::PROPOSALS;
-use tagore_device::key::Key;
-
-use super::{Builder, Target, estimate};
-use crate::descent::reverse::Reverse;
-use crate::descent::{PlannedStage, most_knn, with_kept};
-use crate::gpu::{Communicator, Gpu, MemoryPlan, Overhead};
-use crate::index::IndexFile;
-use crate::prune::cpu::reversed_at_once;
-use crate::prune::gpu::PruneShape;
-use crate::prune::{queries, reach};
-use crate::quantize::{self, Compression};
-use crate::search::exact::gpu::batch_of_all;
-use crate::search::visited::Visited;
-use crate::vectors::shape::{device_type, own_type, with_device_type};
-use crate::vectors::space::Space;
-use crate::{Collect, DataShape, DevicePlan, ElementType, Remedy, Result, Start, Strategy, Vectors};
-
-/// Host bytes of the program itself.
-const PROGRAM: u64 = 2 << 20;
-
-/// Host bytes of a thread: its stack and the allocator's share.
-const THREAD: u64 = 256 << 10;
+use super::{Builder, Target};
+use crate::descent::most_knn;
+use crate::gpu::{MemoryPlan, PlannedStage};
+use crate::{DataShape, ElementType, Remedy, Result, Start};
 
 /// The memory, disk space and time of a build.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,22 +35,22 @@ pub struct BuildPlan {
 impl BuildPlan {
     /// The stage with the most device memory; none on the CPU.
     pub fn largest_on_device(&self) -> Option<&PlannedStage> {
-        largest(&self.device)
+        PlannedStage::largest(&self.device)
     }
 
     /// The stage with the most host memory.
     pub fn largest_on_host(&self) -> Option<&PlannedStage> {
-        largest(&self.host)
+        PlannedStage::largest(&self.host)
     }
 
     /// Peak bytes of buffers on the device, without context and pool.
     pub fn peak_device_bytes(&self) -> u64 {
-        self.largest_on_device().map_or(0, |stage| stage.buffers.bytes())
+        PlannedStage::peak(&self.device)
     }
 
     /// Peak host bytes of the stages, without `process`.
     pub fn peak_of_stages(&self) -> u64 {
-        self.largest_on_host().map_or(0, |stage| stage.buffers.bytes())
+        PlannedStage::peak(&self.host)
     }
 
     /// Peak host bytes, without the data set: the system can drop the pages of a mapped file.
@@ -119,10 +100,6 @@ impl fmt::Display for BuildPlan {
     }
 }
 
-fn largest(stages: &[PlannedStage]) -> Option<&PlannedStage> {
-    stages.iter().max_by_key(|stage| stage.buffers.bytes())
-}
-
 impl Builder {
     /// The machine of this builder's device, for a plan of a build of `nodes` nodes: opens the
     /// device.
@@ -153,105 +130,7 @@ impl Builder {
 
     /// As [`plan`](Self::plan), with checked parameters and `k` neighbours per node.
     pub(crate) fn plan_of(&self, data: &DataShape, k: usize, target: Target) -> BuildPlan {
-        if let Some(compression) = self.compression {
-            return self.plan_on_codes(data, k, target, compression);
-        }
-        let descent = self.descent.plan_of(data, k);
-        let shape = PruneShape::new(&self.strategy, data.rows, data.dim, k, self.descent.metric);
-        let Target { threads, gpu, .. } = target;
-        let mut process = MemoryPlan::new()
-            .with::<u8>("program", PROGRAM as usize)
-            .with::<u8>("threads", threads * THREAD as usize);
-        let (mut device, mut host) = (Vec::new(), Vec::new());
-        let mut start = self.descent.start_on_cpu(data, k);
-        let element = device_type(data, self.descent.metric);
-        if let Some(Overhead { driver, staging, .. }) = gpu {
-            process = process
-                .with::<u8>("driver", driver as usize)
-                .with::<u8>("staging (pinned)", staging as usize);
-            start = descent.start;
-            device.clone_from(&descent.stages);
-        }
-        // Stays in memory throughout the build.
-        let space = Space::plan(data.rows, data.dim, data.element, self.descent.metric);
-        let has_residuals = self.descent.has_residuals();
-        let memory = HostStages { shape: &shape, has_residuals, threads };
-        let prunes_there = gpu.is_some() && shape.fits_gpu(target.takes_ptx, target.shared);
-        if k > 0 {
-            if prunes_there {
-                device.extend(with_device_type!(element, T => shape.stages::<T>()));
-                host.extend(memory.stages_with_gpu(&descent));
-            } else {
-                let graph = match gpu {
-                    Some(_) => {
-                        let buffers = descent.host.only(&["nearest", "ids", "distances"]);
-                        vec![PlannedStage { name: "graph", buffers }]
-                    }
-                    None => self.descent.stages_on_cpu(data, k, threads),
-                };
-                host.extend(graph.into_iter().chain(memory.stages_on_cpu()));
-            }
-        }
-        if self.shares(data).unwrap_or(false) {
-            // Each device has what one alone has, and some of what another has found.
-            let keys = data.rows.saturating_mul(self.strategy.degree.max(PROPOSALS as usize));
-            for stage in &mut device {
-                stage.buffers = stage.buffers.clone().and(&Communicator::plan(keys));
-            }
-        }
-        if !self.descent.is_of_cluster() {
-            if let Some(sample) = &self.queries {
-                let buffers =
-                    memory.rows().and(&queries::plan(sample.len(), data.rows, self.strategy.degree));
-                host.push(PlannedStage { name: "queries", buffers });
-            }
-            host.extend(memory.last_stages());
-        } else if !prunes_there {
-            // Rows of a cluster that a device prunes stay on it.
-            host.push(PlannedStage { name: "index", buffers: memory.rows() });
-        }
-        for stage in &mut host {
-            stage.buffers = space.clone().and(&stage.buffers);
-        }
-        BuildPlan {
-            k,
-            start,
-            element,
-            context: gpu.map_or(0, |gpu| gpu.context),
-            pool: gpu.map_or(0, |gpu| gpu.pool(largest(&device).map_or(0, |stage| stage.buffers.bytes()))),
-            device,
-            process,
-            host,
-            disk: MemoryPlan::new().with::<u8>("index", IndexFile::bytes(data.rows, self.strategy.degree)),
-            seconds: estimate::seconds(self, data, k, target),
-        }
-    }
-
-    /// As [`plan_of`](Self::plan_of), of a build on codes.
-    fn plan_on_codes(
-        &self,
-        data: &DataShape,
-        k: usize,
-        target: Target,
-        compression: Compression,
-    ) -> BuildPlan {
-        let codes = Self::codes_of(compression, data);
-        let mut plan = self.on_codes(k).plan_of(&codes, k, target);
-        let space = Space::plan(data.rows, data.dim, data.element, self.descent.metric);
-        let code_bytes = data.rows.saturating_mul(codes.row_bytes());
-        let settles = self.settles(k);
-        let rest_bytes = if settles { code_bytes } else { 0 };
-        let space = space.with::<u8>("codes", code_bytes).with::<u8>("rests", rest_bytes);
-        for stage in &mut plan.host {
-            stage.buffers = space.clone().and(&stage.buffers);
-        }
-        if let Some(gpu) = target.gpu.filter(|_| !plan.device.is_empty()) {
-            let from = own_type(data, self.descent.metric);
-            let buffers = quantize::gpu::plan(from, compression, settles, data.rows, data.dim);
-            plan.device.insert(0, PlannedStage { name: "codes", buffers });
-            plan.pool = gpu.pool(plan.peak_device_bytes());
-        }
-        plan
+        self.resolve(data, k, target).plan()
     }
 
     /// Changes that make a build of `data` fit `free` bytes of a GPU; `free` excludes the CUDA
@@ -272,91 +151,6 @@ impl Builder {
         }
         Ok(remedies)
     }
-
-    /// Fails before the build of `base` starts if it does not fit the device.
-    pub(super) fn check_fits(&self, gpu: &Gpu, base: &Vectors, k: usize) -> Result<()> {
-        let target = Target::opened(gpu)?;
-        let free = gpu.free_memory()?;
-        let fits = |data: &DataShape| self.plan_of(data, k, target).peak_device_bytes() <= free;
-        // Values are read only if the type decides: f32 values that are bytes take less room.
-        if fits(&DataShape::new(base.len(), base.dim(), base.element_type())?) {
-            return Ok(());
-        }
-        let data = DataShape::inspect(base, &self.descent.progress)?;
-        let plan = self.plan_of(&data, k, target);
-        match plan.largest_on_device().filter(|stage| stage.buffers.bytes() > free) {
-            None => Ok(()),
-            Some(stage) => Err(stage.does_not_fit(gpu, free, self.remedies(&data, target, free)?)),
-        }
-    }
-}
-
-/// The host's memory while a graph is pruned.
-struct HostStages<'a> {
-    shape: &'a PruneShape<'a>,
-    /// Whether the lists of the graph are settled.
-    has_residuals: bool,
-    threads: usize,
-}
-
-impl HostStages<'_> {
-    /// Stages of pruning on the CPU. The graph has dropped its distances by then, unless its lists
-    /// are settled.
-    fn stages_on_cpu(&self) -> Vec<PlannedStage> {
-        let &Self { shape: &PruneShape { n, k, strategy, collect, .. }, has_residuals, threads } = self;
-        let degree = strategy.degree;
-        let distances = if has_residuals { n * k } else { 0 };
-        let graph = MemoryPlan::new().with::<u32>("graph", n * k).with::<f32>("distances", distances);
-        let forward = graph.with::<Key>("forward edges", n * degree);
-        let places = if strategy.counts_detours() {
-            MemoryPlan::new().with::<u32>("places", threads * n)
-        } else {
-            MemoryPlan::new()
-        };
-        let sets = if collect == Collect::Path { 2 } else { 1 };
-        let filter = forward.clone().and(&Visited::plan(n, sets * threads)).and(&places);
-        let edges = (n * degree.min(self.shape.limit())).min(reversed_at_once(n, degree));
-        let store = forward
-            .and(&Reverse::plan(n, edges))
-            .and(&self.rows())
-            .and(&Visited::plan(n, threads))
-            .and(&places);
-        [("filter", filter), ("store", store)]
-            .map(|(name, buffers)| PlannedStage { name, buffers: with_kept(buffers) })
-            .into()
-    }
-
-    /// Stages of a build with a GPU, except the last ones.
-    fn stages_with_gpu(&self, descent: &DevicePlan) -> Vec<PlannedStage> {
-        let &PruneShape { n, k, .. } = self.shape;
-        if descent.start == Start::AllPairs {
-            let lists = MemoryPlan::new().with::<Key>("lists", n * k).with::<u32>("nodes", 2 * n);
-            let buffers = lists.with::<Key>("lists of a batch", batch_of_all(n) * k);
-            return vec![PlannedStage { name: "exact search", buffers }];
-        }
-        // The uploaded words, and the jobs they are made from.
-        let jobs =
-            descent.stages.iter().map(|stage| stage.buffers.only(&["jobs"]).bytes()).max().unwrap_or(0);
-        vec![PlannedStage {
-            name: "descent",
-            buffers: MemoryPlan::new().with::<[u8; 3]>("jobs", jobs as usize),
-        }]
-    }
-
-    /// Rows of the index.
-    fn rows(&self) -> MemoryPlan {
-        let &PruneShape { n, strategy: &Strategy { degree, .. }, .. } = self.shape;
-        MemoryPlan::new().with::<u32>("index rows", n * degree).with::<u32>("degrees", n)
-    }
-
-    /// The last stages: attaching unreachable nodes, and the index.
-    fn last_stages(&self) -> Vec<PlannedStage> {
-        let reach = self.rows().and(&reach::plan(self.shape.n, self.threads));
-        vec![
-            PlannedStage { name: "reach", buffers: reach },
-            PlannedStage { name: "index", buffers: self.rows() },
-        ]
-    }
 }
 
 #[cfg(test)]
@@ -365,7 +159,8 @@ mod tests {
 
     use super::*;
     use crate::build::target::MAX_PLAN_THREADS;
-    use crate::{CellSettings, Descent, Error, Iterations, Metric};
+    use crate::gpu::Overhead;
+    use crate::{CellSettings, Descent, Error, Iterations, Metric, Strategy};
 
     const LARGEST: usize = u32::MAX as usize;
     const ROWS: [usize; 12] =

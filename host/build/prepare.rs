@@ -1,18 +1,16 @@
 //! Opens the device of a build, and compiles its kernels, while the data is read.
 
 use cuda_std::launch::Kernel;
-use tagore_device::reduce::reduce_min;
 use tagore_device::vectors::copy::vectors_copy_words;
 
-use super::{Builder, layers};
+use super::{Builder, Target};
 use crate::device::Preparation;
-use crate::prune::gpu::{PruneShape, layer_kernels};
 use crate::search::breadth::Breadth;
 use crate::search::exact::gpu::kernels as exact_kernels;
 use crate::search::gpu::kernel as beam_kernel;
 use crate::vectors::Repeated;
-use crate::vectors::shape::{device_type, exact_type, own_type, with_device_type};
-use crate::{DataShape, Device, Metric, Progress, Result, Vectors, quantize};
+use crate::vectors::shape::{device_type, exact_type, with_device_type};
+use crate::{DataShape, Device, Metric, Progress, Result, Vectors};
 
 /// Beams that reports search with.
 const BEAMS: [usize; 2] = [50, 100];
@@ -49,34 +47,14 @@ impl Builder {
         Ok(())
     }
 
-    /// The kernels of a build of this data, and of its report.
+    /// The kernels of a build of this data, and of its report, each once.
     pub(crate) fn kernels(&self, data: &DataShape) -> Vec<&'static str> {
         // Wrong parameters are an error of the build.
         let Ok(k) = self.descent.k_of(data.rows, "") else { return Vec::new() };
-        if let Some(compression) = self.compression {
-            let mut kernels = self.on_codes(k).sample(0).kernels(&Self::codes_of(compression, data));
-            kernels.push(quantize::gpu::kernel(own_type(data, self.descent.metric), compression));
-            return self.with_report_kernels(kernels, data);
-        }
-        let metric = self.descent.metric;
-        let mut kernels = self.descent.kernels(data, k);
-        let on_device = device_type(data, metric);
-        with_device_type!(on_device, T => {
-            let shape = PruneShape::new(&self.strategy, data.rows, data.dim, k, metric);
-            kernels.extend(shape.kernels::<T>(self.baseline_kernels));
-            if self.is_layered() && data.rows >= layers::MIN_NODES {
-                kernels.push(beam_kernel::<T>(layers::BEAM, false));
-                kernels.extend(layer_kernels::<T>());
-            }
-        });
-        if self.shares(data).unwrap_or(false) {
-            kernels.push(reduce_min::NAME);
-        }
-        self.with_report_kernels(kernels, data)
-    }
-
-    /// These kernels of a build of this data, and those of its report, each once.
-    fn with_report_kernels(&self, mut kernels: Vec<&'static str>, data: &DataShape) -> Vec<&'static str> {
+        // No device is open that could tell its limits.
+        let takes_ptx = !self.descent.device.is_emulated();
+        let target = Target { shared: u32::MAX, takes_ptx, ..Target::cuda() };
+        let mut kernels = self.resolve(data, k, target).kernels();
         let metric = self.descent.metric;
         if self.sample > 0 {
             kernels.push(vectors_copy_words::NAME);
@@ -96,10 +74,10 @@ mod tests {
 
     use super::*;
     use crate::descent::CellSettings;
-    use crate::gpu::{Gpu, KernelTime};
+    use crate::gpu::{Gpu, KernelTime, PlannedStage};
     use crate::vectors::ElementType;
     use crate::vectors::gpu::bits_plan;
-    use crate::{Descent, Iterations, PlannedStage, Start, Strategy, Synth};
+    use crate::{Descent, Iterations, Start, Strategy, Synth};
 
     const TYPES: usize = 6;
 
@@ -127,9 +105,9 @@ mod tests {
     }
 
     /// The largest planned bytes of each buffer of these stages.
-    fn planned<'a>(stages: impl IntoIterator<Item = &'a PlannedStage>) -> BTreeMap<&'static str, u64> {
+    fn planned(stages: &[PlannedStage]) -> BTreeMap<&'static str, u64> {
         let mut planned = BTreeMap::new();
-        for (name, bytes) in stages.into_iter().flat_map(|stage| stage.buffers.buffers()) {
+        for (name, bytes) in stages.iter().flat_map(|stage| stage.buffers.buffers()) {
             let most = planned.entry(name).or_default();
             *most = bytes.max(*most);
         }
@@ -140,16 +118,12 @@ mod tests {
     /// and on lists that an exact search completes.
     const OF_VALUES: [&str; 5] = ["edges", "spare edges", "sort counts", "lifts", "exact search"];
 
-    /// How kernels and buffers of a piece of work on `gpu` differ from those `named` and `planned`;
+    /// How the kernels and buffers of a piece of work on `gpu` differ from those of its `stages`;
     /// empty if they do not.
-    fn differences(
-        gpu: &Gpu,
-        launched: &[KernelTime],
-        named: Vec<&'static str>,
-        planned: BTreeMap<&'static str, u64>,
-    ) -> String {
+    fn differences(gpu: &Gpu, launched: &[KernelTime], stages: &[PlannedStage]) -> String {
         let launched: BTreeSet<_> = launched.iter().map(|time| time.kernel).collect();
-        let named = BTreeSet::from_iter(named);
+        let named: BTreeSet<_> = stages.iter().flat_map(|stage| stage.kernels.iter().copied()).collect();
+        let planned = planned(stages);
         let taken = gpu.taken();
         let differs = |name: &&&str| match (taken.get(**name), planned.get(**name)) {
             (taken, Some(planned)) if OF_VALUES.contains(name) => taken > Some(planned),
@@ -174,11 +148,8 @@ mod tests {
                 let descent = descent.iterations(Iterations::Fixed(1, 1)).cells(cells);
                 let data = DataShape::inspect(&base, &Progress::silent()).unwrap();
                 let graph = descent.build(&base).unwrap();
-                let planned = planned(&descent.plan_for(&data).unwrap().stages);
-                all.insert(
-                    case,
-                    differences(&gpu, &graph.stats().kernels, descent.kernels(&data, 9), planned),
-                );
+                let stages = descent.plan_for(&data).unwrap().stages;
+                all.insert(case, differences(&gpu, &graph.stats().kernels, &stages));
             }
         }
         all.retain(|_, differences| !differences.is_empty());
@@ -196,17 +167,14 @@ mod tests {
                 let gpu = Gpu::emulated(1);
                 let descent = Descent::new().metric(metric).on(&gpu);
                 let builder = Builder::new(strategy.degree(8).candidates(24)).descent(descent).layers(false);
-                let shape = PruneShape::new(&builder.strategy, data.rows, data.dim, 12, metric);
-                let (named, stages) = with_device_type!(device_type(&data, metric), T => {
-                    (shape.kernels::<T>(false), shape.stages::<T>())
-                });
+                let shape = builder.pruning(&data, 12);
+                let mut stages = with_device_type!(device_type(&data, metric), T => shape.stages::<T>());
                 let (_, stats) = builder.build_with_stats(&base, Some(&graph)).unwrap();
-                let mut planned = planned(&stages);
                 if base.element_type() == ElementType::B1 {
                     // The bits of the base come to the device before.
-                    planned.extend(bits_plan(data.rows, data.dim).buffers());
+                    stages.push(PlannedStage::on_host("bits", bits_plan(data.rows, data.dim)));
                 }
-                all.insert(case, differences(&gpu, &stats.prune.kernels, named, planned));
+                all.insert(case, differences(&gpu, &stats.prune.kernels, &stages));
             }
         }
         all.retain(|_, differences| !differences.is_empty());

@@ -16,28 +16,25 @@ mod start;
 mod stats;
 pub(crate) mod table;
 
-use cuda_std::launch::Kernel;
 use tagore_device::key::MAX_NODES;
-use tagore_device::vectors::copy::{vectors_copy_bits, vectors_copy_words};
-use tagore_device::vectors::settle::vectors_settle;
 
 pub use gpu::CellSettings;
 pub(crate) use gpu::{DeviceGraph, GpuLists};
 pub use graph::KnnGraph;
 pub use iterations::{Iterations, MAX_ITERATIONS};
-pub use plan::{DevicePlan, PlannedStage};
-pub(crate) use plan::{most_knn, steps, with_kept};
+pub use plan::DevicePlan;
+pub(crate) use plan::{most_knn, on_cpu, steps};
 pub use sample::KnnSample;
 pub(crate) use sample::sampled;
 use settle::{Settling, unsettled};
 pub use start::Start;
 pub use stats::DescentStats;
 
-use crate::gpu::Gpu;
+use crate::gpu::{Gpu, PlannedStage};
 use crate::vectors::DataShape;
 use crate::vectors::shape::{device_type, exact_type, is_narrowed, with_device_type};
 use crate::vectors::space::Space;
-use crate::{Device, DeviceResults, ElementType, Error, Metric, Progress, Result, Vectors};
+use crate::{Device, DeviceResults, Error, Metric, Progress, Result, Vectors};
 
 /// Default neighbours per node.
 pub const DEFAULT_KNN: usize = 96;
@@ -241,21 +238,6 @@ impl Descent {
             plan.k = k;
         }
         plan
-    }
-
-    /// The kernels of a build of `k` neighbours per node on a GPU.
-    pub(crate) fn kernels(&self, data: &DataShape, k: usize) -> Vec<&'static str> {
-        let shape = self.shape_on_gpu(data, self.unsettled(k, data.rows));
-        let mut kernels = if shape.is_descent() {
-            with_device_type!(device_type(data, self.metric), T => shape.kernels::<T>())
-        } else {
-            with_device_type!(exact_type(data, self.metric), T => crate::search::exact::gpu::kernels::<T>(data.dim).to_vec())
-        };
-        kernels.extend((data.element == ElementType::B1).then_some(vectors_copy_bits::NAME));
-        if self.has_residuals() {
-            kernels.extend([vectors_settle::NAME, vectors_copy_words::NAME]);
-        }
-        kernels
     }
 
     /// The shape of a build on a GPU.

@@ -2,16 +2,15 @@
 
 use std::fmt;
 
-use serde::ser::{Serialize, SerializeStruct, Serializer};
 use tagore_device::key::Key;
 
 use super::cpu::{GATHER, SAMPLE};
 use super::lists::SAMPLED;
 use super::reverse::Reverse;
 use super::{Descent, Iterations, Start, all_pairs, cells, gpu};
-use crate::gpu::{Gpu, MemoryPlan};
+use crate::gpu::{MemoryPlan, PlannedStage};
 use crate::search::visited::Visited;
-use crate::{DataShape, ElementType, Error, Metric, Remedy};
+use crate::{DataShape, ElementType, Metric};
 
 /// Numbers of nodes above which `Start::Auto` chooses another start, on the CPU or on a GPU; a node
 /// has `values` values.
@@ -25,40 +24,6 @@ pub(super) fn most_pairs(values: usize, metric: Metric) -> usize {
     match metric {
         Metric::InnerProduct => (40_000_000 / values.max(1)).min(200_000),
         Metric::L2 | Metric::Cosine => 80_000,
-    }
-}
-
-/// The buffers of one stage of a build.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlannedStage {
-    /// The name of the stage.
-    pub name: &'static str,
-    /// Buffers of the stage itself, and buffers kept for later stages.
-    pub buffers: MemoryPlan,
-}
-
-/// Its name, the bytes of all its buffers together, and those of each.
-impl Serialize for PlannedStage {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut stage = serializer.serialize_struct("PlannedStage", 3)?;
-        stage.serialize_field("name", self.name)?;
-        stage.serialize_field("bytes", &self.buffers.bytes())?;
-        stage.serialize_field("buffers", &self.buffers)?;
-        stage.end()
-    }
-}
-
-impl PlannedStage {
-    /// The error of a stage that needs more than the `free` bytes of a device.
-    pub(crate) fn does_not_fit(&self, gpu: &Gpu, free: u64, remedies: Vec<Remedy>) -> Error {
-        Error::DeviceMemory {
-            device: gpu.name().to_owned(),
-            stage: self.name,
-            required: self.buffers.bytes(),
-            largest: self.buffers.largest(),
-            free,
-            remedies,
-        }
     }
 }
 
@@ -96,12 +61,12 @@ pub struct DevicePlan {
 impl DevicePlan {
     /// The stage with the most device memory.
     pub fn largest_stage(&self) -> Option<&PlannedStage> {
-        self.stages.iter().max_by_key(|stage| stage.buffers.bytes())
+        PlannedStage::largest(&self.stages)
     }
 
     /// Peak bytes of device memory.
     pub fn peak_bytes(&self) -> u64 {
-        self.largest_stage().map_or(0, |stage| stage.buffers.bytes())
+        PlannedStage::peak(&self.stages)
     }
 
     /// Bytes of device memory per vector, at the peak.
@@ -139,7 +104,7 @@ impl fmt::Display for DevicePlan {
 const KEPT: (u64, u64) = (8, 24 << 20);
 
 /// Adds the memory kept by the allocator to `buffers`.
-pub(crate) fn with_kept(buffers: MemoryPlan) -> MemoryPlan {
+fn with_kept(buffers: MemoryPlan) -> MemoryPlan {
     let kept = (buffers.bytes() / KEPT.0).min(KEPT.1);
     buffers.with::<u8>("kept by the allocator", kept as usize)
 }
@@ -154,50 +119,47 @@ pub(super) fn stages_on_cpu(
 ) -> Vec<PlannedStage> {
     let n = data.rows;
     let lists = MemoryPlan::new().with::<Key>("lists", n * k);
-    let mut stages = Vec::new();
     if start == Start::AllPairs {
         let [pairs, gathered] = all_pairs::plans(data, k);
-        stages.push(PlannedStage { name: "all pairs", buffers: pairs });
-        stages.push(PlannedStage { name: "lists", buffers: gathered });
-    } else {
+        return vec![on_cpu("all pairs", pairs), on_cpu("lists", gathered)];
+    }
+    let mut stages = Vec::new();
+    let visited = Visited::plan(n, threads);
+    if start == Start::Cells {
+        stages.push(on_cpu("cells", lists.clone().and(&cells::plan(data, descent.settings, threads))));
+    }
+    if start == Start::Random || descent.iterations != Iterations::Auto {
         // Bounds and locks of lists exist only while no edges are reversed, and take less.
         let join = lists
             .clone()
             .with::<u32>("samples", 2 * n * SAMPLE)
             .with::<usize>("offsets of the other part", n + 1)
             .and(&Reverse::plan(n, n * k.min(2 * SAMPLE)));
-        let near = GATHER.min(k);
-        let refine = lists
-            .clone()
-            .with::<Key>("sampled lists", n.div_ceil(SAMPLED) * k)
-            .with::<u32>("used", n * descent.expand)
-            .with::<u32>("near", n * near)
-            .and(&Reverse::plan(n, n * near));
-        let visited = Visited::plan(n, threads);
-        if start == Start::Cells {
-            let cells = lists.and(&cells::plan(data, descent.settings, threads));
-            stages.push(PlannedStage { name: "cells", buffers: cells });
-        }
-        if start == Start::Random || descent.iterations != Iterations::Auto {
-            stages.push(PlannedStage { name: "join", buffers: join.and(&visited) });
-        }
-        stages.push(PlannedStage { name: "refine", buffers: refine.and(&visited) });
+        stages.push(on_cpu("join", join.and(&visited)));
     }
-    for PlannedStage { buffers, .. } in &mut stages {
-        *buffers = with_kept(std::mem::take(buffers));
-    }
+    let near = GATHER.min(k);
+    let refine = lists
+        .with::<Key>("sampled lists", n.div_ceil(SAMPLED) * k)
+        .with::<u32>("used", n * descent.expand)
+        .with::<u32>("near", n * near)
+        .and(&Reverse::plan(n, n * near));
+    stages.push(on_cpu("refine", refine.and(&visited)));
     stages
+}
+
+/// A stage on the CPU, with the memory that the allocator keeps.
+pub(crate) fn on_cpu(name: &'static str, buffers: MemoryPlan) -> PlannedStage {
+    PlannedStage::on_host(name, with_kept(buffers))
 }
 
 /// The stage on the CPU that settles lists of `longer` neighbours, and keeps `k`.
 pub(super) fn settling_on_cpu(n: usize, longer: usize, k: usize) -> PlannedStage {
     let lists = MemoryPlan::new().with::<Key>("lists", n * longer).with::<Key>("nearest", n * k);
-    PlannedStage { name: "settle", buffers: with_kept(lists) }
+    on_cpu("settle", lists)
 }
 
 /// The stage on the CPU that makes a graph of lists of `k` neighbours.
 pub(super) fn graph_on_cpu(n: usize, k: usize) -> PlannedStage {
     let lists = MemoryPlan::new().with::<Key>("lists", n * k);
-    let graph = lists.with::<u32>("ids", n * k).with::<f32>("distances", n * k);
-    PlannedStage { name: "graph", buffers: with_kept(graph) }
+    on_cpu("graph", lists.with::<u32>("ids", n * k).with::<f32>("distances", n * k))
 }

@@ -27,6 +27,7 @@ mod self_check;
 #[path = "../../tests/skip.rs"]
 mod skip;
 pub(crate) mod sort;
+mod stages;
 mod survey;
 
 use std::fmt::Display;
@@ -46,6 +47,8 @@ pub use overhead::Overhead;
 pub use plan::MemoryPlan;
 pub(crate) use plan::Reservation;
 pub use rates::Rates;
+pub use stages::PlannedStage;
+pub(crate) use stages::Stages;
 pub use survey::{GpuDevice, Survey, kernels, survey};
 
 use crate::{Error, Result};

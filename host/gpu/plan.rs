@@ -65,6 +65,12 @@ impl MemoryPlan {
         Self { buffers: self.buffers.iter().filter(|slot| names.contains(&slot.name)).copied().collect() }
     }
 
+    /// The buffers with other names.
+    #[must_use]
+    pub fn without(&self, names: &[&str]) -> Self {
+        Self { buffers: self.buffers.iter().filter(|slot| !names.contains(&slot.name)).copied().collect() }
+    }
+
     /// The largest buffer, and its bytes.
     pub fn largest(&self) -> (&'static str, u64) {
         self.buffers().max_by_key(|buffer| buffer.1).unwrap_or_default()

@@ -1,8 +1,9 @@
 //! Plans against the memory taken by builds.
 
+use tagore::gpu::PlannedStage;
 use tagore::{
-    Builder, DataShape, Descent, Device, Error, Iterations, KnnGraph, Metric, PlannedStage, Progress, Remedy,
-    Start, Strategy, Target, Vectors,
+    Builder, DataShape, Descent, Device, Error, Iterations, KnnGraph, Metric, Progress, Remedy, Start,
+    Strategy, Target, Vectors,
 };
 
 use super::devices;

@@ -1,8 +1,9 @@
 //! The details of a plan: every buffer of every stage.
 
 use tagore::gpu::MemoryPlan;
+use tagore::gpu::PlannedStage;
 use tagore::outofcore::ClusterPlan;
-use tagore::{BuildPlan, DevicePlan, PlannedStage, Remedy, Start};
+use tagore::{BuildPlan, DevicePlan, Remedy, Start};
 
 use crate::error::remedy;
 use crate::limits::cluster_lines;
@@ -73,7 +74,7 @@ pub(super) fn say_parts(plan: &ClusterPlan, output: &Output) {
 
 /// Prints the buffers of stages.
 pub(super) fn say_stages(at: &str, stages: &[PlannedStage], output: &Output) {
-    for PlannedStage { name, buffers } in stages {
+    for PlannedStage { name, buffers, .. } in stages {
         say_plan(&format!("{at}: {name}"), buffers, output);
     }
 }

@@ -1,7 +1,8 @@
 //! The summary of a plan: five lines.
 
+use tagore::gpu::PlannedStage;
 use tagore::outofcore::{ClusterPlan, Limits};
-use tagore::{BuildPlan, Builder, DataShape, DevicePlan, PlannedStage};
+use tagore::{BuildPlan, Builder, DataShape, DevicePlan};
 
 use crate::output::{Output, grouped, sized};
 

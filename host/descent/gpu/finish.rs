@@ -2,19 +2,21 @@
 
 use std::time::Instant;
 
+use cuda_std::launch::Kernel;
 use cuda_std::memory::GlobalMut;
 use tagore_device::descent::cells::{
     FINISH_EXACT_NODES, FINISH_EXACT_THREADS, Finish, FinishExact, cells_finish_exact, cells_finish_f16,
     cells_finish_f32, cells_finish_i8, cells_finish_u8,
 };
+use tagore_device::descent::renumber::renumber_vectors;
 use tagore_device::key::Key;
 use tagore_device::search::exact::RERANK_THREADS;
 
 use super::{Build, DescentKernels, DescentShape, DeviceGraph, GpuLists, Nodes, Original};
-use crate::Result;
-use crate::gpu::Buffer;
-use crate::search::exact::gpu::{QuerySet, add_zero_vectors};
+use crate::gpu::{Buffer, MemoryPlan, PlannedStage, Stages};
+use crate::search::exact::gpu::{QuerySet, add_zero_vectors, least_plan};
 use crate::vectors::gpu::{Base, Order, metric_number, stage_kernels};
+use crate::{Metric, Result};
 
 stage_kernels! {
     /// Kernels of exact distances of lists.
@@ -22,6 +24,12 @@ stage_kernels! {
         Finish (Finish<Self>,): cells_finish_f32 cells_finish_f16 cells_finish_u8 cells_finish_i8;
     }
 }
+
+/// The stage that ends a descent.
+const FINISH: &str = "finish";
+
+/// Bytes of an id or a bias.
+const WORD: u64 = 4;
 
 /// A list is reliable if its last distance is at least this multiple of the rounding error of its
 /// node.
@@ -47,6 +55,42 @@ struct Found {
     keys: GlobalMut<Key>,
     lacking: GlobalMut<u32>,
     count: GlobalMut<u32>,
+}
+
+impl DescentShape {
+    /// Plans the end of a descent.
+    pub(super) fn plan_finish<T: DescentKernels>(&self, stages: &mut Stages) {
+        if !self.is_rounded::<T>() {
+            let kernel = renumber_vectors::NAME;
+            stages.add("reorder", &self.reorder::<T>(), [kernel]);
+        }
+        stages.free(&["vectors", "places"]);
+        stages.hold(&self.finish());
+        stages.hold(&Base::<T>::lifts(if self.metric == Metric::L2 { 0 } else { self.n }));
+        let kernel = if self.has_exact_keys::<T>() { cells_finish_exact::NAME } else { T::Finish::NAME };
+        stages.add(FINISH, &MemoryPlan::new(), [kernel]);
+        // Exact search may keep the element type of the vectors. The data decides whether a few
+        // rows need it, so its kernels are not compiled ahead.
+        let least = if self.narrowed { least_plan::<f32> } else { least_plan::<T> };
+        let bytes = least(self.n, self.dim, self.k).bytes() as usize;
+        stages.add("complete", &MemoryPlan::new().with::<u8>("exact search", bytes), []);
+    }
+
+    /// Buffers of the final lists.
+    fn finish(&self) -> MemoryPlan {
+        MemoryPlan::new()
+            .with::<Key>("nearest", self.n * self.k)
+            .with::<u32>("lacking", self.n)
+            .with::<u32>("lacking count", 1)
+    }
+
+    /// Bytes for the exact search that completes lists: the peak of the build less the buffers of
+    /// its last stage.
+    fn room_to_complete<T: DescentKernels>(&self) -> u64 {
+        let stages = self.stages::<T>();
+        let finish = stages.iter().find(|stage| stage.name == FINISH);
+        PlannedStage::peak(&stages) - finish.map_or(0, |stage| stage.buffers.bytes())
+    }
 }
 
 impl Build<'_> {
@@ -172,5 +216,19 @@ impl Build<'_> {
         lists.keys.upload(&keys)?;
         stats.seconds += began.elapsed().as_secs_f64();
         Ok(())
+    }
+
+    /// Counts the work of the exact distances of all lists, for vectors of `stride` components.
+    fn count_finish<T: FinishKernels>(&self, stride: usize) {
+        let (n, k) = (self.nodes(), self.shape.k as u64);
+        let vectors = n * (k + 1) * (stride * size_of::<T>()) as u64;
+        let lists = n * (2 * self.list_bytes() + (k + 1) * WORD);
+        self.gpu.count_work(T::Finish::NAME, vectors + lists, n * k * self.operations());
+    }
+
+    /// Counts the work of finishing lists whose keys hold exact values.
+    fn count_finish_exact(&self) {
+        let bytes = self.nodes() * (2 * self.list_bytes() + 3 * WORD);
+        self.gpu.count_work(cells_finish_exact::NAME, bytes, 0);
     }
 }

@@ -12,36 +12,31 @@
 pub(crate) mod cells;
 mod finish;
 mod lists;
+mod order;
 pub(crate) mod phases;
-mod plan;
 mod random;
 mod settings;
 mod settle;
-mod work;
+mod shape;
 
 use std::time::Instant;
 
-use tagore_device::descent::renumber::{RENUMBER_THREADS, renumber_ids};
 use tagore_device::key::Key;
 
 use cells::CellKernels;
 use finish::{FinishKernels, Lacking};
 pub(crate) use lists::GpuLists;
 use phases::PhaseKernels;
-pub(super) use plan::DescentShape;
 pub use settings::CellSettings;
 pub(super) use settle::SettleShape;
+pub(super) use shape::DescentShape;
 
 use super::{DescentStats, Iterations, KnnGraph, Start};
-use crate::cluster::{self, Cells};
 use crate::gpu::{Buffer, Communicator, Gpu};
 use crate::search::exact::gpu::{ExactKernels, GpuSearch, QuerySet};
-use crate::vectors::gpu::{
-    AnyOrigin, Base, DeviceBase, OnDevice, Order, Origin, Pick, Preparation, ROWS, Rounding, Side,
-    TileVectors, with_typed,
-};
+use crate::vectors::gpu::{AnyOrigin, Base, DeviceBase, OnDevice, Origin, TileVectors, with_typed};
 use crate::vectors::space::Space;
-use crate::{Metric, Progress, Result};
+use crate::{Progress, Result};
 
 /// Maximum number of nodes for which `Start::Auto` compares all pairs: exact, and not slower than
 /// descent.
@@ -209,88 +204,25 @@ impl Build<'_> {
         Ok(DeviceGraph { base: T::wrap(base), lists, stats, lacking })
     }
 
-    /// Copies the vectors to the device, and chooses their rounding.
-    fn upload<T: OnDevice>(&self, rows: &Origin<'_, T>) -> Result<(Side<T>, Rounding, Buffer<f32>)> {
-        let (n, dim) = (self.space.len(), self.space.dim());
-        let memory = self.shape.upload::<T>().reserve(self.gpu)?;
-        let is_rounded = self.shape.is_rounded::<T>();
-        let mut side = Side::<T>::new(&memory, ROWS, dim, is_rounded)?;
-        let rounding = if is_rounded {
-            let sample = rows.sample(self.gpu, Rounding::places::<T>(n).map(|row| row as u32).collect())?;
-            let sample = sample.rows();
-            Rounding::choose(self.space.metric(), dim, &sample, &sample)
-        } else {
-            Rounding::none(dim)
-        };
-        let mut mean: Buffer<f32> = memory.buffer("mean")?;
-        mean.upload(&rounding.mean)?;
-        // Each device copies its part from the host, and the rest from the others.
-        let (stride, parts) = (side.stride, self.devices.shares(n));
-        let own = self.devices.own(&parts);
-        rows.copy_at(self.gpu, Pick::Range(own.clone()), &mut side.values, own.start, stride)?;
-        self.devices.all_gather(&mut side.values, &parts, stride)?;
-        Ok((side, rounding, mean))
+    /// Number of nodes, for counts of work.
+    fn nodes(&self) -> u64 {
+        self.space.len() as u64
     }
 
-    fn prepare<T: OnDevice>(
-        &self,
-        side: &mut Side<T>,
-        rounding: &Rounding,
-        mean: &Buffer<f32>,
-    ) -> Result<()> {
-        let memory = DescentShape::prepare().reserve(self.gpu)?;
-        let mut largest: Buffer<u32> = memory.buffer("largest norm")?;
-        largest.fill(0)?;
-        let task = Preparation {
-            count: self.space.len(),
-            dim: self.space.dim(),
-            mean,
-            largest: largest.view_mut(),
-            scale: rounding.row_scale,
-            error_limit: f32::INFINITY,
-            norm_weight: i32::from(self.space.metric() != Metric::InnerProduct),
-            skip_zero: self.space.metric() == Metric::Cosine,
-        };
-        T::prepare(self.gpu, side, &task)
+    /// Bytes of a list.
+    fn list_bytes(&self) -> u64 {
+        (self.shape.k * size_of::<Key>()) as u64
     }
 
-    /// Clusters the vectors and renumbers them in the order of their nearest centres.
-    fn renumber<T: DescentKernels>(&self, side: Side<T>) -> Result<(Original<T>, Nodes<T>, Cells<T>)> {
-        let (n, dim) = (self.space.len(), self.space.dim());
-        let request = self.shape.clustering(None);
-        let tiles = side.tiles();
-        let mut cells = cluster::cells::<T>(self.gpu, tiles.rows(n, dim), request, self.seed, None)?;
-        let order = cells.order.take().ok_or_else(|| self.gpu.error("cells have no order"))?;
-        let memory = self.shape.renumber::<T>().reserve(self.gpu)?;
-        let mut biases: Buffer<T::Sum> = memory.buffer("biases")?;
-        let mut places: Buffer<u32> = memory.buffer("places")?;
-        let to_nodes = Order { gpu: self.gpu, vectors: order.view(), count: n };
-        to_nodes.copy_values(side.biases.view().cast(), biases.view_mut().cast(), places.view_mut())?;
-        let members = n * cells.probes;
-        let ids = (cells.members.view_mut(), places.view(), members as u32);
-        let grid = [members.div_ceil(RENUMBER_THREADS as usize) as u32, 1, 1];
-        // SAFETY: members are vectors; the memory outlives the work.
-        unsafe { self.gpu.launch::<renumber_ids>(grid, RENUMBER_THREADS, ids)? };
-        let mut vectors: Buffer<u8> = memory.buffer("vectors")?;
-        let (original, rounded) = if self.shape.is_rounded::<T>() {
-            to_nodes.copy(tiles, vectors.view_mut())?;
-            // After this wait the memory of the rounded copy and of `places` serves larger buffers.
-            self.gpu.synchronize()?;
-            let (values, stride, errors) = side.into_original();
-            (Original { values, stride, errors, places: None }, Some(vectors))
-        } else {
-            let (mut values, stride, errors) = side.into_original();
-            to_nodes.apply(values.view_mut().cast(), tiles.stride as usize, &mut vectors)?;
-            self.gpu.synchronize()?;
-            (Original { values, stride, errors, places: Some(places) }, None)
-        };
-        self.count_renumbering(tiles.stride, if rounded.is_some() { 1 } else { 2 });
-        let read = rounded.as_ref().map_or(original.values.view().cast(), Buffer::view);
-        let tiles = TileVectors { vectors: read, ..tiles };
-        let memory = self.shape.lists().reserve(self.gpu)?;
-        let mut lists: Buffer<Key> = memory.buffer("lists")?;
-        // Empty slots are all ones.
-        lists.fill(0xff)?;
-        Ok((original, Nodes { rounded, tiles, biases, order, lists }, cells))
+    /// Operations of a product.
+    fn operations(&self) -> u64 {
+        2 * self.space.dim() as u64
+    }
+
+    /// Counts work that all devices share.
+    fn count_shared(&self, kernel: &'static str, bytes: u64, operations: u64) {
+        if self.devices.is_first() {
+            self.gpu.count_work(kernel, bytes, operations);
+        }
     }
 }

@@ -1,21 +1,25 @@
 //! The two phases of GNN-Descent on the device (paper section 4.1, Algorithm 1).
 
+use cuda_std::launch::Kernel;
 use cuda_std::memory::GlobalMut;
 use tagore_device::descent::expand::{
     EXPAND_THREADS, Expand, descent_expand_b1, descent_expand_f16, descent_expand_i8, descent_expand_u8,
 };
 use tagore_device::descent::join::{JOIN_THREADS, Join, descent_join_f16, descent_join_i8, descent_join_u8};
-use tagore_device::descent::merge::{COUNTERS, MERGE_NODES, MERGE_THREADS, MergeJoin, descent_merge};
+use tagore_device::descent::merge::{
+    COUNTERS, JOIN_PROPOSALS, MERGE_NODES, MERGE_THREADS, MergeJoin, descent_merge,
+};
 use tagore_device::descent::sample::{
-    SAMPLE_NODES, SAMPLE_THREADS, Sample, descent_gather, descent_sample, descent_start,
+    GATHER, ROW, SAMPLE, SAMPLE_NODES, SAMPLE_THREADS, Sample, descent_gather, descent_sample, descent_start,
 };
 use tagore_device::key::Key;
 use tagore_device::random::{Draws, Stage};
+use tagore_device::vectors::copy::vectors_copy_packed;
 
-use super::{Build, Nodes};
+use super::{Build, DescentShape, Nodes};
 use crate::Result;
 use crate::descent::{DescentStats, Iterations, Start};
-use crate::gpu::Buffer;
+use crate::gpu::{Buffer, MemoryPlan, Stages};
 use crate::vectors::gpu::{RowsAt, TileVectors, stage_kernels};
 
 stage_kernels! {
@@ -37,6 +41,10 @@ const STOP_JOIN: f64 = 0.02;
 /// share is larger after a start from cells, since few near neighbours are left to find.
 const STOP_EXPAND: f64 = 0.0075;
 const STOP_EXPAND_AFTER_CELLS: f64 = 0.015;
+
+/// Bytes of an id, a bias or a bound, and of a row of ids.
+const WORD: u64 = 4;
+const ROW_BYTES: u64 = ROW as u64 * WORD;
 
 /// Maximum number of neighbours that a node expands in one launch: more exceed the shared memory of
 /// some devices.
@@ -77,6 +85,56 @@ impl PhaseBuffers {
 struct JoinCandidates {
     candidates: Buffer<Key>,
     bounds: Buffer<f32>,
+}
+
+impl DescentShape {
+    /// Plans both phases.
+    pub(super) fn plan_phases<T: PhaseKernels>(&self, stages: &mut Stages) {
+        let (joins, expands) = self.phases();
+        let iterations = self.iterations(joins.saturating_add(expands));
+        if joins > 0 {
+            let is_random = self.start == Start::Random;
+            let first = if is_random { descent_start::NAME } else { descent_gather::NAME };
+            let samples = (!is_random || joins > 1).then_some(descent_sample::NAME);
+            let kernels = [T::Join::NAME, descent_merge::NAME, first].into_iter().chain(samples);
+            stages.add("join", &iterations.clone().and(&self.joins()), kernels);
+        }
+        if expands > 0 {
+            let expand = if self.is_bits() {
+                vec![vectors_copy_packed::NAME, T::ExpandPacked::NAME]
+            } else {
+                vec![T::Expand::NAME]
+            };
+            let kernels = std::iter::once(descent_gather::NAME).chain(expand);
+            stages.add("refine", &iterations.and(&self.packed()), kernels);
+        }
+    }
+
+    /// Buffers of `count` iterations of both phases together.
+    fn iterations(&self, count: u32) -> MemoryPlan {
+        MemoryPlan::new()
+            .with::<u32>("samples", self.n * ROW as usize)
+            .with::<u32>("changes", COUNTERS as usize * count as usize)
+            .with::<u64>("distances", COUNTERS as usize)
+    }
+
+    /// Further buffers of phase 1.
+    fn joins(&self) -> MemoryPlan {
+        MemoryPlan::new()
+            .with::<Key>("candidates", self.n * JOIN_PROPOSALS as usize)
+            .with::<f32>("list bounds", self.n)
+    }
+
+    /// Words of 32 bits per packed vector: rows are multiples of 16 bytes.
+    fn packed_words(&self) -> usize {
+        self.dim.div_ceil(128) * 4
+    }
+
+    /// Buffer of packed bits, which expansions read in place of the bytes that tiles read.
+    fn packed(&self) -> MemoryPlan {
+        let plan = MemoryPlan::new();
+        if self.is_bits() { plan.with::<u32>("packed vectors", self.n * self.packed_words()) } else { plan }
+    }
 }
 
 impl Build<'_> {
@@ -251,7 +309,7 @@ impl Build<'_> {
     /// A copy of tile vectors that are bits in bytes, eight of them to a byte; none of others.
     fn packed(&self, tiles: &TileVectors) -> Result<Option<(Buffer<u32>, TileVectors)>> {
         let shape = self.shape;
-        if !shape.is_packed() {
+        if !shape.is_bits() {
             return Ok(None);
         }
         let plan = shape.packed().reserve(self.gpu)?;
@@ -333,5 +391,44 @@ impl Build<'_> {
         }
         stats.added = self.added(&memory, stats)?;
         Ok(())
+    }
+
+    /// Counts the work of phase 1 from `stats`. The device counts pairs; the vectors per join are
+    /// derived from the average number of pairs, as if all vectors were new.
+    fn count_joins<T: PhaseKernels>(&self, stride: u32, start: Start, stats: &DescentStats) {
+        let iterations = u64::from(stats.iterations.0);
+        let joins = iterations * self.nodes();
+        let random = u64::from(start == Start::Random && iterations > 0) * self.nodes();
+        let ids = 2 * u64::from(SAMPLE) * WORD;
+        self.gpu.count_work(descent_start::NAME, random * ids, 0);
+        self.gpu.count_work(descent_sample::NAME, (joins - random) * (self.list_bytes() + ROW_BYTES), 0);
+
+        let pairs = stats.join_distances;
+        let average = pairs as f64 / joins.max(1) as f64;
+        let vectors = joins as f64 * f64::midpoint(1.0, (1.0 + 8.0 * average).sqrt());
+        let bytes = joins * ROW_BYTES + (vectors * (u64::from(stride) + 2 * WORD) as f64) as u64;
+        self.gpu.count_work(T::Join::NAME, bytes, pairs * self.operations());
+        let candidates = 2 * u64::from(JOIN_PROPOSALS) * size_of::<Key>() as u64;
+        self.gpu.count_work(descent_merge::NAME, joins * (candidates + 2 * self.list_bytes() + WORD), 0);
+    }
+
+    /// Counts the work of one gathering.
+    fn count_gathering(&self, unvisit: bool) {
+        let read = if unvisit {
+            2 * self.list_bytes()
+        } else {
+            (self.shape.k as u64).min(u64::from(GATHER)) * size_of::<Key>() as u64
+        };
+        self.gpu.count_work(descent_gather::NAME, self.nodes() * (read + ROW_BYTES), 0);
+    }
+
+    /// Counts the work of phase 2, by kernel `K`, from `stats`, as if every node had neighbours
+    /// left to expand.
+    fn count_expansions<K: Kernel>(&self, stride: u32, stats: &DescentStats) {
+        let expansions = u64::from(stats.iterations.1) * self.nodes();
+        let parents = self.expand.min(self.shape.k) as u64;
+        let each = u64::from(stride) + 2 * self.list_bytes() + parents * ROW_BYTES;
+        let bytes = expansions * each + stats.refine_distances * (u64::from(stride) + WORD);
+        self.count_shared(K::NAME, bytes, stats.refine_distances * self.operations());
     }
 }

@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use cuda_std::launch::Kernel;
 use tagore_device::key::Key;
+use tagore_device::vectors::copy::vectors_copy_words;
 use tagore_device::vectors::settle::{SETTLE_LISTS_THREADS, Settle, vectors_settle};
 
 use super::{DeviceGraph, GpuLists};
-use crate::descent::plan::PlannedStage;
-use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::gpu::{Buffer, Gpu, MemoryPlan, PlannedStage, Stages};
 use crate::vectors::Vectors;
 use crate::vectors::gpu::{Base, DeviceBase, Origin, Pick, RowsAt, metric_number, stride};
 use crate::{Metric, Result};
@@ -35,11 +35,12 @@ impl SettleShape {
     }
 
     /// The stages, with the codes and lists that descent leaves on the device.
-    pub(in crate::descent) fn stages(&self) -> [PlannedStage; 2] {
+    pub(in crate::descent) fn stages(&self) -> Vec<PlannedStage> {
         let &Self { n, dim, longer, metric, .. } = self;
-        let kept = GpuLists::plan(Base::<i8>::plan(n, dim, metric), n, longer);
-        [("settle", self.rests()), ("shorten", self.nearest())]
-            .map(|(name, buffers)| PlannedStage { name, buffers: kept.clone().and(&buffers) })
+        let mut stages = Stages::over(GpuLists::plan(Base::<i8>::plan(n, dim, metric), n, longer));
+        stages.add("settle", &self.rests(), [vectors_settle::NAME]);
+        stages.add("shorten", &self.nearest(), [vectors_copy_words::NAME]);
+        stages.into_vec()
     }
 }
 

@@ -7,10 +7,10 @@ mod layer_nodes;
 mod medoid;
 mod monotonic;
 mod path;
-mod plan;
 mod pruning;
 mod rank;
 mod reverse;
+mod shape;
 mod store;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -26,8 +26,8 @@ use medoid::MedoidKernels;
 use monotonic::MonotonicKernels;
 pub(crate) use monotonic::monotonic;
 use path::PathKernels;
-pub(crate) use plan::PruneShape;
 pub(crate) use pruning::Pruning;
+pub(crate) use shape::PruneShape;
 pub(crate) use store::download;
 pub(crate) use tree::tree;
 

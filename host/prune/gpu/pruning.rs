@@ -12,9 +12,9 @@ use super::filter::{filter, filter_serially};
 use super::ids::take_ids;
 use super::medoid::medoid;
 use super::path::path;
-use super::plan::PruneShape;
 use super::rank::{RankedLists, rank};
 use super::reverse::Reverse;
+use super::shape::PruneShape;
 use super::store::{merge, store};
 use super::{Candidates, Chunk, Collected, Forward, PruneKernels};
 use crate::descent::GpuLists;
@@ -34,8 +34,6 @@ pub(crate) struct Pruning<'a> {
     pub devices: Communicator<'a>,
     pub space: &'a Space<'a>,
     pub shape: PruneShape<'a>,
-    /// Whether to filter with the baseline kernel, if the filter has one.
-    pub baseline_kernels: bool,
     pub seed: u64,
     pub progress: &'a Progress,
 }
@@ -133,7 +131,9 @@ impl Pruning<'_> {
         if let Some(ranks) = ranks {
             return self.rank(ranks, candidates, forward);
         }
-        if let (true, &Filter::Distance { alpha }) = (self.baseline_kernels, &self.shape.strategy.filter) {
+        if let (true, &Filter::Distance { alpha }) =
+            (self.shape.baseline_kernels, &self.shape.strategy.filter)
+        {
             return filter_serially(self.devices.gpu(), base, alpha, candidates, forward);
         }
         filter(self.devices.gpu(), base, &self.shape, candidates, forward)
@@ -141,7 +141,7 @@ impl Pruning<'_> {
 
     fn rank(&self, lists: &RankedLists, candidates: Candidates<'_>, forward: &mut Forward) -> Result<()> {
         let (gpu, strategy) = (self.devices.gpu(), self.shape.strategy);
-        if self.baseline_kernels {
+        if self.shape.baseline_kernels {
             rank::<prune_detours_unbalanced>(gpu, strategy, lists, candidates, forward)
         } else {
             rank::<prune_detours>(gpu, strategy, lists, candidates, forward)

@@ -10,7 +10,7 @@ use tagore_device::sort::{scan_threads, sort_scan};
 
 use super::KeyRows;
 use crate::Result;
-use crate::gpu::sort::SortRoom;
+use crate::gpu::sort::{self, SortRoom};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 
 /// Maximum number of forward slots of all rows: a slot number is half a key.
@@ -41,6 +41,13 @@ fn bits_below(n: usize) -> u32 {
 impl Reverse {
     /// Buffers of [`edges`](Self::edges) that are kept: the result ends in the spare edges.
     pub(super) const KEPT: [&str; 2] = ["spare edges", "reverse offsets"];
+
+    /// The kernels that reverse edges in this order.
+    pub(super) fn kernels(rank: Rank) -> impl Iterator<Item = &'static str> {
+        let targets = (rank == Rank::Distance).then_some(prune_edge_targets::NAME);
+        let kernels = [prune_edges_count::NAME, prune_edges::NAME, prune_edge_sources::NAME];
+        kernels.into_iter().chain(targets).chain(sort::KERNELS)
+    }
 
     /// Buffers for counting the edges in `slots` slots.
     pub(super) fn counts(slots: usize) -> MemoryPlan {

@@ -13,9 +13,11 @@
 //! join: the cross-cell join compares the members of a cell too.
 
 mod schedule;
+mod work;
 
 use std::ops::Range;
 
+use cuda_std::launch::Kernel;
 use tagore_device::block::tile;
 use tagore_device::block::tile_walk::Tiles;
 use tagore_device::descent::cells::{
@@ -32,15 +34,14 @@ use tagore_device::key::Key;
 use tagore_device::random::{Draws, Stage};
 
 pub(crate) use schedule::ROUND;
-use schedule::passes;
-pub(super) use schedule::{JoinSizes, Ranks};
+use schedule::{JoinSizes, Ranks, passes};
+use work::JoinWork;
 
-use super::work::JoinWork;
 use super::{Build, CellSettings, DescentShape, Nodes};
 use crate::cluster::{self, Cells, ClusterKernels, Known};
 use crate::descent::DescentStats;
-use crate::gpu::{Buffer, Communicator};
-use crate::vectors::gpu::{ByChunks, OnDevice, TileVectors, tile_kernels};
+use crate::gpu::{Buffer, Communicator, MemoryPlan, Stages};
+use crate::vectors::gpu::{ByChunks, OnDevice, Side, TileVectors, tile_kernels};
 use crate::{Metric, Result};
 
 tile_kernels! {
@@ -107,6 +108,35 @@ impl Parts {
         let members = |cells: &Range<usize>| offsets[cells.start] as usize..offsets[cells.end] as usize;
         let nodes = cells.iter().map(members).collect();
         Self { cells, nodes }
+    }
+}
+
+impl DescentShape {
+    /// Plans the joins of all clusterings.
+    pub(super) fn plan_cells<T: CellKernels>(&self, stages: &mut Stages) {
+        let request = self.clustering(None);
+        let sizes = JoinSizes {
+            nodes: self.n,
+            cells: request.cells,
+            probes: request.probes.min(request.cells),
+            assignments: CellSettings::assignments(self.n, self.dim),
+            k: self.k,
+        };
+        let units = Side::<T>::tile_units(self.dim);
+        let cross = [T::CrossCellJoin::name(units), cells_merge_proposals::NAME];
+        let intra = [T::IntraCellJoin::name(units), cells_merge_candidates::NAME];
+        let [vectors, norms] = cluster::KEPT_CENTRES;
+        stages.hold(&sizes.kept_plan());
+        stages.add("cells", &sizes.plan(), intra.into_iter().chain(cross));
+        stages.free(&["members"]);
+        if self.clusterings() > 1 {
+            let request = self.clustering(Some(request.cells));
+            let clusters = cluster::plan::<T>(MemoryPlan::new(), self.n, self.dim, request);
+            let kernels = cluster::kernels::<T>(self.n, request);
+            stages.add_and_keep("cluster again", &clusters, &["members", vectors, norms], kernels);
+            stages.add("cells again", &sizes.plan(), std::iter::once(cells_known_sets::NAME).chain(cross));
+        }
+        stages.free(&["members", vectors, norms, "list bounds", "changes"]);
     }
 }
 

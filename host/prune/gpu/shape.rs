@@ -1,4 +1,4 @@
-//! What pruning takes of a device: its memory, and the kernels that it launches. Buffers are taken
+//! The sizes and parameters of a pruning, and what follows from them: its stages. Buffers are taken
 //! from these plans; a test checks that builds take and launch no others.
 
 use cuda_std::launch::Kernel;
@@ -9,7 +9,6 @@ use tagore_device::prune::filter::filter_shared_bytes;
 use tagore_device::prune::gram::{gram_shared_bytes, prune_gram_spread};
 use tagore_device::prune::ids::prune_ids;
 use tagore_device::prune::path::path_shared_bytes;
-use tagore_device::prune::reverse::{prune_edge_sources, prune_edge_targets, prune_edges, prune_edges_count};
 use tagore_device::prune::rule::Form;
 use tagore_device::prune::store::{MERGED, prune_merge, prune_store};
 
@@ -18,13 +17,13 @@ use super::rank::RankedLists;
 use super::reverse::{Rank, Reverse};
 use super::{PruneKernels, medoid, path};
 use crate::Metric;
-use crate::descent::{GpuLists, PlannedStage};
-use crate::gpu::{MemoryPlan, sort};
+use crate::descent::GpuLists;
+use crate::gpu::{MemoryPlan, PlannedStage, Stages};
 use crate::index::RANDOM_ENTRIES;
 use crate::prune::collect::{HOP, PATH};
 use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
 use crate::vectors::Element;
-use crate::vectors::gpu::{Base, OnDevice};
+use crate::vectors::gpu::Base;
 
 /// Candidates on the device at a time: 512 MiB of keys.
 const CANDIDATES: usize = 1 << 26;
@@ -42,13 +41,15 @@ pub(crate) struct PruneShape<'a> {
     pub k: usize,
     pub metric: Metric,
     pub collect: Collect,
+    /// Whether to filter with the published baseline kernel, if the filter has one.
+    pub baseline_kernels: bool,
 }
 
 impl<'a> PruneShape<'a> {
     /// The shape for `n` vectors of `dim` components and their graph with lists of `k` under
     /// `metric`.
     pub(crate) fn new(strategy: &'a Strategy, n: usize, dim: usize, k: usize, metric: Metric) -> Self {
-        Self { strategy, n, dim, k, metric, collect: strategy.collect_from(k) }
+        Self { strategy, n, dim, k, metric, collect: strategy.collect_from(k), baseline_kernels: false }
     }
 
     /// Maximum bytes of shared memory per block, over all kernels.
@@ -75,39 +76,6 @@ impl<'a> PruneShape<'a> {
     /// does. `takes_ptx` says whether the GPU's kernels come from PTX.
     pub(crate) fn fits_gpu(&self, takes_ptx: bool, shared: u32) -> bool {
         self.k > 0 && self.strategy.filters_on_gpu(takes_ptx) && self.block_bytes() <= shared
-    }
-
-    /// The kernels of pruning a base of type `T` on the device, by the published baseline kernels
-    /// if `baseline`. Those of a user's rule are not among them.
-    pub(crate) fn kernels<T: PruneKernels>(&self, baseline: bool) -> Vec<&'static str> {
-        let strategy = self.strategy;
-        let mut kernels = vec![prune_edges_count::NAME, prune_edges::NAME, prune_edge_sources::NAME];
-        kernels.extend(sort::KERNELS);
-        if strategy.entry == Entry::Medoid {
-            kernels.extend([T::MedoidSums::NAME, T::MedoidNearest::NAME]);
-        }
-        if !self.takes_lists() {
-            kernels.push(match self.collect {
-                Collect::Path => path::kernel::<T>(self.dim),
-                Collect::OneHop | Collect::TwoHop => T::Collect::NAME,
-            });
-        }
-        match (&strategy.filter, baseline) {
-            (Filter::Rank { .. }, true) => kernels.extend([prune_ids::NAME, prune_detours_unbalanced::NAME]),
-            (Filter::Rank { .. }, false) => kernels.extend([prune_ids::NAME, prune_detours::NAME]),
-            (Filter::Distance { .. }, true) => kernels.push(T::Serial::NAME),
-            (Filter::Custom(custom), _) if custom.ptx.is_some() => (),
-            _ if takes_products::<T>(self) => kernels.push(prune_gram_spread::NAME),
-            (filter, _) => kernels.extend(filter.rule().map(|rule| rule.kernel(<T as Element>::TYPE))),
-        }
-        if self.rank() == Rank::Distance {
-            kernels.push(prune_edge_targets::NAME);
-        }
-        match strategy.store {
-            Store::Interleave => kernels.push(prune_store::NAME),
-            Store::Refilter => kernels.extend([prune_merge::NAME, prune_ids::NAME]),
-        }
-        kernels
     }
 
     /// The order of reverse edges. CAGRA ranks them by place. Edges that are filtered again are
@@ -218,24 +186,51 @@ impl<'a> PruneShape<'a> {
         self.reversing().only(&Reverse::KEPT)
     }
 
-    /// All stages, each with its own buffers, the base, and the buffers kept for later stages.
-    pub(crate) fn stages<T: OnDevice>(&self) -> Vec<PlannedStage> {
+    /// All stages of pruning a base of type `T`, which is on the device. The kernels of a user's
+    /// rule are not among theirs.
+    pub(crate) fn stages<T: PruneKernels>(&self) -> Vec<PlannedStage> {
         let base = Base::<T>::plan(self.n, self.dim, self.metric);
-        let lists = self.lists();
-        let order = lists.only(&["order"]);
-        let (ids, forward) = (self.list_ids(), self.forward());
-        let stage = |name, plans: &[&MemoryPlan]| PlannedStage {
-            name,
-            buffers: plans.iter().fold(base.clone(), |all, plan| all.and(plan)),
-        };
-        let mut stages = Vec::new();
+        let mut stages = Stages::over(base.and(&self.lists()));
         if self.strategy.entry == Entry::Medoid {
-            stages.push(stage("medoid", &[&lists, &medoid::plan(self.n, self.dim)]));
+            let kernels = [T::MedoidSums::NAME, T::MedoidNearest::NAME];
+            stages.add("medoid", &medoid::plan(self.n, self.dim), kernels);
         }
-        stages.push(stage("collect and filter", &[&lists, &ids, &forward, &self.candidates()]));
-        stages.push(stage("reverse edges", &[&order, &ids, &forward, &self.reversing()]));
-        stages.push(stage("store", &[&order, &ids, &forward, &self.reverse(), &self.rows(), &self.merged()]));
-        stages
+        stages.hold(&self.list_ids());
+        stages.hold(&self.forward());
+        let copy = self.strategy.counts_detours().then_some(prune_ids::NAME);
+        let collect = (!self.takes_lists()).then(|| self.collect_kernel::<T>());
+        let filter = self.filter_kernel::<T>();
+        let kernels = copy.into_iter().chain(collect).chain(filter);
+        stages.add("collect and filter", &self.candidates(), kernels);
+        stages.free(&["lists"]);
+        let kernels = Reverse::kernels(self.rank());
+        stages.add_and_keep("reverse edges", &self.reversing(), &Reverse::KEPT, kernels);
+        stages.hold(&self.rows());
+        let kernels = match self.strategy.store {
+            Store::Interleave => vec![prune_store::NAME],
+            Store::Refilter => vec![prune_merge::NAME, prune_ids::NAME].into_iter().chain(filter).collect(),
+        };
+        stages.add("store", &self.merged(), kernels);
+        stages.into_vec()
+    }
+
+    fn collect_kernel<T: PruneKernels>(&self) -> &'static str {
+        match self.collect {
+            Collect::Path => path::kernel::<T>(self.dim),
+            Collect::OneHop | Collect::TwoHop => T::Collect::NAME,
+        }
+    }
+
+    /// The kernel of the filter; none of a rule that brings its own.
+    fn filter_kernel<T: PruneKernels>(&self) -> Option<&'static str> {
+        match (&self.strategy.filter, self.baseline_kernels) {
+            (Filter::Rank { .. }, true) => Some(prune_detours_unbalanced::NAME),
+            (Filter::Rank { .. }, false) => Some(prune_detours::NAME),
+            (Filter::Distance { .. }, true) => Some(T::Serial::NAME),
+            (Filter::Custom(custom), _) if custom.ptx.is_some() => None,
+            _ if takes_products::<T>(self) => Some(prune_gram_spread::NAME),
+            (filter, _) => filter.rule().map(|rule| rule.kernel(<T as Element>::TYPE)),
+        }
     }
 }
 
