@@ -8,7 +8,7 @@ use tagore_device::key::Key;
 use tagore_device::vectors::copy::vectors_copy_bits;
 
 use super::{ALL_PAIRS, ALL_PAIRS_OF_PRODUCTS, CellSettings, DescentKernels, MAX_K};
-use crate::cluster::Clustering;
+use crate::cluster::{self, Clustering};
 use crate::descent::plan::{DevicePlan, most_knn};
 use crate::descent::{Iterations, Purpose, Start};
 use crate::gpu::{Gpu, MemoryPlan, PlannedStage, Stages};
@@ -133,6 +133,8 @@ impl DescentShape {
         if self.start == Start::Cells {
             self.plan_cells::<T>(&mut stages);
         }
+        let [vectors, norms] = cluster::KEPT_CENTRES;
+        stages.free(&["members", vectors, norms]);
         self.plan_phases::<T>(&mut stages);
         self.plan_finish::<T>(&mut stages);
         stages.into_vec()

@@ -136,7 +136,7 @@ impl DescentShape {
             stages.add_and_keep("cluster again", &clusters, &["members", vectors, norms], kernels);
             stages.add("cells again", &sizes.plan(), std::iter::once(cells_known_sets::NAME).chain(cross));
         }
-        stages.free(&["members", vectors, norms, "list bounds", "changes"]);
+        stages.free(&["list bounds", "changes"]);
     }
 }
 
