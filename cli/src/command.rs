@@ -26,7 +26,7 @@ struct Short {
     shown: &'static [&'static str],
 }
 
-const SHORT: [Short; 16] = [
+const SHORT: [Short; 19] = [
     Short {
         name: "tagore",
         examples: &[
@@ -60,6 +60,29 @@ const SHORT: [Short; 16] = [
             "tagore merge a.tagore b.tagore --base a.npy b.npy --base-output all.npy -o all.tagore",
         ],
         shown: &["indexes", "base", "output", "base_output", "device"],
+    },
+    Short {
+        name: "tagore live",
+        examples: &[
+            "tagore live insert products base.npy --ids ids.npy",
+            "tagore live remove products 3 17",
+            "tagore live search products --queries query.npy -o found.csv",
+        ],
+        shown: &[],
+    },
+    Short {
+        name: "tagore live insert",
+        examples: &[
+            "tagore live insert products base.npy",
+            "tagore live insert products more.npy --ids ids.txt",
+            "tagore live insert products base.npy --index base.tagore",
+        ],
+        shown: &["folder", "base", "ids", "strategy", "metric", "index", "device"],
+    },
+    Short {
+        name: "tagore live search",
+        examples: &["tagore live search products --queries query.npy -k 10 -o found.csv"],
+        shown: &[],
     },
     Short {
         name: "tagore knn",

@@ -18,6 +18,7 @@ mod inspect;
 mod knn;
 mod laps;
 mod limits;
+mod live;
 mod merge;
 mod metric;
 mod number;
@@ -104,6 +105,8 @@ enum Command {
     Update(update::Args),
     /// Merge indexes over different rows into one over all of them
     Merge(merge::Args),
+    /// Keep an index in a folder whose rows come and go: insert, remove, search
+    Live(live::Args),
     /// Build the k-nearest-neighbour graph alone
     Knn(knn::Args),
     /// Find the nearest neighbours of queries with an index
@@ -245,6 +248,7 @@ impl Command {
             Self::Build(args) => args.run(output),
             Self::Update(args) => args.run(output),
             Self::Merge(args) => args.run(output),
+            Self::Live(args) => args.run(output),
             Self::Knn(args) => args.run(output),
             Self::Search(args) => args.run(output),
             Self::Eval(args) => args.run(output),

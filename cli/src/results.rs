@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use tagore::{Format, GroundTruth};
+use tagore::{Format, GroundTruth, LiveResult, write_file};
 
 use crate::error::{Error, Result};
 use crate::files::Kind;
@@ -111,7 +111,40 @@ impl ResultOptions {
         match self.format(output.is_json()) {
             ResultFormat::Bin => output.save(path, |path| Ok(results.save(path)?)),
             ResultFormat::Ids(format) => output.save(path, |path| Ok(results.save_ids(path, format)?)),
-            format => output.write(path, &format.text(results)),
+            format => {
+                let found = |query| {
+                    let ids = results.ids(query).iter().map(|&id| u64::from(id));
+                    let found = ids.zip(results.distances(query).unwrap_or_default().iter().copied());
+                    // Empty slots end a query that reached fewer than k nodes.
+                    found.filter(|(id, _)| *id != u64::from(u32::MAX))
+                };
+                output.write(path, &format.text(results.len(), found))
+            }
+        }
+    }
+
+    /// Writes the results of a search of a live index, whose ids have 64 bits.
+    pub(crate) fn write_live(&self, results: &LiveResult, output: &Output) -> Result<()> {
+        let path = self.path();
+        match self.format(output.is_json()) {
+            ResultFormat::Ids(Format::Npy) => {
+                let ids: Vec<u64> =
+                    (0..results.len()).flat_map(|query| results.ids(query)).copied().collect();
+                let bytes = npy([results.len(), results.k()], &ids);
+                output.save(path, |path| Ok(write_file(path, &bytes)?))
+            }
+            format @ (ResultFormat::Bin | ResultFormat::Ids(_)) => {
+                let found = format!("found {format} for ids of 64 bits, expected csv, jsonl or npy");
+                Err(Error::usage(format!("--to: {found}")))
+            }
+            format => {
+                let found = |query| {
+                    let found =
+                        results.ids(query).iter().copied().zip(results.distances(query).iter().copied());
+                    found.filter(|(id, _)| *id != u64::MAX)
+                };
+                output.write(path, &format.text(results.len(), found))
+            }
         }
     }
 }
@@ -121,14 +154,25 @@ fn by_extension(path: &Path) -> Option<ResultFormat> {
     path.extension()?.to_str()?.parse().ok()
 }
 
+/// A two-dimensional array of NumPy.
+fn npy([rows, columns]: [usize; 2], values: &[u64]) -> Vec<u8> {
+    let header = format!("{{'descr': '<u8', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
+    // Header, its length and the first 8 bytes together are a multiple of 64 bytes.
+    let padded = (header.len() + 11).next_multiple_of(64) - 10;
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((padded as u16).to_le_bytes());
+    bytes.extend(format!("{header:<width$}\n", width = padded - 1).into_bytes());
+    bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    bytes
+}
+
 impl ResultFormat {
-    /// The results of all queries as text.
-    fn text(self, results: &GroundTruth) -> String {
+    /// The results of some queries as text: ids and distances that each `found`, nearest first.
+    fn text<F: Iterator<Item = (u64, f32)>>(self, queries: usize, found: impl Fn(usize) -> F) -> String {
         let mut text = if self == Self::Csv { "query,rank,id,distance\n".to_owned() } else { String::new() };
-        for query in 0..results.len() {
-            let pairs = results.ids(query).iter().zip(results.distances(query).unwrap_or_default());
-            // Adding 0 turns -0 into 0. Empty slots end a query that reached fewer than k nodes.
-            let found = pairs.filter(|&(&id, _)| id != u32::MAX).map(|(&id, &distance)| (id, distance + 0.0));
+        for query in 0..queries {
+            // Adding 0 turns -0 into 0.
+            let found = found(query).map(|(id, distance)| (id, distance + 0.0));
             // Writing to a string cannot fail.
             match self {
                 Self::Csv => {
@@ -137,7 +181,7 @@ impl ResultFormat {
                     }
                 }
                 Self::JsonLines => {
-                    let (ids, distances): (Vec<u32>, Vec<f32>) = found.unzip();
+                    let (ids, distances): (Vec<u64>, Vec<f32>) = found.unzip();
                     // Debug writes whole vectors as JSON has them, and as few digits as f32 needs.
                     let _ = writeln!(
                         text,

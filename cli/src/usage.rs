@@ -90,27 +90,27 @@ const OTHERS: [(&str, &str); 17] = [
 /// Flags by which other programs are asked to replace an output.
 const REPLACE: [&str; 5] = ["--force", "-f", "--overwrite", "--yes", "-y"];
 
-/// Names that other programs give to subcommands.
+/// Names that other programs give to subcommands, and those of the subcommands here.
 const MEANT: [(&str, &str); 20] = [
-    ("add", "update"),
-    ("append", "update"),
+    ("add", "update, live insert"),
+    ("append", "update, live insert"),
     ("create", "build"),
-    ("delete", "update"),
+    ("delete", "update, live remove"),
     ("exact", "groundtruth"),
     ("export", "convert"),
     ("generate", "synth"),
     ("import", "convert"),
     ("index", "build"),
     ("info", "inspect"),
-    ("insert", "update"),
+    ("insert", "update, live insert"),
     ("query", "search"),
     ("recall", "eval"),
-    ("remove", "update"),
+    ("remove", "update, live remove"),
     ("report", "inspect"),
     ("show", "inspect"),
     ("stats", "inspect"),
     ("train", "build"),
-    ("upsert", "update"),
+    ("upsert", "update, live insert"),
     ("view", "inspect"),
 ];
 
@@ -205,11 +205,13 @@ impl Given {
         }
         let commands = self.command.get_subcommands().filter(|command| !command.is_hide_set());
         let meant = MEANT.into_iter().find(|&(other, _)| other == name).map(|(_, meant)| meant);
-        let meant = meant.filter(|meant| self.command.find_subcommand(meant).is_some());
-        let remedy = meant.or_else(|| nearest(name, commands.map(Command::get_name))).map_or_else(
-            || format!("see `{} --help`", self.name),
-            |near| format!("a similar subcommand exists: '{near}'"),
-        );
+        let is_here =
+            |meant: &&str| meant.split(", ").any(|name| self.command.find_subcommand(name).is_some());
+        let remedy =
+            meant.filter(is_here).or_else(|| nearest(name, commands.map(Command::get_name))).map_or_else(
+                || format!("see `{} --help`", self.name),
+                |near| format!("a similar subcommand exists: '{}'", near.replace(", ", "' or '")),
+            );
         format!("unrecognized subcommand '{name}': {remedy}")
     }
 }

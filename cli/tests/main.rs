@@ -10,6 +10,7 @@ mod first;
 mod formats;
 #[cfg(target_os = "linux")]
 mod limits;
+mod live;
 mod merge;
 mod outputs;
 #[cfg(unix)]

@@ -40,7 +40,12 @@ pub(crate) struct PruneOptions {
 impl PruneOptions {
     /// A builder of the strategy's index with the given parameters.
     pub(crate) fn builder(&self, strategy: &Strategy) -> Result<Builder> {
-        fn given(name: &str, value: Option<impl ToString>) -> Option<(&str, String)> {
+        Ok(Builder::new(strategy.clone()).set_all(self.given())?)
+    }
+
+    /// The names and values of the given parameters.
+    pub(crate) fn given(&self) -> impl Iterator<Item = (&'static str, String)> {
+        fn given(name: &'static str, value: Option<impl ToString>) -> Option<(&'static str, String)> {
             Some((name, value?.to_string()))
         }
         let parameters = [
@@ -53,6 +58,6 @@ impl PruneOptions {
             given("threshold", self.threshold),
             given("strict-detours", self.strict_detours),
         ];
-        Ok(Builder::new(strategy.clone()).set_all(parameters.into_iter().flatten())?)
+        parameters.into_iter().flatten()
     }
 }

@@ -34,7 +34,7 @@ use crate::error::Result;
 use crate::options::{is_text, unknown_format};
 use crate::output::Output;
 use crate::spool;
-pub(crate) use filter::open_filter;
+pub(crate) use filter::{open_filter, open_u64_ids};
 use remedy::shell_word;
 pub(crate) use remedy::{other_program, text_file};
 

@@ -105,16 +105,25 @@ impl Number {
         little
     }
 
-    /// The number in `bytes`, which are little-endian and [narrowed](Self::is_of_vectors).
-    pub(super) fn value(self, bytes: &[u8]) -> f64 {
+    /// The integer in `bytes`, which are little-endian.
+    pub(super) fn integer_value(self, bytes: &[u8]) -> i128 {
         let mut wide = [0; 8];
         wide[..self.size].copy_from_slice(bytes);
         let (raw, unused) = (u64::from_le_bytes(wide), 64 - 8 * self.size as u32);
         match self.class {
-            Class::Signed => ((raw << unused).cast_signed() >> unused) as f64,
-            Class::Unsigned => raw as f64,
-            _ => f64::from_bits(raw),
+            Class::Signed => i128::from((raw << unused).cast_signed() >> unused),
+            _ => i128::from(raw),
         }
+    }
+
+    /// The number in `bytes`, which are little-endian and [narrowed](Self::is_of_vectors).
+    pub(super) fn value(self, bytes: &[u8]) -> f64 {
+        if self.is_integer() {
+            return self.integer_value(bytes) as f64;
+        }
+        let mut wide = [0; 8];
+        wide[..self.size].copy_from_slice(bytes);
+        f64::from_bits(u64::from_le_bytes(wide))
     }
 }
 
