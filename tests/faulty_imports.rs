@@ -94,7 +94,6 @@ fn errors_name_the_fault() {
     replaced("chain.hnswlib", 96, 1 << 16, &["element 0 deleted"]);
     replaced("chain.hnswlib", 96, 4, &["degree 4 of element 0", "at most 3"]);
     replaced("chain.hnswlib", 96 + 16, 1f32.to_bits(), &["another vector of node 0", "row 0 of vectors"]);
-    replaced("chain.hnswlib", 96 + 24, 9, &["label 9 of element 0", "below 5"]);
     replaced("chain.hnswlib", 96 + 5 * 32, 12, &["12 bytes of upper links of element 0", "at most 0 layers"]);
     replaced("chain.faiss-nsg", 0, u32::from_le_bytes(*b"IHNf"), &["kind of index IHNf", "INSf"]);
     replaced("chain.faiss-nsg", 4, 3, &["dimension 3", "2"]);

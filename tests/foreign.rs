@@ -54,7 +54,7 @@ pub fn goldens() -> Vec<(IndexFormat, bool, &'static str, Vec<&'static str>)> {
     ]
 }
 
-fn assert_same_rows(found: &Index, expected: &Index, what: &str) {
+pub fn assert_same_rows(found: &Index, expected: &Index, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for node in 0..expected.len() {
         assert_eq!(found.neighbors(node), expected.neighbors(node), "{what}, node {node}");
@@ -297,59 +297,6 @@ fn compressed_rows_of_other_integers_are_read() {
     convert("x.indices.npy", ("<u4", 4), ("<i8", 8));
     let read = Index::import(&path, IndexFormat::Csr, &base(), Metric::L2, &Progress::silent()).unwrap();
     assert_same_rows(&read, &index, "csr");
-}
-
-/// A FAISS index of the golden files in an `IndexIDMap`.
-fn mapped(name: &str, magic: &[u8; 4], ids: &[i64]) -> Vec<u8> {
-    let inner = fs::read(golden(name)).unwrap();
-    let ids = ids.iter().flat_map(|id| id.to_le_bytes());
-    [magic, &inner[4..37], &inner, &5u64.to_le_bytes()].concat().into_iter().chain(ids).collect()
-}
-
-#[test]
-fn ids_of_faiss_are_rows() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("x");
-    let read = |bytes: &[u8], format, base: &Vectors| {
-        fs::write(&path, bytes).unwrap();
-        Index::import(&path, format, base, Metric::L2, &Progress::silent()).map_err(|error| error.to_string())
-    };
-    let ids = [3, 0, 4, 1, 2i64];
-    let values: Vec<u8> = {
-        let mut rows = [[0u8; 2]; 5];
-        ids.iter().enumerate().for_each(|(place, &id)| {
-            let row = base().row_to_f32(place).unwrap().into_owned();
-            rows[id as usize] = [row[0] as u8, row[1] as u8];
-        });
-        rows.concat()
-    };
-    let ordered = Vectors::from_u8(values, 2).unwrap();
-    for (name, format) in
-        [("chain.faiss-hnsw", IndexFormat::FaissHnsw), ("chain.faiss-nsg", IndexFormat::FaissNsg)]
-    {
-        let plain = tiny(format);
-        for magic in [b"IxMp", b"IxM2"] {
-            let index = read(&mapped(name, magic, &ids), format, &ordered).unwrap();
-            for place in 0..5 {
-                let expected: Vec<u32> =
-                    plain.neighbors(place).iter().map(|&id| ids[id as usize] as u32).collect();
-                assert_eq!(index.neighbors(ids[place] as usize), expected, "{name}, node {place}");
-            }
-            assert_eq!(index.entries(), [4], "{name}");
-            assert!(!index.description().parameters.contains_key("ids-left-out"));
-        }
-        // Ids that are no rows are left out, and counted.
-        let index = read(&mapped(name, b"IxMp", &[7, 1, 2, 3, -4]), format, &base()).unwrap();
-        assert_same_rows(&index, &plain, name);
-        assert_eq!(index.description().parameters["ids-left-out"], "5");
-        let error = read(&mapped(name, b"IxMp", &[0, 1, 2, 3, 3]), format, &base()).unwrap_err();
-        assert!(error.contains("another vector of node 3") || error.contains("label 3 twice"), "{error}");
-        let error = read(&mapped(name, b"IxMp", &[0, 1, 2, 3]), format, &base()).unwrap_err();
-        assert!(error.contains("ids (5 x 8 bytes)"), "{error}");
-        let mut twice = mapped(name, b"IxMp", &[0, 1, 2, 3, 4]);
-        twice[37..41].copy_from_slice(b"IxMp");
-        assert!(read(&twice, format, &base()).unwrap_err().contains("kind of index IxMp"));
-    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod edges;
 mod faulty_imports;
 mod filtered;
 mod foreign;
+mod foreign_ids;
 mod formats;
 mod gpu;
 mod index_file;

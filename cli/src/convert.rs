@@ -29,6 +29,10 @@ pub(crate) struct Args {
     /// Build the layers of HNSW above the graph of an index (hnswlib and faiss-hnsw)
     #[arg(long)]
     layers: bool,
+    /// File of the ids that an index of another system has for its rows, if they are not their
+    /// numbers: npy or u64bin
+    #[arg(long, value_name = "FILE")]
+    ids_output: Option<PathBuf>,
     /// Chunks of the product quantizer, one byte of memory each (diskann-disk) [default: dimension
     /// / 4, at least 32]
     #[arg(long, value_name = "N")]
@@ -37,17 +41,12 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        self.input.files().write(Kind::Any, self.outputs()).check(output)?;
+        let files = self.input.files().write(Kind::Any, self.outputs());
+        files.write(Kind::Any, &self.ids_output).check(output)?;
         let (to, rows, cols) = match self.input.read(self.wanted(), output.progress())? {
             Content::Index(index) => {
                 let to = self.index_format()?;
-                if index.description().parameters.contains_key("ids-left-out") {
-                    output.warn(format_args!(
-                        "{}: found ids that are not 0 to {}, left out: rows are counted from 0",
-                        self.input.file.display(),
-                        index.len() - 1
-                    ));
-                }
+                self.write_ids(&index, output)?;
                 self.export(&index, to, output)?;
                 (to.name(), index.len(), index.max_degree())
             }
@@ -88,6 +87,26 @@ impl Args {
             _ if self.to.is_some_and(|to| to.is_pair) => GroundTruth::pair_files(&self.output).into(),
             Some(format) => format.files(&self.output),
             None => vec![self.output.clone()],
+        }
+    }
+
+    /// Writes the ids of another system, or warns of them.
+    fn write_ids(&self, index: &Index, output: &Output) -> Result<()> {
+        let (file, last) = (self.input.file.display(), index.len() - 1);
+        match (&self.ids_output, index.imported_ids()) {
+            (Some(path), Some(ids)) => Ok(ids.save(path)?),
+            (Some(_), None) => {
+                let found = format!("--ids-output: found no ids of its own in {file}");
+                Err(Error::usage(format!("{found}, expected ids that are not 0 to {last}")))
+            }
+            (None, _) if index.description().parameters.contains_key("ids-left-out") => {
+                output.warn(format_args!(
+                    "{file}: found ids that are not 0 to {last}, left out: rows are counted from 0 \
+                     (--ids-output FILE writes the ids)"
+                ));
+                Ok(())
+            }
+            (None, _) => Ok(()),
         }
     }
 
@@ -133,6 +152,7 @@ impl Args {
     fn refuse_index_flags(&self, what: &str) -> Result<()> {
         let flag = match self.pq_chunks {
             _ if self.layers => "--layers",
+            _ if self.ids_output.is_some() => "--ids-output",
             Some(_) => "--pq-chunks",
             None => return Ok(()),
         };

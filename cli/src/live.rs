@@ -105,8 +105,8 @@ struct Insert {
     /// Format of the rows [default: by the extension]
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
-    /// Ids of the rows, whole numbers in a text file, an array of NumPy or u64bin: a row with the id
-    /// of an earlier one replaces it [default: the numbers after the largest id so far, from 0]
+    /// Ids of the rows, whole numbers in a text file, an array of NumPy or u64bin: a row with the
+    /// id of an earlier one replaces it [default: the numbers after the largest id so far, from 0]
     #[arg(long, value_name = "FILE")]
     ids: Option<PathBuf>,
     /// Device that makes the graph: auto, cpu, cuda or cuda:N

@@ -1,6 +1,8 @@
 //! `tagore convert`.
 
-use tagore::Vectors;
+use std::fs;
+
+use tagore::{Ids, Vectors};
 
 use super::Session;
 
@@ -10,7 +12,7 @@ fn an_index_and_a_ground_truth_are_exported_as_ibin() {
     s.succeeds("convert index.tagore x.ibin");
     s.succeeds("convert gt.bin gt.ibin");
     let u32s = |name: &str| -> Vec<u32> {
-        let bytes = std::fs::read(s.path(name)).unwrap();
+        let bytes = fs::read(s.path(name)).unwrap();
         bytes.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect()
     };
     let index = tagore::Index::open(s.path("index.tagore")).unwrap();
@@ -46,7 +48,7 @@ fn an_index_goes_to_other_systems_and_comes_back() {
         assert!((0..500).all(|node| back.neighbors(node) == index.neighbors(node)), "{format}");
     }
     // First under another name; then from one other system to another.
-    std::fs::rename(s.path("x.nsg"), s.path("x.graph")).unwrap();
+    fs::rename(s.path("x.nsg"), s.path("x.graph")).unwrap();
     s.succeeds("inspect x.graph --from nsg --base base.fbin");
     s.succeeds("convert x.csr y.hnswlib --base base.fbin --layers");
     s.succeeds("convert y.hnswlib z.nsg --base base.fbin");
@@ -82,5 +84,30 @@ fn every_format_converts_to_every_other_and_back() {
         s.succeeds(&format!("convert {last} {next}"));
         last = next;
     }
-    assert_eq!(std::fs::read(s.path("start.u8bin")).unwrap(), std::fs::read(s.path("step.u8bin")).unwrap());
+    assert_eq!(fs::read(s.path("start.u8bin")).unwrap(), fs::read(s.path("step.u8bin")).unwrap());
+}
+
+#[test]
+fn ids_of_another_system_are_written() {
+    let s = Session::new();
+    s.succeeds("convert index.tagore plain.hnswlib --base base.fbin");
+    let needs = "--ids-output: found no ids of its own in plain.hnswlib";
+    s.fails(2, "convert plain.hnswlib x.tagore --base base.fbin --ids-output ids.npy", &[needs]);
+    let mut bytes = fs::read(s.path("plain.hnswlib")).unwrap();
+    let word = |place: usize| u64::from_le_bytes(bytes[8 * place..][..8].try_into().unwrap()) as usize;
+    let (size, label) = (word(3), word(4));
+    for row in 0..500 {
+        bytes[96 + row * size + label..][..8].copy_from_slice(&((1u64 << 40) + row as u64).to_le_bytes());
+    }
+    fs::write(s.path("own.hnswlib"), bytes).unwrap();
+    let convert = "convert own.hnswlib own.tagore --base base.fbin";
+    let warned = String::from_utf8(s.run(convert).stderr).unwrap();
+    assert!(
+        warned.contains("found ids that are not 0 to 499") && warned.contains("--ids-output"),
+        "{warned}"
+    );
+    let quiet = s.run(&format!("{convert} --ids-output ids.npy"));
+    assert!(quiet.status.success() && !String::from_utf8(quiet.stderr).unwrap().contains("warning"));
+    let ids = Ids::open(s.path("ids.npy")).unwrap();
+    assert!(ids.as_slice().iter().copied().eq((0..500).map(|row| (1 << 40) + row)));
 }

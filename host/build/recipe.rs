@@ -1,6 +1,6 @@
 //! What a build does, decided once before it begins: all choices that no value decides. Its stages
-//! follow from them, each with its memory and its kernels, and from these the plan, what is compiled
-//! ahead, and the estimate of time.
+//! follow from them, each with its memory and its kernels, and from these the plan, what is
+//! compiled ahead, and the estimate of time.
 
 use std::borrow::Cow;
 

@@ -67,7 +67,7 @@ impl MemoryPlan {
 
     /// The buffers with other names.
     #[must_use]
-    pub fn without(&self, names: &[&str]) -> Self {
+    pub(crate) fn without(&self, names: &[&str]) -> Self {
         Self { buffers: self.buffers.iter().filter(|slot| !names.contains(&slot.name)).copied().collect() }
     }
 

@@ -138,6 +138,7 @@ impl Index {
             absent,
             adjacency: Adjacency::File(file),
             path: Some(path.to_owned()),
+            imported_ids: None,
             checked: OnceLock::new(),
             identity: Identity::default(),
         };

@@ -16,7 +16,7 @@ mod statistics;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ pub(crate) use statistics::{Reach, edges_to};
 use crate::memory::{collected, collected_in_parallel, filled, zeros};
 use crate::quantize::Compression;
 use crate::vectors::{Access, Repeated};
-use crate::{Error, IdSet, Metric, Progress, Result, Vectors};
+use crate::{Error, IdSet, Ids, Metric, Progress, Result, Vectors};
 
 /// Maximum number of rows of a dense spot that a search compares with its query one by one. So few
 /// take no longer than a walk, which may miss rows whose distances are hardly more than rounding
@@ -87,6 +87,7 @@ pub struct Index {
     absent: Absent,
     adjacency: Adjacency,
     path: Option<PathBuf>,
+    imported_ids: Option<Arc<Ids>>,
     /// Set once all ids are known to be below n.
     checked: OnceLock<()>,
     identity: Identity,
@@ -148,6 +149,7 @@ impl Index {
             absent: Absent::default(),
             adjacency: Adjacency::Owned { degrees, neighbors },
             path: None,
+            imported_ids: None,
             checked: OnceLock::new(),
             identity: Identity::default(),
         }
@@ -177,6 +179,13 @@ impl Index {
         let index = Self::owned(description, Fingerprint::compute(base)?, rows, entries);
         index.check_graph(&Progress::silent())?;
         Ok(index)
+    }
+
+    /// The ids that the file of another system has for the rows, if they are not the numbers of the
+    /// rows ([`import`](Self::import)). An index does not hold them: they are gone when it is saved
+    /// and opened.
+    pub fn imported_ids(&self) -> Option<&Ids> {
+        self.imported_ids.as_deref()
     }
 
     /// The number of nodes, n.

@@ -212,7 +212,7 @@ pub(crate) fn open(
         }
         Ok((index, base))
     })?;
-    let ids = Index::ids_of(options, index.len())?;
+    let ids = Index::ids_of(options, index.len())?.or_else(|| index.imported_ids().cloned());
     Ok(Index::new(index, base, ids))
 }
 

@@ -94,7 +94,8 @@ class Index:
             path: a file of `Index.save` or of the command, or with ``base`` one of another system.
             base: the vectors of the index, shape (n, dim), or the path of their file. Without them
                 there is a graph, but no searches.
-            ids: the caller's own ids, n integers, or the path of a file of u64 (npy or u64bin).
+            ids: the caller's own ids, n integers, or the path of a file of u64 (npy or u64bin); those
+                of a file of hnswlib or FAISS that has others than 0 to n - 1 unless given.
             format: the format of ``path``; by its first bytes, else its extension, unless given.
             metric: the metric of a file of another system, which does not hold it, l2 unless given;
                 or ``euclidean`` for the roots of l2.
@@ -136,6 +137,8 @@ class Index:
                 metric=None if metric is None else measured.name, ids=own, threads=threads, progress=callback,
             )  # fmt: skip
             native = _tagore.open(path, array, options)
+        if kept is None and element is None:
+            kept = native.own_ids()
         return cls._of(native, os.path.abspath(base) if is_file else array, kept, path, measured)
 
     def save(self, path: Path) -> None:

@@ -59,6 +59,14 @@ def test_files_of_other_systems_are_known_by_their_first_bytes(tmp_path, x, q):
     theirs.add_items(x, np.arange(500))
     theirs.save_index(str(tmp_path / "index.bin"))
     assert tagore_ann.Index.open(tmp_path / "index.bin", base=x).kind == "hnswlib"
+    # Labels of its own come back, whatever the order in which threads inserted the rows.
+    labels = np.arange(500)[::-1] * 7 + 2**40
+    theirs = hnswlib.Index(space="l2", dim=24)
+    theirs.init_index(max_elements=500, M=8)
+    theirs.add_items(x, labels)
+    theirs.save_index(str(tmp_path / "index.bin"))
+    back = tagore_ann.Index.open(tmp_path / "index.bin", base=x)
+    assert back.search(x[:20], 1)[0].ravel().tolist() == labels[:20].tolist()
     for format in ["nsg", "nssg", "csr", "ibin"]:
         index.to(format, tmp_path / f"y.{format}")
         assert tagore_ann.Index.open(tmp_path / f"y.{format}", base=x).kind == format

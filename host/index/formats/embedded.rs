@@ -1,6 +1,7 @@
 //! Vectors stored inside index files of other systems: f32, normalised under cosine.
 
 use std::borrow::Cow;
+use std::hash::{DefaultHasher, Hasher};
 
 use super::bytes::Bytes;
 use super::export::Export;
@@ -10,6 +11,13 @@ use crate::{Error, Metric, Result, Vectors};
 
 /// Largest difference of a component of a normalised vector: other programs round differently.
 const ROUNDING: f32 = 1e-5;
+
+/// A hash of a stored vector.
+pub(super) fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
 
 /// The base in the form that files store.
 #[derive(Clone, Copy)]
@@ -45,6 +53,22 @@ impl<'a> Embedded<'a> {
             normalise(row.to_mut());
         }
         row
+    }
+
+    /// The rows of the base that have the stored vectors of these hashes ([`hash`]), each row once.
+    /// None if there is no such row for one: under cosine others round differently.
+    pub(super) fn rows_with(&self, hashes: &[u64]) -> Option<Vec<u32>> {
+        let hash_of = |row| (hash(bytemuck::cast_slice(&self.row(row as usize))), row);
+        let mut rows: Vec<(u64, u32)> = (0..self.base.len() as u32).map(hash_of).collect();
+        rows.sort_unstable();
+        let mut taken = vec![0; rows.len()];
+        let row_with = |&hash: &u64| {
+            let first = rows.partition_point(|row| row.0 < hash);
+            let count = taken.get_mut(first)?;
+            *count += 1;
+            rows.get(first + *count - 1).filter(|row| row.0 == hash).map(|row| row.1)
+        };
+        hashes.iter().map(row_with).collect()
     }
 
     /// Takes the vector of `node` from `file` and compares it with the base.

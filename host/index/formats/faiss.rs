@@ -7,7 +7,7 @@ use std::path::Path;
 use super::bytes::{Bytes, map};
 use super::embedded::Embedded;
 use super::export::Export;
-use super::import::{Graph, Source};
+use super::import::{Graph, Source, rows_of};
 use super::layers::Layers;
 use crate::atomic_file::AtomicFile;
 use crate::index::random_entries;
@@ -225,13 +225,14 @@ impl<'a> Reader<'a> {
         let mut labels = Vec::new();
         if self.is_mapped {
             self.file.expect("number of ids", n as u64)?;
-            let ids = self.file.numbers::<i64>(n as u64, format_args!("ids"))?;
-            let is_row = |id: i64| u32::try_from(id).ok().filter(|&id| (id as usize) < n);
-            labels = ids.map_while(is_row).collect();
-            graph.ids_left_out = labels.len() < n;
+            let ids: Vec<i64> = self.file.numbers::<i64>(n as u64, format_args!("ids"))?.collect();
+            match rows_of(&ids) {
+                Some(rows) => labels = rows,
+                None => graph.own_ids = Some(ids),
+            }
         }
         self.file.end()?;
-        let is_labelled = self.is_mapped && !graph.ids_left_out;
+        let is_labelled = self.is_mapped && graph.own_ids.is_none();
         let row = |node: usize| if is_labelled { labels[node] as usize } else { node };
         (0..n).try_for_each(|node| self.vectors.check(&mut vectors, row(node)))?;
         if is_labelled { graph.renamed(self.source, &labels) } else { Ok(graph) }

@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use super::bytes::{Bytes, map};
-use super::embedded::Embedded;
+use super::embedded::{Embedded, hash};
 use super::export::Export;
-use super::import::{Graph, Source};
+use super::import::{Graph, Source, rows_of};
 use super::layers::Layers;
 use crate::Result;
 use crate::atomic_file::AtomicFile;
@@ -103,24 +103,17 @@ pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
         return Err(file.refuse(found, expected));
     }
     file.take(3, 8, "M, the factor of levels and ef_construction")?;
-    // Elements are stored in order of insertion; the label gives the row.
-    let mut labels = Vec::new();
+    let Elements { labels, hashes } = Elements::read(file.clone(), count, links as usize, size as usize)?;
+    // Elements are stored in order of insertion: many threads insert in any. Where labels are no
+    // rows, vectors tell the row of an element.
+    let of_labels = rows_of(&labels);
+    let rows = of_labels.clone().or_else(|| vectors.rows_with(&hashes));
+    let rows = rows.unwrap_or_else(|| (0..count as u32).collect());
     let mut graph = Graph::default();
     for element in 0..count {
-        let row = take_links(&mut file, most, element)?;
-        let mut ahead = file.clone();
-        ahead.take(vector, 1, format_args!("the vector of element {element}"))?;
-        let label: u64 = ahead.number(format_args!("the label of element {element}"))?;
-        if label >= count {
-            return Err(file.refuse(
-                format_args!("label {label} of element {element}"),
-                format_args!("labels below {count}"),
-            ));
-        }
-        vectors.check(&mut file, label as usize)?;
-        file = ahead;
-        labels.push(label as u32);
-        graph.push(row);
+        graph.push(take_links(&mut file, most, element)?);
+        vectors.check(&mut file, rows[element as usize] as usize)?;
+        file.take(1, LABEL, format_args!("the label of element {element}"))?;
     }
     if entry as u64 >= count {
         return Err(file.refuse(format_args!("entry point {entry}"), format_args!("an id below {count}")));
@@ -139,7 +132,32 @@ pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
         }
     }
     file.end()?;
-    graph.renamed(source, &labels)
+    let mut graph = graph.renamed(source, &rows)?;
+    if of_labels.is_none() {
+        let mut ids = vec![0; labels.len()];
+        rows.iter().zip(labels).for_each(|(&row, label)| ids[row as usize] = label);
+        graph.own_ids = Some(ids);
+    }
+    Ok(graph)
+}
+
+/// What the elements of the base layer tell before their links are read.
+struct Elements {
+    labels: Vec<i64>,
+    /// Hashes of their vectors.
+    hashes: Vec<u64>,
+}
+
+impl Elements {
+    fn read(mut file: Bytes<'_>, count: u64, vector: usize, size: usize) -> Result<Self> {
+        let mut elements = Self { labels: Vec::new(), hashes: Vec::new() };
+        for element in 0..count {
+            let bytes = file.take(1, size - LABEL, format_args!("element {element}"))?;
+            elements.hashes.push(hash(&bytes[vector..]));
+            elements.labels.push(file.number(format_args!("the label of element {element}"))?);
+        }
+        Ok(elements)
+    }
 }
 
 fn degree(file: &mut Bytes<'_>) -> Result<usize> {

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use tagore_device::key::NO_ID;
 
 use super::{IndexFormat, arrays, diskann, diskann_disk, faiss, hnswlib, kgraph, nsg};
 use crate::index::{Description, Fingerprint, PaddedRows, random_entries};
 use crate::memory::filled;
-use crate::{Error, Index, Metric, Progress, Result, Vectors};
+use crate::{Error, Ids, Index, Metric, Progress, Result, Vectors};
 
 /// Limit on the growth of a graph by padding. Graphs with similar degrees stay far below it, and a
 /// small file cannot exhaust memory.
@@ -31,8 +32,14 @@ pub(super) struct Graph {
     degrees: Vec<u32>,
     ids: Vec<u32>,
     pub entries: Vec<u32>,
-    /// Whether the file has ids that are no rows.
-    pub ids_left_out: bool,
+    /// The ids of the nodes in the file, if they are not the numbers of the rows.
+    pub own_ids: Option<Vec<i64>>,
+}
+
+/// The rows that ids of a file name; none if one of them is no row.
+pub(super) fn rows_of(ids: &[i64]) -> Option<Vec<u32>> {
+    let row = |&id: &i64| u32::try_from(id).ok().filter(|&id| (id as usize) < ids.len());
+    ids.iter().map(row).collect()
 }
 
 impl Graph {
@@ -107,9 +114,10 @@ impl Index {
     /// Defaults replace properties that the format lacks (see [`IndexFormat`]): the format's name
     /// as the kind, seed 0, the largest degree found, and 32 random entry points. Repeated ids in a
     /// row, which FAISS's NSG writes, and edges from a node to itself are dropped; the parameter
-    /// `edges-left-out` counts them. Ids of FAISS's `IndexIDMap` are rows if they are 0 to n - 1 in
-    /// any order; others are left out and counted by `ids-left-out`, and rows are those of the
-    /// file.
+    /// `edges-left-out` counts them. Labels of hnswlib and ids of FAISS's `IndexIDMap` are rows if
+    /// they are 0 to n - 1 in any order. Others are left out and counted by `ids-left-out`, and
+    /// [`imported_ids`](Self::imported_ids) tells them: vectors tell the rows of hnswlib's
+    /// elements, and FAISS's are those of the file.
     ///
     /// # Errors
     /// If a file cannot be read or is malformed, the graph does not belong to `base`, the file
@@ -201,7 +209,7 @@ impl Source<'_> {
         self.check_nodes(graph.degrees.len() as u64)?;
         self.check_rows(&graph)?;
         let left_out = graph.leave_out_repeats();
-        let Graph { degrees, ids, mut entries, ids_left_out } = graph;
+        let Graph { degrees, ids, mut entries, own_ids } = graph;
         let max_degree = degrees.iter().copied().max().unwrap_or(0) as usize;
         let (nodes, held) = (degrees.len() as u64, (degrees.len() + ids.len()) as u64);
         if nodes.saturating_mul(max_degree as u64) > MAX_PADDING * held {
@@ -223,7 +231,7 @@ impl Source<'_> {
         if left_out > 0 {
             parameters.insert("edges-left-out".to_owned(), left_out.to_string());
         }
-        if ids_left_out {
+        if own_ids.is_some() {
             parameters.insert("ids-left-out".to_owned(), nodes.to_string());
         }
         let description =
@@ -231,6 +239,9 @@ impl Source<'_> {
         let fingerprint = Fingerprint::compute(self.base)?;
         let rows = PaddedRows { max_degree, degrees, neighbors };
         let mut index = Index::owned(description, fingerprint, rows, entries);
+        let own_ids: Option<Vec<u64>> =
+            own_ids.and_then(|ids| ids.into_iter().map(|id| id.try_into().ok()).collect());
+        index.imported_ids = own_ids.and_then(|ids| Ids::new(ids).ok()).map(Arc::new);
         // Errors of the checks name the file.
         index.path = Some(self.path.to_owned());
         index.check_graph(self.progress)?;
