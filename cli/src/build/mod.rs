@@ -91,7 +91,8 @@ pub(crate) struct Args {
     checkpoint: u64,
 }
 
-/// Up to this many bytes, a base is read before the build is planned: it may be larger than memory.
+/// Up to this many bytes, a base is read before the build is planned. A larger one only if it stays
+/// in memory.
 const READ_FIRST: usize = 4 << 30;
 
 /// Bytes per row of a build beside its vectors, at most.
@@ -164,14 +165,14 @@ impl Args {
     /// Reads the base, if it is probably built in memory, and reserves the room of the index
     /// meanwhile.
     fn read(&self, builder: &Builder, base: &Vectors, output: &Output) -> Result<Option<IndexRoom>> {
-        if base.len().saturating_mul(base.element_type().row_bytes(base.dim())) > READ_FIRST {
-            read_ahead(base);
+        // With limits the index is probably built out of core.
+        let in_memory = !self.limits.are_given();
+        let bytes = base.len().saturating_mul(base.element_type().row_bytes(base.dim()));
+        if bytes > READ_FIRST && !(read_ahead(base) && in_memory) {
             return Ok(None);
         }
         let degree = builder.strategy().max_degree();
         let reserve = || IndexRoom::reserve(&self.index, base.len(), degree);
-        // With limits the index is probably built out of core.
-        let in_memory = !self.limits.are_given();
         thread::scope(|scope| {
             let spawn = || thread::Builder::new().spawn_scoped(scope, reserve).ok();
             let room = in_memory.then(spawn).flatten();

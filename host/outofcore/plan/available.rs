@@ -45,11 +45,13 @@ pub(super) fn stays_in_memory(base: &Vectors, bytes: u64) -> bool {
 /// Starts to read the file of a base in the background, if it fits free memory: the pages then stay
 /// there for the build. To be called before the devices are opened; a build [out of
 /// core](super::super::OutOfCore) that keeps its base in memory calls it otherwise. Values and
-/// results do not change.
-pub fn read_ahead(base: &Vectors) {
-    if stays_in_memory(base, 0) {
+/// results do not change. Returns whether the base fits.
+pub fn read_ahead(base: &Vectors) -> bool {
+    let fits = stays_in_memory(base, 0);
+    if fits {
         base.read_ahead();
     }
+    fits
 }
 
 /// Free bytes of host memory for this process; `None` if unknown.

@@ -21,8 +21,11 @@ use crate::{ElementType, Error, Metric, Progress, Result, Vectors};
 /// more rows are hashed whole first.
 const COMPARED_AT_ONCE: usize = 4;
 
-/// Bytes of rows that are hashed while the next ones are read ahead.
-const PART_BYTES: usize = 16 << 20;
+/// Bytes of rows that a thread hashes at a time; it reads as many ahead.
+const PART_BYTES: usize = 4 << 20;
+
+/// Parts that each thread hashes before the rows read ahead follow.
+const PARTS_PER_THREAD: usize = 8;
 
 /// Bytes of rows that a device passes to the host at a time, except for long runs of equal rows.
 const FETCHED: usize = 64 << 20;
@@ -154,15 +157,19 @@ impl Repeated {
         let mut hashes: Vec<u64> = zeros(base.len())?;
         // In order, so that a disk reads the next parts meanwhile.
         let part = (PART_BYTES / row_bytes).max(1);
-        for (number, hashes) in hashes.chunks_mut(part).enumerate() {
-            let first = number * part;
-            base.prefetch(first..first + 3 * part);
-            base.populate(first..first + part);
-            hash_all(
-                hashes,
-                |place| hash(&by_value(&sample(&bytes((first + place) as u32)), element)),
-                progress,
-            )?;
+        let at_once = PARTS_PER_THREAD * rayon::current_num_threads() * part;
+        for (number, hashes) in hashes.chunks_mut(at_once).enumerate() {
+            hashes.par_chunks_mut(part).enumerate().try_for_each(|(place, hashes)| {
+                progress.check()?;
+                let rows = number * at_once + place * part..;
+                let next = rows.start + at_once;
+                base.prefetch(next..next + hashes.len());
+                base.populate(rows.start..rows.start + hashes.len());
+                for (own, row) in hashes.iter_mut().zip(rows) {
+                    *own = hash(&by_value(&sample(&bytes(row as u32)), element));
+                }
+                Ok::<_, Error>(())
+            })?;
         }
         let hashed = shared(&hashes, |row| row as u32);
         drop(hashes);
