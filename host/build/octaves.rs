@@ -33,15 +33,16 @@ impl Octaves {
     /// Counts the rows with these radii.
     pub(super) fn count(radii: &[f32]) -> Self {
         let none = || Self([0; OCTAVES_OF_F32]);
-        let add = |mut counts: Self, &distance: &f32| {
-            counts.0[octave(distance)] += 1;
+        let count = |radii: &[f32]| {
+            let mut counts = none();
+            radii.iter().for_each(|&distance| counts.0[octave(distance)] += 1);
             counts
         };
         let sum = |mut a: Self, b: Self| {
             a.0.iter_mut().zip(b.0).for_each(|(a, b)| *a += b);
             a
         };
-        radii.par_iter().with_min_len(AT_A_TIME).fold(none, add).reduce(none, sum)
+        radii.par_chunks(AT_A_TIME).map(count).reduce(none, sum)
     }
 
     /// The distances below which radii may be those of rows in spots, largest first: those below
