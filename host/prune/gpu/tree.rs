@@ -4,7 +4,7 @@ use tagore_device::prune::tree::{TREE_THREADS, Tree, UNREACHED, place, prune_tre
 
 use crate::Result;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
-use crate::memory::filled;
+use crate::memory::touched_zeros;
 use crate::search::gpu::EdgeRows;
 
 /// Levels between two looks at the device. Most trees have fewer, and a level without nodes takes
@@ -19,9 +19,11 @@ pub(crate) fn tree(gpu: &Gpu, edges: EdgeRows<'_>, entries: &[u32]) -> Result<Ve
     let memory = plan.reserve(gpu)?;
     let mut places: Buffer<u64> = memory.buffer("places in a tree")?;
     let mut deepest: Buffer<u32> = memory.buffer("deepest level")?;
-    let mut found = filled(UNREACHED, nodes)?;
-    entries.iter().for_each(|&entry| found[entry as usize] = place(0, entry));
-    places.upload(&found)?;
+    // Every byte of an unreached place is this one.
+    places.fill(UNREACHED as u8)?;
+    for &entry in entries {
+        places.upload_at(entry as usize, &[place(0, entry)])?;
+    }
     deepest.fill(0)?;
     let mut level = 0;
     loop {
@@ -46,6 +48,7 @@ pub(crate) fn tree(gpu: &Gpu, edges: EdgeRows<'_>, entries: &[u32]) -> Result<Ve
             break;
         }
     }
+    let mut found = touched_zeros(nodes)?;
     places.download(&mut found)?;
     Ok(found)
 }
