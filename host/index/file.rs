@@ -353,9 +353,9 @@ impl IndexFile {
     /// Appends `content` to a section.
     fn write(&mut self, section: usize, content: &[u8]) -> Result<()> {
         let section = &mut self.sections[section];
-        self.file.seek((section.bytes.start + section.written) as u64)?;
+        let offset = section.bytes.start + section.written;
         section.add(content);
-        self.file.write_all(content)
+        self.file.write_at(offset as u64, content)
     }
 }
 
