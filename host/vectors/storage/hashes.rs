@@ -1,8 +1,6 @@
 //! Hashes of rows, by which equal rows are found.
 
 use std::borrow::Cow;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 
 use rayon::prelude::*;
 use tagore_device::vectors::hash::Least;
@@ -20,6 +18,9 @@ const AT_A_TIME: usize = 1024;
 
 /// Buckets per hash: one hash in this many shares a bucket with an unlike one.
 const PER_HASH: usize = 8;
+
+/// Hashes that all threads mark at a time.
+const MARKED: usize = 1 << 20;
 
 /// Minimum number of rows of a run worth a thread.
 const COMPARED: usize = 1024;
@@ -104,49 +105,46 @@ pub(in crate::vectors) fn hash_all(
     })
 }
 
-/// Buckets of hashes, each a bit that several threads may set.
-struct Buckets(Vec<AtomicU64>);
-
-impl Buckets {
-    /// [`PER_HASH`] empty buckets for each of `hashes` hashes.
-    fn new(hashes: usize) -> Self {
-        Self((0..(hashes * PER_HASH).div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+/// Marks the buckets of two hashes or more, a bit each. Each thread goes through all hashes for
+/// buckets of its own: threads that set bits of one word wait for each other.
+fn buckets_of_several(hashes: &[u64]) -> Vec<u64> {
+    let mut several = vec![0u64; (hashes.len() * PER_HASH).div_ceil(64)];
+    let mut filled = several.clone();
+    let buckets = several.len() * 64;
+    let words = several.len().div_ceil(rayon::current_num_threads()).max(1);
+    // In pieces, which stay in the cache that threads share.
+    for hashes in hashes.chunks(MARKED) {
+        let parts = several.par_chunks_mut(words).zip(filled.par_chunks_mut(words)).enumerate();
+        parts.for_each(|(part, (several, filled))| {
+            for &hash in hashes {
+                let bucket = bucket(hash, buckets);
+                let word = (bucket / 64).wrapping_sub(part * words);
+                if let (Some(several), Some(filled)) = (several.get_mut(word), filled.get_mut(word)) {
+                    *several |= *filled & 1 << (bucket % 64);
+                    *filled |= 1 << (bucket % 64);
+                }
+            }
+        });
     }
+    several
+}
 
-    /// The word and the bit of a hash's bucket.
-    fn bucket(&self, hash: u64) -> (&AtomicU64, u64) {
-        let buckets = self.0.len() as u128 * 64;
-        let bucket = ((u128::from(hash) * buckets) >> 64) as usize;
-        (&self.0[bucket / 64], 1 << (bucket % 64))
-    }
-
-    fn contains(&self, hash: u64) -> bool {
-        let (word, bit) = self.bucket(hash);
-        word.load(Relaxed) & bit != 0
-    }
-
-    /// Returns whether the bucket of `hash` was empty.
-    fn insert(&self, hash: u64) -> bool {
-        let (word, bit) = self.bucket(hash);
-        word.fetch_or(bit, Relaxed) & bit == 0
-    }
+/// The bucket of a hash.
+fn bucket(hash: u64, buckets: usize) -> usize {
+    ((u128::from(hash) * buckets as u128) >> 64) as usize
 }
 
 /// The hashes that occur more than once, with the rows at their places, in ascending order.
 ///
 /// Nearly all hashes are alone in their bucket, so few are sorted.
 pub(in crate::vectors) fn shared(hashes: &[u64], row: impl Fn(usize) -> u32 + Sync) -> Vec<Hashed> {
-    let (once, twice) = (Buckets::new(hashes.len()), Buckets::new(hashes.len()));
-    hashes.par_iter().with_min_len(AT_A_TIME).for_each(|&hash| {
-        // Many equal rows would write to one word.
-        if !twice.contains(hash) && !once.insert(hash) {
-            twice.insert(hash);
-        }
+    let several = buckets_of_several(hashes);
+    let in_company = hashes.par_iter().enumerate().filter(|&(_, &hash)| {
+        let bucket = bucket(hash, several.len() * 64);
+        several[bucket / 64] >> (bucket % 64) & 1 != 0
     });
-    drop(once);
-    let in_company = hashes.par_iter().enumerate().filter(|&(_, &hash)| twice.contains(hash));
     let mut hashed: Vec<Hashed> = in_company.map(|(place, &hash)| (hash, row(place))).collect();
-    drop(twice);
+    drop(several);
     hashed.par_sort_unstable();
     let mut kept = 0;
     for first in 0..hashed.len() {
@@ -184,6 +182,7 @@ pub(in crate::vectors) fn pairs_of<'a>(
 mod tests {
     use std::collections::HashMap;
     use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::Relaxed;
 
     use tagore_device::random::{Draws, Stage};
 

@@ -68,7 +68,7 @@ impl Repeated {
             return Self::on_device(lent, progress);
         }
         if space.metric() == Metric::Cosine {
-            return Self::by(hash, space.vectors(), progress);
+            return Self::by(hash, space.vectors(), false, progress);
         }
         Self::remember(base, progress)?;
         Ok(base.repeated.get().map(|known| Self::clone(known)).unwrap_or_default())
@@ -81,7 +81,7 @@ impl Repeated {
     /// If the work is cancelled.
     pub(crate) fn remember(base: &Vectors, progress: &Progress) -> Result<()> {
         if base.repeated.get().is_none() {
-            let found = Self::by(hash, base, progress)?;
+            let found = Self::by(hash, base, false, progress)?;
             // Whoever else looked for them found the same.
             let _ = base.repeated.set(Arc::new(found));
         }
@@ -128,29 +128,35 @@ impl Repeated {
         }
         base.advise(Access::InOrder);
         if metric != Metric::Cosine {
-            return Self::by(hash, base, progress);
+            return Self::by(hash, base, true, progress);
         }
         let bytes = |row: u32| {
             let mut values = base.host_row(row as usize).into_owned();
             normalise(&mut values);
             Cow::Owned(bytemuck::cast_slice(&values).to_vec())
         };
-        Self::by_bytes(hash, base, ElementType::F32, bytes, progress)
+        Self::by_bytes(hash, base, ElementType::F32, bytes, true, progress)
     }
 
     /// [`find`](Self::find) with another hash.
-    fn by(hash: impl Fn(&[u8]) -> u64 + Sync, base: &Vectors, progress: &Progress) -> Result<Self> {
+    fn by(
+        hash: impl Fn(&[u8]) -> u64 + Sync,
+        base: &Vectors,
+        read_ahead: bool,
+        progress: &Progress,
+    ) -> Result<Self> {
         let bytes = |row: u32| Cow::Borrowed(base.bytes_of_row(row as usize));
-        Self::by_bytes(hash, base, base.element_type(), bytes, progress)
+        Self::by_bytes(hash, base, base.element_type(), bytes, read_ahead, progress)
     }
 
     /// Finds the repeated rows of `base`; `bytes` returns the bytes of a row of values of
-    /// `element`.
+    /// `element`. To `read_ahead` takes as long as hashing if the rows are in memory.
     fn by_bytes<'a>(
         hash: impl Fn(&[u8]) -> u64 + Sync,
         base: &Vectors,
         element: ElementType,
         bytes: impl Fn(u32) -> Cow<'a, [u8]> + Sync,
+        read_ahead: bool,
         progress: &Progress,
     ) -> Result<Self> {
         let row_bytes = element.row_bytes(base.dim());
@@ -162,9 +168,11 @@ impl Repeated {
             hashes.par_chunks_mut(part).enumerate().try_for_each(|(place, hashes)| {
                 progress.check()?;
                 let rows = number * at_once + place * part..;
-                let next = rows.start + at_once;
-                base.prefetch(next..next + hashes.len());
-                base.populate(rows.start..rows.start + hashes.len());
+                if read_ahead {
+                    let next = rows.start + at_once;
+                    base.prefetch(next..next + hashes.len());
+                    base.populate(rows.start..rows.start + hashes.len());
+                }
                 for (own, row) in hashes.iter_mut().zip(rows) {
                     *own = hash(&by_value(&sample(&bytes(row as u32)), element));
                 }
@@ -387,8 +395,8 @@ mod tests {
         assert_eq!(found.pairs, expected, "{what}, {metric}");
         // Hashes with many collisions.
         let few = |bytes: &[u8]| hash(bytes) % 3;
-        assert_eq!(Repeated::by(few, rows, &silent).unwrap(), found, "{what}, {metric}, three hashes");
-        assert_eq!(Repeated::by(|_| 7, rows, &silent).unwrap(), found, "{what}, {metric}, one hash");
+        assert_eq!(Repeated::by(few, rows, false, &silent).unwrap(), found, "{what}, {metric}, three hashes");
+        assert_eq!(Repeated::by(|_| 7, rows, true, &silent).unwrap(), found, "{what}, {metric}, one hash");
         // A base that has been read for them.
         let read = base.clone();
         Repeated::remember(&read, &silent).unwrap();
