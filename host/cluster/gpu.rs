@@ -111,8 +111,9 @@ pub(super) struct KMeans<'a, T: ClusterKernels> {
 /// Vectors to be assigned to their nearest centres.
 pub(super) struct AssignQueries {
     pub vectors: Global<u8>,
-    /// Ids of the queries among `vectors`; the first `count` vectors if none.
+    /// Ids of the queries among `vectors`; `count` vectors from number `first` on if none.
     pub ids: Option<Global<u32>>,
+    pub first: usize,
     pub count: usize,
     /// Nearest centres to find per query.
     pub probes: usize,
@@ -169,8 +170,14 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
         self.means(centres, ids, SampleCounts { vectors: sample, keys: 0 }, 0)?;
         for round in 1..=self.sizes.rounds {
             let vectors = self.tiles.vectors;
-            let queries =
-                AssignQueries { vectors, ids: Some(ids), count: sample, probes: 1, by_number: false };
+            let queries = AssignQueries {
+                vectors,
+                ids: Some(ids),
+                first: 0,
+                count: sample,
+                probes: 1,
+                by_number: false,
+            };
             match guides {
                 Some(guides) => self.assign_near(&queries, centres, guides, self.sizes.guide_list)?,
                 None => self.assign(&queries, centres)?,
@@ -188,8 +195,8 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
         let count = centres.count;
         let first = (count as f64).sqrt() as usize;
         let probes = first.min(ORDER_RANKS);
-        let queries =
-            AssignQueries { vectors: centres.vectors.view(), ids: None, count, probes, by_number: false };
+        let vectors = centres.vectors.view();
+        let queries = AssignQueries { vectors, ids: None, first: 0, count, probes, by_number: false };
         self.launch_assign(&queries, centres, first, None)?;
         self.sort_by_nearest(count, probes, first)?;
         let arguments = (self.keys.view(), self.sample.view_mut(), count as u32);
@@ -233,13 +240,13 @@ impl<'a, T: ClusterKernels> KMeans<'a, T> {
         let (count, guide_count) = (queries.count as u32, guides.unwrap_or(0) as u32);
         let lists = self.lists.as_ref().filter(|_| guides.is_some());
         let assign = Assign::<T::Sum> {
-            vectors: queries.vectors,
+            vectors: queries.vectors.offset(queries.first * stride as usize),
             ids: queries.ids.unwrap_or(self.sample.view()),
             centres: centres.vectors.view(),
             lists: lists.map_or(self.sample.view(), |lists| lists.centres.view()),
             biases: lists.map_or(centres.norms.view(), |lists| lists.norms.view()),
             guide_starts: self.starts.view(),
-            nearest: self.nearest.view_mut(),
+            nearest: self.nearest.view_mut().offset(queries.first * queries.probes),
             listed: u32::from(queries.ids.is_some()),
             by_number: u32::from(queries.by_number),
             count,

@@ -4,6 +4,8 @@
 //! near it. The nearest of these is the vector's own centre for most vectors, and near it for the
 //! others. Then that centre is the guide, and its list names the centres near it.
 
+use std::ops::Range;
+
 use tagore_device::block::tile;
 use tagore_device::cluster::{self as device, LIST_THREADS, Pairs, cluster_lists};
 use tagore_device::descent::renumber::{RENUMBER_THREADS, renumber_ids};
@@ -36,7 +38,7 @@ impl<T: ClusterKernels> KMeans<'_, T> {
     /// Sorts the sample by guide.
     pub(super) fn group_sample(&mut self, sample: usize, guides: &Centres<T>) -> Result<()> {
         let (vectors, ids) = (self.tiles.vectors, Some(self.sample.view()));
-        let queries = AssignQueries { vectors, ids, count: sample, probes: 1, by_number: false };
+        let queries = AssignQueries { vectors, ids, first: 0, count: sample, probes: 1, by_number: false };
         self.assign(&queries, guides)?;
         self.group(sample, guides.count)?;
         let grid = [sample.div_ceil(RENUMBER_THREADS as usize) as u32, 1, 1];
@@ -60,7 +62,7 @@ impl<T: ClusterKernels> KMeans<'_, T> {
         guides: &Centres<T>,
         length: usize,
     ) -> Result<()> {
-        self.list(centres, guides, length)?;
+        self.list(centres, guides, 0..guides.count, length)?;
         self.launch_assign(queries, centres, length, Some(guides.count))
     }
 
@@ -69,7 +71,7 @@ impl<T: ClusterKernels> KMeans<'_, T> {
     pub(super) fn assign_all(&mut self, centres: &Centres<T>, guides: Option<&Centres<T>>) -> Result<()> {
         let ClusteringSizes { n, probes, guide_list, centre_list, .. } = self.sizes;
         let vectors = self.tiles.vectors;
-        let all = AssignQueries { vectors, ids: None, count: n, probes, by_number: false };
+        let all = AssignQueries { vectors, ids: None, first: 0, count: n, probes, by_number: false };
         if !self.sizes.has_lists() {
             return self.assign(&all, centres);
         }
@@ -86,22 +88,38 @@ impl<T: ClusterKernels> KMeans<'_, T> {
     /// Finds the nearest centres of all vectors, among the centres near the centre of their known
     /// cell.
     pub(super) fn assign_known(&mut self, centres: &Centres<T>, known: &Known<'_, T>) -> Result<()> {
-        let ClusteringSizes { n, probes, centre_list, .. } = self.sizes;
-        let all =
-            AssignQueries { vectors: self.tiles.vectors, ids: None, count: n, probes, by_number: false };
-        self.starts.upload(known.starts)?;
-        self.assign_near(&all, centres, known.centres, centre_list)
+        let ClusteringSizes { probes, centre_list, .. } = self.sizes;
+        let &Known { centres: guides, starts, devices, parts } = known;
+        let nodes = |cells: &Range<usize>| starts[cells.start] as usize..starts[cells.end] as usize;
+        let nodes: Vec<Range<usize>> = parts.iter().map(nodes).collect();
+        let (cells, Range { start: first, end }) = (devices.own(parts), devices.own(&nodes));
+        if first < end {
+            let starts: Vec<u32> =
+                starts[cells.start..=cells.end].iter().map(|start| start - first as u32).collect();
+            self.starts.upload(&starts)?;
+            self.list(centres, guides, cells.clone(), centre_list)?;
+            let (vectors, count) = (self.tiles.vectors, end - first);
+            let own = AssignQueries { vectors, ids: None, first, count, probes, by_number: false };
+            self.launch_assign(&own, centres, centre_list, Some(cells.len()))?;
+        }
+        devices.all_gather(&mut self.nearest, &nodes, probes)
     }
 
-    /// Lists the `length` nearest centres of each guide.
-    fn list(&mut self, centres: &Centres<T>, guides: &Centres<T>, length: usize) -> Result<()> {
+    /// Lists the `length` nearest centres of each guide of a `part`.
+    fn list(
+        &mut self,
+        centres: &Centres<T>,
+        guides: &Centres<T>,
+        part: Range<usize>,
+        length: usize,
+    ) -> Result<()> {
         let Some(lists) = &mut self.lists else { return Ok(()) };
         let (stride, units) = (self.tiles.stride, self.tiles.units());
         let tiles = |count: usize| (count as u32).div_ceil(tile::SIDE);
         // The key buffer holds the distances of a group of guides at a time: two per key.
         let room = 2 * self.sizes.keys() / centres.count;
-        for first in (0..guides.count).step_by(room) {
-            let count = room.min(guides.count - first);
+        for first in part.clone().step_by(room) {
+            let count = room.min(part.end - first);
             let pairs = Pairs::<T::Sum> {
                 guides: guides.vectors.view().offset(first * stride as usize),
                 centres: centres.vectors.view(),
@@ -115,8 +133,8 @@ impl<T: ClusterKernels> KMeans<'_, T> {
             let listing = device::CentreLists {
                 values: self.keys.view().cast(),
                 biases: centres.norms.view().cast(),
-                lists: lists.centres.view_mut().offset(first * length),
-                list_biases: lists.norms.view_mut().offset(first * length).cast(),
+                lists: lists.centres.view_mut().offset((first - part.start) * length),
+                list_biases: lists.norms.view_mut().offset((first - part.start) * length).cast(),
                 centre_count: centres.count as u32,
                 length: length as u32,
             };

@@ -12,6 +12,8 @@ mod gpu;
 mod guides;
 mod sizes;
 
+use std::ops::Range;
+
 use self::gpu::{CentreNames, Centres, KMeans};
 pub(crate) use self::gpu::{ClusterKernels, kernels};
 use self::guides::CentreLists;
@@ -19,7 +21,7 @@ use self::sizes::ClusteringSizes;
 pub(crate) use self::sizes::{Clustering, ListLengths, ROUNDS};
 use crate::Result;
 use crate::gpu::sort::SortRoom;
-use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::gpu::{Buffer, Communicator, Gpu, MemoryPlan};
 use crate::vectors::gpu::TileRows;
 
 const CENTRES: CentreNames = CentreNames { vectors: "centres", norms: "centre norms" };
@@ -53,6 +55,9 @@ pub(crate) struct Known<'a, T: ClusterKernels> {
     pub centres: &'a Centres<T>,
     /// Offsets of the vectors assigned to each cell, and the end of the last.
     pub starts: &'a [u32],
+    /// Devices that have the same vectors, and the cells whose vectors each assigns.
+    pub devices: Communicator<'a>,
+    pub parts: &'a [Range<usize>],
 }
 
 /// Adds the device memory of [`cells`] to a plan. Members, order and centres outlive the call.
@@ -364,8 +369,10 @@ mod tests {
             found.members.download(&mut members).unwrap();
             (members, found.starts)
         };
+        let all_cells = vec![0..count];
         let listed = |length: usize| {
-            let known = Known { centres: &first.centres, starts: &starts };
+            let devices = Communicator::alone(&gpu);
+            let known = Known { centres: &first.centres, starts: &starts, devices, parts: &all_cells };
             members(
                 Clustering { known: count, lists: ListLengths { guide: 16, centre: length }, ..request },
                 Some(known),

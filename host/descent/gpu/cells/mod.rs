@@ -168,7 +168,8 @@ impl Build<'_> {
         let mut added = self.share_added(&kept)?;
         for clustering in 1..clusterings {
             let seed = Draws::new(self.seed, Stage::Cells, u32::MAX, clustering as u64).bits(0);
-            let known = Known { centres: &centres, starts: &starts };
+            let (devices, parts) = (self.devices, &kept.parts.cells[..]);
+            let known = Known { centres: &centres, starts: &starts, devices, parts };
             let cells = cluster::cells::<T>(self.gpu, nodes.tiles.rows(n, dim), request, seed, Some(known))?;
             self.join_cells(nodes, &mut kept, &cells, clustering, stats)?;
             stage.advance(1)?;
