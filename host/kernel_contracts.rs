@@ -34,7 +34,7 @@ use tagore_device::prune::reverse::{prune_edge_sources, prune_edge_targets, prun
 use tagore_device::prune::rule::{AlphaConvergent, Angle, Distance, Spread, TauMonotonic};
 use tagore_device::prune::store::{MERGED, MergeReverse, Store, prune_merge, prune_store};
 use tagore_device::prune::tree::prune_tree;
-use tagore_device::reduce::reduce_min;
+use tagore_device::reduce::{reduce_marks, reduce_min};
 use tagore_device::search::beam::among::BeamAmong;
 use tagore_device::search::beam::on_edges::{EdgeSearch, edge_table_slots};
 use tagore_device::search::beam::search::BeamSearch;
@@ -146,6 +146,7 @@ fn of_lists(launched: &mut Launched) {
     launched.constant::<layer_take>();
     launched.constant::<prune_ids>();
     launched.constant::<prune_tree>();
+    launched.constant::<reduce_marks>();
     launched.constant::<reduce_min>();
     launched.constant::<renumber_ids>();
     launched.constant::<renumber_values>();

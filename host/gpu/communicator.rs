@@ -11,8 +11,9 @@ use std::thread;
 
 use bytemuck::Pod;
 use cuda_std::launch::Kernel;
+use cuda_std::memory::Global;
 use tagore_device::key::{Key, NONE};
-use tagore_device::reduce::{REDUCE_KEYS, REDUCE_THREADS, reduce_min};
+use tagore_device::reduce::{MARKED_KEYS, REDUCE_KEYS, REDUCE_THREADS, reduce_marks, reduce_min};
 
 use super::gpus::first_error;
 use super::{Buffer, Gpu, MemoryPlan};
@@ -21,6 +22,9 @@ use crate::{Error, Result};
 
 /// Keys of another device that are compared at a time: 128 MiB.
 const PIECE: usize = 1 << 24;
+
+/// Keys of a word of marks.
+const MARKED: usize = MARKED_KEYS as usize;
 
 /// One rank of the devices that run a program together.
 #[derive(Clone, Copy)]
@@ -109,7 +113,9 @@ impl<'a> Communicator<'a> {
     /// Device memory of [`reduce_scatter_min`](Self::reduce_scatter_min) for `keys` keys, beside
     /// them.
     pub(crate) fn plan(keys: usize) -> MemoryPlan {
-        MemoryPlan::new().with::<Key>("keys of another device", keys.min(PIECE))
+        MemoryPlan::new()
+            .with::<Key>("keys of another device", keys.min(PIECE))
+            .with::<u32>("marks of keys", keys.div_ceil(MARKED))
     }
 
     /// Replaces each of `counts` by its sum over all ranks.
@@ -130,14 +136,14 @@ impl<'a> Communicator<'a> {
         parts: &[Range<usize>],
         width: usize,
     ) -> Result<()> {
-        self.exchange(buffer, |buffer, other, address| {
-            buffer.copy_from(values(&parts[other], width), &self.gpus[other], address)
+        self.exchange(vec![buffer.address(0)], |other, addresses| {
+            buffer.copy_from(values(&parts[other], width), &self.gpus[other], addresses[0])
         })
     }
 
     /// Leaves the least of the keys of all ranks in this rank's part of the rows, which have
-    /// `width` keys, and no key in the other parts. `parts` are the same on all ranks, and cover
-    /// all rows.
+    /// `width` keys, and no key in the other parts. `parts` are the same on all ranks, cover
+    /// all rows, and begin at multiples of [`MARKED`] keys.
     pub(crate) fn reduce_scatter_min(
         self,
         keys: &mut Buffer<Key>,
@@ -154,7 +160,9 @@ impl<'a> Communicator<'a> {
 
     /// Leaves the least of the keys of all ranks in `keys`.
     pub(crate) fn all_reduce_min(self, keys: &mut Buffer<Key>) -> Result<()> {
-        let parts = self.shares(keys.len());
+        let parts = self.shares(keys.len().div_ceil(MARKED));
+        let keys_of = |part: Range<usize>| part.start * MARKED..keys.len().min(part.end * MARKED);
+        let parts: Vec<Range<usize>> = parts.into_iter().map(keys_of).collect();
         self.reduce_min(keys, self.own(&parts))?;
         self.all_gather(keys, &parts, 1)
     }
@@ -164,35 +172,57 @@ impl<'a> Communicator<'a> {
         if self.meeting.is_none() {
             return Ok(());
         }
-        let gpu = self.gpu();
-        let mut room: Buffer<Key> = Self::plan(keys.len()).reserve(gpu)?.buffer("keys of another device")?;
-        self.exchange(keys, |keys, other, address| {
-            for first in own.clone().step_by(PIECE) {
-                let count = PIECE.min(own.end - first);
-                let from = address + (first * size_of::<Key>()) as u64;
-                room.copy_from(0..count, &self.gpus[other], from)?;
-                let arguments = (keys.view_mut().offset(first), room.view(), count as u32);
-                let grid = [(count as u32).div_ceil(REDUCE_KEYS), 1, 1];
-                // SAFETY: both views hold `count` keys, and the buffers outlive the work.
-                unsafe { gpu.launch::<reduce_min>(grid, REDUCE_THREADS, arguments)? };
-                gpu.count_work(reduce_min::NAME, (2 * count * size_of::<Key>()) as u64, 0);
+        let (gpu, memory) = (self.gpu(), Self::plan(keys.len()).reserve(self.gpu())?);
+        let mut room: Buffer<Key> = memory.buffer("keys of another device")?;
+        let mut marks: Buffer<u32> = memory.buffer("marks of keys")?;
+        for piece in pieces(0..own.start).chain(pieces(own.end..keys.len())) {
+            let (first, count) = (piece.start, piece.len() as u32);
+            let arguments = (keys.view().offset(first), marks.view_mut().offset(first / MARKED), count);
+            // SAFETY: there are `count` keys and a word for each 32 of them, and the buffers outlive
+            // the work.
+            unsafe {
+                gpu.launch::<reduce_marks>([count.div_ceil(REDUCE_KEYS), 1, 1], REDUCE_THREADS, arguments)?
+            };
+            gpu.count_work(reduce_marks::NAME, (piece.len() * size_of::<Key>()) as u64, 0);
+        }
+        self.exchange(vec![keys.address(0), marks.address(0)], |other, addresses| {
+            let peer = &self.gpus[other];
+            let is_linked = gpu.machine.reads(&*peer.machine)?;
+            if !is_linked && !own.is_empty() {
+                marks.copy_from(own.start / MARKED..own.end.div_ceil(MARKED), peer, addresses[1])?;
+            }
+            for piece in pieces(own.clone()) {
+                let (first, count) = (piece.start, piece.len() as u32);
+                let from = addresses[0] + (first * size_of::<Key>()) as u64;
+                let (others, marks) = if is_linked {
+                    let marks = addresses[1] + (first / MARKED * size_of::<u32>()) as u64;
+                    // SAFETY: buffers of the other rank with these keys and their marks. Its work
+                    // on them is done, and it changes none before the end of the exchange.
+                    unsafe { (Global::new(from), Global::new(marks)) }
+                } else {
+                    room.copy_from(0..piece.len(), peer, from)?;
+                    (room.view(), marks.view().offset(first / MARKED))
+                };
+                let arguments = (keys.view_mut().offset(first), others, marks, count);
+                // SAFETY: the views hold `count` keys and their marks, and the buffers outlive the
+                // work.
+                unsafe {
+                    gpu.launch::<reduce_min>([count.div_ceil(REDUCE_KEYS), 1, 1], REDUCE_THREADS, arguments)?
+                };
+                gpu.count_work(reduce_min::NAME, (piece.len() / 8) as u64, 0);
             }
             Ok(())
         })
     }
 
-    /// Calls `copy` with each other rank, and the address of its buffer of the same length, all of
-    /// whose work is done.
-    fn exchange<T: Pod>(
-        self,
-        buffer: &mut Buffer<T>,
-        mut copy: impl FnMut(&mut Buffer<T>, usize, u64) -> Result<()>,
-    ) -> Result<()> {
+    /// Calls `copy` with each other rank and the `addresses` of its buffers, all of whose work is
+    /// done.
+    fn exchange(self, addresses: Vec<u64>, mut copy: impl FnMut(usize, &[u64]) -> Result<()>) -> Result<()> {
         let Some(meeting) = self.meeting else { return Ok(()) };
         self.gpu().synchronize()?;
-        let addresses = meeting.exchange(self.rank, vec![buffer.address(0)])?;
+        let all = meeting.exchange(self.rank, addresses)?;
         for other in self.others() {
-            copy(buffer, other, addresses[other][0])?;
+            copy(other, &all[other])?;
         }
         self.gpu().synchronize()?;
         // No rank changes its buffer while another copies from it.
@@ -208,6 +238,12 @@ impl<'a> Communicator<'a> {
 /// The values of `rows` of `width` values.
 fn values(rows: &Range<usize>, width: usize) -> Range<usize> {
     rows.start * width..rows.end * width
+}
+
+/// The range in pieces of [`PIECE`].
+fn pieces(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let end = range.end;
+    range.step_by(PIECE).map(move |first| first..end.min(first + PIECE))
 }
 
 /// Where ranks wait for each other.
@@ -325,18 +361,23 @@ mod tests {
     fn the_least_keys_go_to_their_rank_or_to_all() {
         let count = 3;
         let gpus = devices(count as u64);
-        let key = |rank: usize, i: usize| (i * 7 + rank * 5) as Key % 11;
-        let least: Vec<Key> = (0..10).map(|i| (0..count).map(|rank| key(rank, i)).min().unwrap()).collect();
+        const KEYS: usize = 10 * MARKED;
+        let key = |rank: usize, i: usize| match (i * 7 + rank * 5) as Key % 11 {
+            10 => NONE,
+            key => key,
+        };
+        let least: Vec<Key> = (0..KEYS).map(|i| (0..count).map(|rank| key(rank, i)).min().unwrap()).collect();
         let found = Communicator::run(&gpus, vec![(); count], |ranks, ()| {
-            let own: Vec<Key> = (0..10).map(|i| key(ranks.rank(), i)).collect();
+            let own: Vec<Key> = (0..KEYS).map(|i| key(ranks.rank(), i)).collect();
             let (mut scattered, mut all) = (upload(ranks.gpu(), &own), upload(ranks.gpu(), &own));
-            ranks.reduce_scatter_min(&mut scattered, &ranks.shares(10), 1)?;
+            ranks.reduce_scatter_min(&mut scattered, &ranks.shares(10), MARKED)?;
             ranks.all_reduce_min(&mut all)?;
-            Ok((ranks.own(&ranks.shares(10)), downloaded(&scattered), downloaded(&all)))
+            let own = values(&ranks.own(&ranks.shares(10)), MARKED);
+            Ok((own, downloaded(&scattered), downloaded(&all)))
         });
         for (part, scattered, all) in found.unwrap() {
             assert_eq!(all, least);
-            let expected = (0..10).map(|i| if part.contains(&i) { least[i] } else { NONE });
+            let expected = (0..KEYS).map(|i| if part.contains(&i) { least[i] } else { NONE });
             assert_eq!(scattered, expected.collect::<Vec<Key>>());
         }
     }

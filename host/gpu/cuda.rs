@@ -208,15 +208,6 @@ impl CudaMachine {
         })
     }
 
-    /// Whether this device may read memory of `peer`, if that [allows](Machine::allow) it: by a
-    /// link, or since both are one.
-    fn reads(&self, peer: &dyn Machine) -> Result<bool> {
-        let own = self.device.context.device();
-        let Some(ordinal) = peer.ordinal() else { return Ok(false) };
-        let peer = self.check(Device::get_device(ordinal))?;
-        Ok(peer.as_raw() == own.as_raw() || self.check(own.can_access_peer(peer))?)
-    }
-
     /// The pinned memory, allocated on first use.
     fn staging(&self) -> Result<MutexGuard<'_, Vec<Staging>>> {
         let mut staging = lock(&self.staging);
@@ -378,6 +369,14 @@ impl Machine for CudaMachine {
             self.check(pool.allow(peer))?;
         }
         Ok(())
+    }
+
+    fn reads(&self, peer: &dyn Machine) -> Result<bool> {
+        let own = self.device.context.device();
+        // Only a pool lets others read it.
+        let (Some(ordinal), Some(_)) = (peer.ordinal(), &self.device.pool) else { return Ok(false) };
+        let peer = self.check(Device::get_device(ordinal))?;
+        Ok(peer.as_raw() == own.as_raw() || self.check(own.can_access_peer(peer))?)
     }
 
     fn copy_from(&self, to: u64, peer: &dyn Machine, from: u64, bytes: usize) -> Result<()> {

@@ -136,6 +136,12 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
         Ok(())
     }
 
+    /// Whether kernels of this device may read memory of `peer`, if that [allows](Self::allow) it:
+    /// by a link between them, or as the same device.
+    fn reads(&self, _peer: &dyn Machine) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Copies `bytes` bytes at the address `from` of `peer`, whose work on them is done, to `to`.
     /// None may follow before the copy is done. Through the host, unless the devices have a link.
     fn copy_from(&self, to: u64, peer: &dyn Machine, from: u64, bytes: usize) -> Result<()> {
