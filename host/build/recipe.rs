@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use cuda_std::launch::Kernel;
 use tagore_device::descent::cells::PROPOSALS;
 use tagore_device::key::Key;
-use tagore_device::reduce::reduce_min;
+use tagore_device::reduce::{reduce_marks, reduce_min};
 
 use super::{BuildPlan, Builder, Target, estimate, layers};
 use crate::gpu::{Communicator, Gpu, MemoryPlan, Overhead, PlannedStage};
@@ -106,7 +106,7 @@ impl Recipe<'_> {
             let keys = self.data.rows.saturating_mul(self.builder.strategy.degree.max(PROPOSALS as usize));
             for stage in &mut stages {
                 stage.buffers = stage.buffers.clone().and(&Communicator::plan(keys));
-                stage.kernels.push(reduce_min::NAME);
+                stage.kernels.extend([reduce_marks::NAME, reduce_min::NAME]);
             }
         }
         stages
