@@ -147,7 +147,7 @@ impl<T: Pod> Buffer<T> {
         assert!(first + values.len() <= self.len, "{} values at {first} of {}", values.len(), self.len);
         let bytes: &[u8] = bytemuck::cast_slice(values);
         self.gpu.machine.upload(self.address(first), bytes.len(), 1, &|offset, piece| {
-            piece.copy_from_slice(&bytes[offset..offset + piece.len()]);
+            copy(piece, &bytes[offset..offset + piece.len()]);
         })
     }
 
@@ -216,14 +216,7 @@ impl<T: Pod> Buffer<T> {
         assert!(first + values.len() <= self.len, "{} values at {first} of {}", values.len(), self.len);
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
         self.gpu.machine.download(self.address(first), bytes.len(), &mut |offset, piece| {
-            let to = &mut bytes[offset..offset + piece.len()];
-            if piece.len() <= COPY {
-                // A thread that opens a device must not wait for the pool: its threads may wait for
-                // the device.
-                return to.copy_from_slice(piece);
-            }
-            let to = to.par_chunks_mut(COPY);
-            to.zip(piece.par_chunks(COPY)).for_each(|(to, from)| to.copy_from_slice(from));
+            copy(&mut bytes[offset..offset + piece.len()], piece);
         })
     }
 
@@ -258,4 +251,14 @@ impl<T: Pod> Buffer<T> {
         let bytes = range.len() * size_of::<T>();
         self.gpu.machine.copy_from(self.address(range.start), &*peer.machine, from, bytes)
     }
+}
+
+/// Copies a piece between memory of a copy and other memory of the host.
+fn copy(to: &mut [u8], from: &[u8]) {
+    if to.len() <= COPY {
+        // A thread that opens a device must not wait for the pool: its threads may wait for the
+        // device.
+        return to.copy_from_slice(from);
+    }
+    to.par_chunks_mut(COPY).zip(from.par_chunks(COPY)).for_each(|(to, from)| to.copy_from_slice(from));
 }
