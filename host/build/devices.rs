@@ -6,14 +6,14 @@ use crate::vectors::space::Space;
 use crate::{DataShape, Device, Result, Vectors};
 
 /// Minimum number of rows of a build that several GPUs share. With fewer, it takes longer to open
-/// another GPU and to exchange what each finds than sharing saves. With this many, of 96
-/// components, two H200s take 1.22 s where one takes 1.03 (CAGRA), and 1.38 where one takes 1.34
-/// (Vamana); with five times as many 3.84 for 4.31, and 4.84 for 6.09.
-const MIN_SHARED: usize = 4_000_000;
+/// another GPU and to exchange what each finds than sharing saves: 4,000,000 x 96 take two H200s
+/// 1.22 s and one 1.03 (CAGRA), or 1.38 and 1.34 (Vamana); 20,000,000 take 3.84 and 4.31, or 4.84
+/// and 6.09.
+const MIN_SHARED: usize = 8_000_000;
 
 impl Builder {
     /// Whether all [devices](Self::devices) build an index of `data` in memory together. The index
-    /// is that of one device, byte for byte. They share builds of at least 4,000,000 rows that
+    /// is that of one device, byte for byte. They share builds of at least 8,000,000 rows that
     /// start from cells ([`Start::Cells`](crate::Start::Cells)); if they do not, the first builds
     /// alone. Emulators share builds of any size.
     ///

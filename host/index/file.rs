@@ -43,7 +43,7 @@ impl Index {
     }
 
     /// Writes the index like [`save`](Self::save) to its room, and deletes the `stale` files, such
-    /// as a report on the older index, right before the new file appears.
+    /// as an older report, right before the new file appears.
     ///
     /// # Errors
     /// As [`save`](Self::save), or if a stale file cannot be deleted.
@@ -344,8 +344,7 @@ impl IndexFile {
         self.write(CHECKSUMS, bytemuck::cast_slice(&checksums))?;
         let counts = Counts { max_degree: self.max_degree, entries: entries.len(), growth };
         let header = header(self.fingerprint, counts, &ranges, end);
-        self.file.seek(0)?;
-        self.file.write_all(&header)?;
+        self.file.write_at(0, &header)?;
         self.file.commit_replacing(stale)?;
         Ok((end as u64, crc32fast::hash(&header)))
     }
@@ -353,9 +352,9 @@ impl IndexFile {
     /// Appends `content` to a section.
     fn write(&mut self, section: usize, content: &[u8]) -> Result<()> {
         let section = &mut self.sections[section];
-        let offset = section.bytes.start + section.written;
+        let offset = (section.bytes.start + section.written) as u64;
         section.add(content);
-        self.file.write_at(offset as u64, content)
+        self.file.write_at(offset, content)
     }
 }
 

@@ -39,7 +39,7 @@ impl Args {
             if graph.is_some() || !builder.shares(&data)? {
                 let device = self.descent.device.first();
                 output.warn(format_args!(
-                    "built on {device} alone: several GPUs share the build of an index of at least 4,000,000 \
+                    "built on {device} alone: several GPUs share the build of an index of at least 8,000,000 \
                      rows, under l2 or cosine, that starts from cells"
                 ));
             }
