@@ -147,6 +147,8 @@ pub(crate) fn cells<T: ClusterKernels>(
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use tagore_device::cluster::shuffled;
 
     use super::*;
@@ -369,10 +371,15 @@ mod tests {
             found.members.download(&mut members).unwrap();
             (members, found.starts)
         };
-        let all_cells = vec![0..count];
+        let all_cells = 0..count;
         let listed = |length: usize| {
             let devices = Communicator::alone(&gpu);
-            let known = Known { centres: &first.centres, starts: &starts, devices, parts: &all_cells };
+            let known = Known {
+                centres: &first.centres,
+                starts: &starts,
+                devices,
+                parts: slice::from_ref(&all_cells),
+            };
             members(
                 Clustering { known: count, lists: ListLengths { guide: 16, centre: length }, ..request },
                 Some(known),
