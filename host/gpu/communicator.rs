@@ -178,8 +178,8 @@ impl<'a> Communicator<'a> {
         for piece in pieces(0..own.start).chain(pieces(own.end..keys.len())) {
             let (first, count) = (piece.start, piece.len() as u32);
             let arguments = (keys.view().offset(first), marks.view_mut().offset(first / MARKED), count);
-            // SAFETY: there are `count` keys and a word for each 32 of them, and the buffers outlive
-            // the work.
+            // SAFETY: there are `count` keys and a word for each 32 of them, and the buffers
+            // outlive the work.
             unsafe {
                 gpu.launch::<reduce_marks>([count.div_ceil(REDUCE_KEYS), 1, 1], REDUCE_THREADS, arguments)?
             };

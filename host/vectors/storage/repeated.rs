@@ -68,7 +68,7 @@ impl Repeated {
             return Self::on_device(lent, progress);
         }
         if space.metric() == Metric::Cosine {
-            return Self::by(hash, space.vectors(), false, progress);
+            return Self::by(hash, space.vectors(), progress);
         }
         Self::remember(base, progress)?;
         Ok(base.repeated.get().map(|known| Self::clone(known)).unwrap_or_default())
@@ -81,7 +81,7 @@ impl Repeated {
     /// If the work is cancelled.
     pub(crate) fn remember(base: &Vectors, progress: &Progress) -> Result<()> {
         if base.repeated.get().is_none() {
-            let found = Self::by(hash, base, false, progress)?;
+            let found = Self::by(hash, base, progress)?;
             // Whoever else looked for them found the same.
             let _ = base.repeated.set(Arc::new(found));
         }
@@ -127,26 +127,23 @@ impl Repeated {
             return Ok(Self::clone(known));
         }
         base.advise(Access::InOrder);
-        if metric != Metric::Cosine {
-            return Self::by(hash, base, true, progress);
-        }
+        let is_unit = metric == Metric::Cosine;
         let bytes = |row: u32| {
+            if !is_unit {
+                return Cow::Borrowed(base.bytes_of_row(row as usize));
+            }
             let mut values = base.host_row(row as usize).into_owned();
             normalise(&mut values);
             Cow::Owned(bytemuck::cast_slice(&values).to_vec())
         };
-        Self::by_bytes(hash, base, ElementType::F32, bytes, true, progress)
+        let element = if is_unit { ElementType::F32 } else { base.element_type() };
+        Self::by_bytes(hash, base, element, bytes, true, progress)
     }
 
     /// [`find`](Self::find) with another hash.
-    fn by(
-        hash: impl Fn(&[u8]) -> u64 + Sync,
-        base: &Vectors,
-        read_ahead: bool,
-        progress: &Progress,
-    ) -> Result<Self> {
+    fn by(hash: impl Fn(&[u8]) -> u64 + Sync, base: &Vectors, progress: &Progress) -> Result<Self> {
         let bytes = |row: u32| Cow::Borrowed(base.bytes_of_row(row as usize));
-        Self::by_bytes(hash, base, base.element_type(), bytes, read_ahead, progress)
+        Self::by_bytes(hash, base, base.element_type(), bytes, false, progress)
     }
 
     /// Finds the repeated rows of `base`; `bytes` returns the bytes of a row of values of
@@ -169,8 +166,7 @@ impl Repeated {
                 progress.check()?;
                 let rows = number * at_once + place * part..;
                 if read_ahead {
-                    let next = rows.start + at_once;
-                    base.prefetch(next..next + hashes.len());
+                    base.prefetch(rows.start + at_once..rows.start + at_once + hashes.len());
                     base.populate(rows.start..rows.start + hashes.len());
                 }
                 for (own, row) in hashes.iter_mut().zip(rows) {
@@ -395,8 +391,8 @@ mod tests {
         assert_eq!(found.pairs, expected, "{what}, {metric}");
         // Hashes with many collisions.
         let few = |bytes: &[u8]| hash(bytes) % 3;
-        assert_eq!(Repeated::by(few, rows, false, &silent).unwrap(), found, "{what}, {metric}, three hashes");
-        assert_eq!(Repeated::by(|_| 7, rows, true, &silent).unwrap(), found, "{what}, {metric}, one hash");
+        assert_eq!(Repeated::by(few, rows, &silent).unwrap(), found, "{what}, {metric}, three hashes");
+        assert_eq!(Repeated::by(|_| 7, rows, &silent).unwrap(), found, "{what}, {metric}, one hash");
         // A base that has been read for them.
         let read = base.clone();
         Repeated::remember(&read, &silent).unwrap();
