@@ -203,6 +203,7 @@ fn create(folder: &Path) -> io::Result<()> {
 #[cfg(unix)]
 fn check_folder(folder: &Path) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
+    const STICKY: u32 = 0o1000;
     let (user, found) = (rustix::process::geteuid().as_raw(), fs::metadata(folder)?);
     if found.uid() != user || found.mode() & 0o022 != 0 {
         return Err(refused("the folder belongs to another user, or others can write to it"));
@@ -211,7 +212,7 @@ fn check_folder(folder: &Path) -> io::Result<()> {
     let (path, real) = (std::path::absolute(folder)?, fs::canonicalize(folder)?);
     for above in path.ancestors().skip(1).chain(real.ancestors().skip(1)) {
         let found = fs::metadata(above)?;
-        let is_closed = found.mode() & 0o022 == 0 || found.mode() & libc::S_ISVTX != 0;
+        let is_closed = found.mode() & 0o022 == 0 || found.mode() & STICKY != 0;
         if !is_closed || ![user, 0].contains(&found.uid()) {
             return Err(refused("a folder above it belongs to another user, or others can write to it"));
         }

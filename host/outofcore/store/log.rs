@@ -197,13 +197,15 @@ pub(crate) enum Reader {
 impl Reader {
     /// Tells the system that a piece is needed soon, or never again.
     pub(super) fn will_read(&self, piece: Piece, soon: bool) {
-        #[cfg(unix)]
+        #[cfg(target_os = "linux")]
         if let Self::File { file, .. } = self {
             use rustix::fs::{Advice, fadvise};
             let advice = if soon { Advice::WillNeed } else { Advice::DontNeed };
             // Reading works without the advice.
             let _ = fadvise(file, piece.offset, std::num::NonZeroU64::new(piece.bytes as u64), advice);
         }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (piece, soon);
     }
 
     /// Passes a piece to `take`; `None` if it is damaged.
