@@ -11,7 +11,7 @@ use tagore_text::path_text;
 
 use crate::flush::Flush;
 use crate::regular_file::{self, is_at, is_missing};
-use crate::{Error, Result};
+use crate::{Error, Result, platform};
 
 /// Size of the write buffer, in bytes.
 const BUFFER: usize = 1 << 20;
@@ -79,7 +79,7 @@ impl AtomicFile {
         let old = replaceable(&target)?;
         let file = start(&temporary, &target, old.is_some())?;
         let temporary = TemporaryPath(temporary);
-        let mode = old.and_then(|old| take_over(&file, &old));
+        let mode = old.and_then(|old| platform::take_over(&file, &old));
         let writer = BufWriter::with_capacity(BUFFER, file);
         Ok(Self { temporary, writer, target, flush: Flush::default(), mode, in_memory: 0 })
     }
@@ -103,25 +103,8 @@ impl AtomicFile {
     /// # Errors
     /// If the disk or a quota has no room for them.
     pub(crate) fn reserve(&mut self, bytes: u64) -> Result<()> {
-        #[cfg(target_os = "linux")]
-        {
-            use rustix::fs::{FallocateFlags, fallocate, fstatfs};
-            use rustix::io::Errno;
-            const TMPFS: u64 = 0x0102_1994;
-            let file = self.writer.get_ref();
-            match fallocate(file, FallocateFlags::empty(), 0, bytes) {
-                Ok(()) if fstatfs(file).is_ok_and(|found| found.f_type as u64 == TMPFS) => {
-                    self.in_memory = bytes
-                }
-                Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
-                    return Err(Error::io(&self.target)(error.into()));
-                }
-                // Other errors are those of file systems that give blocks when they are written.
-                _ => {}
-            }
-        }
-        #[cfg(not(target_os = "linux"))]
-        let _ = bytes;
+        let reserved = platform::reserve(self.writer.get_ref(), bytes);
+        self.in_memory = reserved.map_err(Error::io(&self.target))?;
         Ok(())
     }
 
@@ -214,13 +197,9 @@ impl AtomicFile {
     fn finish(&mut self) -> Result<()> {
         let Self { writer, flush, mode, .. } = self;
         let written = flush.wait().and_then(|()| writer.flush());
-        // The older file may have been closed to its own user.
-        #[cfg(unix)]
         if let Some(mode) = *mode {
-            let _ = writer.get_ref().set_permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
+            platform::set_mode(writer.get_ref(), mode);
         }
-        #[cfg(not(unix))]
-        let _ = mode;
         written.and_then(|()| writer.get_ref().sync_all()).map_err(Error::io(&self.target))
     }
 
@@ -235,10 +214,7 @@ impl AtomicFile {
                 return Ok(false);
             }
             temporary.persist(target)?;
-            // A rename lasts only once the folder has been written too; only unix can ask for that.
-            if cfg!(unix) {
-                File::open(folder(target))?.sync_all()?;
-            }
+            platform::sync_folder(folder(target))?;
             Ok(true)
         };
         if rename().map_err(Error::io(target))? { Ok(()) } else { Err(being_written(target)) }
@@ -364,40 +340,13 @@ fn replaceable(target: &Path) -> Result<Option<Metadata>> {
     }
 }
 
-/// Gives `file`, which replaces `old`, the owner and group of `old` where that is allowed, and
-/// returns its mode. The user can read and write it until then.
-#[cfg(unix)]
-fn take_over(file: &File, old: &Metadata) -> Option<u32> {
-    use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
-    let own = file.metadata().ok()?;
-    let mut mode = old.mode() & 0o777;
-    if own.gid() != old.gid() && fchown(file, None, Some(old.gid())).is_err() {
-        // Another group gets the access of all others at most.
-        mode &= 0o707 | (mode & 0o007) << 3;
-    }
-    if own.uid() != old.uid() {
-        // Only an administrator may give a file away.
-        let _ = fchown(file, Some(old.uid()), None);
-    }
-    file.set_permissions(fs::Permissions::from_mode(mode | 0o600)).ok()?;
-    Some(mode)
-}
-
-#[cfg(not(unix))]
-fn take_over(_: &File, _: &Metadata) -> Option<u32> {
-    None
-}
-
 /// Creates and locks the temporary file of `target`, closed to others if an older file `is_there`.
 fn start(temporary: &Path, target: &Path, is_there: bool) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true);
-    #[cfg(unix)]
     if is_there {
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        platform::private(&mut options);
     }
-    #[cfg(not(unix))]
-    let _ = is_there;
     // Another run may remove the file between any two of these steps; then they start over.
     const ATTEMPTS: usize = 100;
     for _ in 0..ATTEMPTS {

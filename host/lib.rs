@@ -117,7 +117,16 @@ mod regular_file;
 mod report;
 mod same_file;
 mod search;
+#[cfg(unix)]
+mod unix;
 mod vectors;
+#[cfg(windows)]
+mod windows;
+
+#[cfg(unix)]
+use unix as platform;
+#[cfg(windows)]
+use windows as platform;
 
 #[doc(hidden)] // For the command, which writes text and pages.
 pub use atomic_file::{HeldFile, write_file};

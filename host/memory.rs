@@ -3,17 +3,17 @@
 use bytemuck::Zeroable;
 use rayon::prelude::*;
 
-use crate::{Error, Result};
+use crate::{Error, Result, platform};
 
 /// Peak resident memory of this process so far, in bytes, mapped pages included; none if the system
 /// does not report it.
 pub fn peak_host_bytes() -> Option<u64> {
-    bytes_in("/proc/self/status", "VmHWM:")
+    platform::peak_memory()
 }
 
 /// Physical memory of this machine, in bytes; none if the system does not report it.
 pub fn host_memory_bytes() -> Option<u64> {
-    bytes_in("/proc/meminfo", "MemTotal:")
+    platform::total_memory()
 }
 
 /// Bytes from which an allocation is large: it must leave [`ROOM`].
@@ -35,33 +35,8 @@ pub(crate) fn refused(bytes: u64) -> Error {
 /// # Errors
 /// If the system refuses so much.
 pub fn check_room(bytes: u64) -> Result<()> {
-    #[cfg(unix)]
-    {
-        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(ROOM);
-        share_heap_if_limited();
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the system chooses.
-        let room = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
-        let room = room.map_err(|_| refused(bytes as u64))?;
-        // SAFETY: the mapping above, which nothing refers to. If it fails, address space is lost.
-        let _ = unsafe { munmap(room, bytes) };
-    }
-    Ok(())
-}
-
-/// Makes all threads share one heap where the address space is limited. Else glibc tries to map
-/// 64 MiB for a new thread, at each of its allocations if they do not fit, and takes the memory of
-/// small allocations by other threads meanwhile.
-#[cfg(unix)]
-fn share_heap_if_limited() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    if rustix::process::getrlimit(rustix::process::Resource::As).current.is_some() {
-        static SHARED: std::sync::Once = std::sync::Once::new();
-        // SAFETY: glibc changes one integer under the lock of its main heap. Threads that read it
-        // meanwhile, to decide whether to map a heap, find the old or the new number.
-        SHARED.call_once(|| _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) });
-    }
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(ROOM);
+    if platform::has_room(bytes) { Ok(()) } else { Err(refused(bytes as u64)) }
 }
 
 /// `made`, an allocation of `bytes`, if it succeeded and leaves room for small ones.
@@ -115,21 +90,12 @@ pub(crate) fn collected_in_parallel<T: Send>(
 /// A zeroed vector of `len` values on huge pages where the system has them. Faulting in small pages
 /// would take longer than filling them, and hold the lock that other threads need to map memory.
 pub(crate) fn zeros<T: Zeroable>(len: usize) -> Result<Vec<T>> {
-    // Nothing is touched before `madvise`: the system supplies zero pages on first access.
+    // Nothing is touched before the advice: the system supplies zero pages on first access.
     let made = bytemuck::allocation::try_zeroed_vec(len);
-    #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "only Linux is advised"))]
     let mut values: Vec<T> = checked(made, len.saturating_mul(size_of::<T>()))?;
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::mm::{Advice, madvise};
-        let pages = values.as_mut_ptr_range();
-        let (begin, end) = ((pages.start as usize).next_multiple_of(PAGE), pages.end as usize / PAGE * PAGE);
-        if begin < end {
-            // SAFETY: the pages belong to `values` alone, and the advice does not change their
-            // contents. If it fails, pages stay small.
-            let _ = unsafe { madvise(begin as *mut _, end - begin, Advice::LinuxHugepage) };
-        }
-    }
+    let pages = values.as_mut_ptr_range();
+    // SAFETY: the pages belong to `values` alone.
+    unsafe { platform::prefer_huge_pages(pages.start.cast()..pages.end.cast()) };
     Ok(values)
 }
 
@@ -144,15 +110,6 @@ pub(crate) fn touched_zeros<T: Zeroable + Send>(len: usize) -> Result<Vec<T>> {
     let touch = |part: &mut [T]| part.iter_mut().step_by(of(MIN_PAGE)).for_each(|value| *value = T::zeroed());
     values.par_chunks_mut(of(HUGE_PAGE)).for_each(touch);
     Ok(values)
-}
-
-/// Upper bound of the small page size: `madvise` takes whole pages.
-#[cfg(target_os = "linux")]
-const PAGE: usize = 64 << 10;
-
-/// The value in kB after `name` in `file`, in bytes.
-fn bytes_in(file: &str, name: &str) -> Option<u64> {
-    kibibytes(&std::fs::read_to_string(file).ok()?, name)
 }
 
 /// The value in kB after `name` at the start of a line of `text`, in bytes.

@@ -5,7 +5,7 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-use crate::{Error, Result};
+use crate::{Error, Result, platform};
 
 /// Opens a regular file that the user named, through links too.
 ///
@@ -17,9 +17,7 @@ pub(crate) fn open(path: &Path) -> Result<File> {
     let mut options = File::options();
     options.read(true);
     // Without blocking, and checked again afterwards: another file may have taken the name.
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
-    let file = options.open(path).map_err(Error::io(path))?;
+    let file = platform::unblocked(&mut options).open(path).map_err(Error::io(path))?;
     check(path, &file.metadata().map_err(Error::io(path))?)?;
     Ok(file)
 }
@@ -33,12 +31,8 @@ pub(crate) fn open_planted(path: &Path, write: bool) -> Result<File> {
     check(path, &fs::symlink_metadata(path).map_err(Error::io(path))?)?;
     let mut options = File::options();
     options.read(true).write(write);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK | libc::O_NOFOLLOW);
-    let file = options.open(path).map_err(|error| match error.raw_os_error() {
-        #[cfg(unix)]
-        Some(libc::ELOOP) => refused(path, "a link"),
-        _ => Error::io(path)(error),
+    let file = platform::unfollowed(&mut options).open(path).map_err(|error| {
+        if platform::is_link(&error) { refused(path, "a link") } else { Error::io(path)(error) }
     })?;
     check(path, &file.metadata().map_err(Error::io(path))?)?;
     Ok(file)
@@ -72,20 +66,9 @@ pub(crate) fn is_missing(error: &Error) -> bool {
 
 /// Whether `path` still names `file`.
 pub(crate) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    let named = match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        named => named?,
-    };
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt;
-        let open = file.metadata()?;
-        Ok((open.dev(), open.ino()) == (named.dev(), named.ino()))
-    }
-    #[cfg(not(unix))]
-    {
-        let _ = (file, named);
-        Ok(true)
+    match platform::identity_of_name(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        named => Ok(platform::identity(file)? == named?),
     }
 }
 
@@ -99,16 +82,8 @@ fn refused(path: &Path, found: &str) -> Error {
 
 /// The kind of a file that is not regular.
 pub(crate) fn kind(found: &Metadata) -> &'static str {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::FileTypeExt;
-        let kind = found.file_type();
-        if kind.is_fifo() {
-            return "a pipe";
-        }
-        if kind.is_socket() {
-            return "a socket";
-        }
+    if let Some(kind) = platform::special_kind(found.file_type()) {
+        return kind;
     }
     match () {
         () if found.is_dir() => "a folder",

@@ -5,26 +5,21 @@ use std::path::{Path, PathBuf};
 use tagore_text::path_text;
 
 use crate::atomic_file::{AtomicFile, temporary_path};
+use crate::platform::{self, FileId};
 use crate::{Error, Result};
 
 /// The identity of a file, independent of its name.
 #[derive(PartialEq, Eq)]
 enum Identity {
-    /// Device and inode of an existing file.
-    #[cfg(unix)]
-    Inode(u64, u64),
+    /// An existing file.
+    File(FileId),
     /// The path without links.
     Path(PathBuf),
 }
 
 impl Identity {
     fn read(path: &Path) -> Self {
-        #[cfg(unix)]
-        if let Ok(found) = std::fs::metadata(path) {
-            use std::os::unix::fs::MetadataExt;
-            return Self::Inode(found.dev(), found.ino());
-        }
-        Self::Path(real_path(path))
+        platform::identity_at(path).map_or_else(|_| Self::Path(real_path(path)), Self::File)
     }
 }
 

@@ -52,6 +52,7 @@ static SPOOLED: Mutex<Vec<Spooled>> = Mutex::new(Vec::new());
 
 /// Maximum number of copies of one command: of each pipe, its bytes, those decompressed, an array
 /// of them, and its rows.
+#[cfg(unix)]
 const MAX_COPIES: usize = 4 * MAX_PIPES;
 
 /// Paths of existing copies, for code that may not lock or allocate.

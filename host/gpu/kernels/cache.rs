@@ -10,12 +10,14 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
+
+use crate::platform;
 
 /// The cache folder; empty for no cache.
 const VARIABLE: &str = "TAGORE_CACHE_DIR";
@@ -55,8 +57,8 @@ impl CacheFile {
 
     /// As [`in_user_folder`](Self::in_user_folder), in `folder`, which is created if it is missing.
     pub(super) fn within(folder: &Path, key: String) -> io::Result<Self> {
-        create(folder)?;
-        check_folder(folder)?;
+        platform::create_private_folders(folder)?;
+        platform::check_own_folder(folder)?;
         let name = format!("{PREFIX}{:08x}{:08x}", crc32fast::hash(key.as_bytes()), key.len());
         Ok(Self { path: folder.join(name), key })
     }
@@ -76,8 +78,9 @@ impl CacheFile {
     }
 
     fn read_whole(&self) -> io::Result<Vec<u8>> {
-        let mut file = open(&self.path)?;
-        check_file(&file)?;
+        // A link could lead to any file, a pipe would wait.
+        let mut file = platform::unfollowed(OpenOptions::new().read(true)).open(&self.path)?;
+        platform::check_own_file(&file)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         Ok(bytes)
@@ -183,85 +186,10 @@ fn parse(bytes: &[u8], key: &str) -> Option<Images> {
     Some(images)
 }
 
-fn refused(reason: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::PermissionDenied, reason)
-}
-
-#[cfg(unix)]
-fn create(folder: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)
-}
-
-#[cfg(not(unix))]
-fn create(folder: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).create(folder)
-}
-
-/// Refuses a folder that is not the user's own, that others can write to, or that others can
-/// replace: they can if they can write to a folder above it, unless that is sticky as `/tmp` is.
-#[cfg(unix)]
-fn check_folder(folder: &Path) -> io::Result<()> {
-    use std::os::unix::fs::MetadataExt;
-    const STICKY: u32 = 0o1000;
-    let (user, found) = (rustix::process::geteuid().as_raw(), fs::metadata(folder)?);
-    if found.uid() != user || found.mode() & 0o022 != 0 {
-        return Err(refused("the folder belongs to another user, or others can write to it"));
-    }
-    // All folders above it: along the path as given, and along the path with its links resolved.
-    let (path, real) = (std::path::absolute(folder)?, fs::canonicalize(folder)?);
-    for above in path.ancestors().skip(1).chain(real.ancestors().skip(1)) {
-        let found = fs::metadata(above)?;
-        let is_closed = found.mode() & 0o022 == 0 || found.mode() & STICKY != 0;
-        if !is_closed || ![user, 0].contains(&found.uid()) {
-            return Err(refused("a folder above it belongs to another user, or others can write to it"));
-        }
-    }
-    Ok(())
-}
-
-/// Folders of a user's profile are closed to other users.
-#[cfg(not(unix))]
-fn check_folder(_folder: &Path) -> io::Result<()> {
-    Ok(())
-}
-
-#[cfg(unix)]
-fn open(path: &Path) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    // A link could lead to any file, a pipe would wait.
-    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
-}
-
-#[cfg(not(unix))]
-fn open(path: &Path) -> io::Result<File> {
-    File::open(path)
-}
-
-/// Refuses an open file that is not the user's own, or that others can open.
-#[cfg(unix)]
-fn check_file(file: &File) -> io::Result<()> {
-    use std::os::unix::fs::MetadataExt;
-    let found = file.metadata()?;
-    let is_private = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o077 == 0;
-    if is_private && found.is_file() {
-        Ok(())
-    } else {
-        Err(refused("not a file of this user with mode 0600"))
-    }
-}
-
-#[cfg(not(unix))]
-fn check_file(_file: &File) -> io::Result<()> {
-    Ok(())
-}
-
 fn create_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
+    platform::private(&mut options).open(path)
 }
 
 #[cfg(test)]

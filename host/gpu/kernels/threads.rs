@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, Once, PoisonError};
 
 use crate::parallel::new_thread;
+use crate::platform;
 
 /// Running threads, and a signal of each end.
 static RUNNING: Mutex<usize> = Mutex::new(0);
@@ -35,14 +36,8 @@ impl Drop for Counted {
 /// Runs `work` on a thread of its own with this name; false if the system has no thread left.
 pub(in crate::gpu) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> bool {
     static AT_EXIT: Once = Once::new();
-    AT_EXIT.call_once(|| {
-        // Handlers run in reverse: this one before those of the driver, which is open.
-        #[cfg(unix)]
-        // SAFETY: the handler takes no arguments and does not unwind.
-        unsafe {
-            libc::atexit(wait)
-        };
-    });
+    // Handlers run in reverse: this one before those of the driver, which is open.
+    AT_EXIT.call_once(|| platform::at_exit(wait));
     let counted = Counted::new();
     let work = move || {
         let _counted = counted;
@@ -56,7 +51,6 @@ pub(super) fn is_stopping() -> bool {
     STOP.load(Ordering::Relaxed)
 }
 
-#[cfg(unix)]
 extern "C" fn wait() {
     STOP.store(true, Ordering::Relaxed);
     let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Limits;
-use crate::memory::{kibibytes, value};
-use crate::{Device, Result, Vectors};
+use crate::memory::value;
+use crate::{Device, Result, Vectors, platform};
 
 /// Share of free host memory left to other processes: one in `HOST_RESERVE`.
 const HOST_RESERVE: u64 = 8;
@@ -21,7 +21,7 @@ impl Limits {
     /// Free memory less a reserve, for an index of `nodes` nodes built on `device`. The reserve is
     /// an eighth of the host memory and a sixteenth of the device memory.
     ///
-    /// There is no host limit unless the system reports free memory, as Linux does. There is no
+    /// There is no host limit unless the system reports free memory, as Linux and Windows do. There is no
     /// device limit on the CPU.
     ///
     /// # Errors
@@ -57,18 +57,12 @@ pub fn read_ahead(base: &Vectors) -> bool {
 /// Free bytes of host memory for this process; `None` if unknown.
 fn host_memory() -> Option<u64> {
     let read = |path: &Path| fs::read_to_string(path).ok();
-    let machine = read(Path::new("/proc/meminfo")).and_then(|meminfo| of_machine(&meminfo));
     let groups = read(Path::new("/proc/self/cgroup")).map_or(Vec::new(), |groups| folders(&groups));
     let of_group = |(names, folder): (Names, PathBuf)| {
         let file = |name| read(&folder.join(name));
         of_group(&file(names.limit)?, &file(names.usage)?, &file("memory.stat")?, names.files)
     };
-    groups.into_iter().filter_map(of_group).chain(machine).min()
-}
-
-/// Free bytes by `/proc/meminfo`. Cached pages of files count as free.
-fn of_machine(meminfo: &str) -> Option<u64> {
-    kibibytes(meminfo, "MemAvailable:")
+    groups.into_iter().filter_map(of_group).chain(platform::free_memory()).min()
 }
 
 /// File and field names of a version of control groups.
@@ -120,13 +114,14 @@ fn of_group(limit: &str, usage: &str, stat: &str, files: [&str; 2]) -> Option<u6
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::kibibytes;
 
     #[test]
     fn free_memory_of_the_machine_is_read() {
         let meminfo = "MemTotal:       24683520 kB\nMemFree:         1234 kB\nMemAvailable:   24078336 kB\n";
-        assert_eq!(of_machine(meminfo), Some(24_078_336 << 10));
+        assert_eq!(kibibytes(meminfo, "MemAvailable:"), Some(24_078_336 << 10));
         for unknown in ["", "MemFree: 12 kB\n", "MemAvailable:\n", "MemAvailable: much\n"] {
-            assert_eq!(of_machine(unknown), None, "{unknown}");
+            assert_eq!(kibibytes(unknown, "MemAvailable:"), None, "{unknown}");
         }
     }
 

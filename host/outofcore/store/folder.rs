@@ -58,7 +58,7 @@ impl Folder {
 
     /// Names of the files.
     pub(crate) fn names(&self) -> Result<Vec<OsString>> {
-        system::names(&self.handle, &self.path).map_err(Error::io(&self.path))
+        system::names(&self.handle).map_err(Error::io(&self.path))
     }
 
     /// Opens a regular file for reading and writing, or creates an empty one.
@@ -85,7 +85,7 @@ impl Folder {
     /// Removes a file, if it exists.
     pub(crate) fn remove(&self, name: impl AsRef<OsStr>) -> Result<()> {
         let path = self.path.join(name.as_ref());
-        match system::remove(&self.handle, &path, name.as_ref()) {
+        match system::remove(&self.handle, name.as_ref()) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(&path)(error)),
             _ => Ok(()),
         }
@@ -93,7 +93,7 @@ impl Folder {
 
     /// Renames a file and waits until the new name is on disk.
     pub(crate) fn rename(&self, from: &str, to: &str) -> Result<()> {
-        system::rename(&self.handle, &self.path, from, to).map_err(Error::io(&self.path))
+        system::rename(&self.handle, from, to).map_err(Error::io(&self.path))
     }
 
     /// Used and free bytes; `None` if the system does not tell.
@@ -163,7 +163,7 @@ mod system {
         fs::fstat(handle).map_err(|error| Error::io(path)(error.into()))
     }
 
-    pub(super) fn names(handle: &Handle, _: &Path) -> io::Result<Vec<OsString>> {
+    pub(super) fn names(handle: &Handle) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
         for entry in Dir::read_from(handle)? {
             let name = entry?.file_name().to_bytes().to_vec();
@@ -194,11 +194,11 @@ mod system {
         Ok(file.into())
     }
 
-    pub(super) fn remove(handle: &Handle, _: &Path, name: &OsStr) -> io::Result<()> {
+    pub(super) fn remove(handle: &Handle, name: &OsStr) -> io::Result<()> {
         Ok(fs::unlinkat(handle, name, AtFlags::empty())?)
     }
 
-    pub(super) fn rename(handle: &Handle, _: &Path, from: &str, to: &str) -> io::Result<()> {
+    pub(super) fn rename(handle: &Handle, from: &str, to: &str) -> io::Result<()> {
         fs::renameat(handle, from, handle, to)?;
         Ok(fs::fsync(handle)?)
     }
@@ -211,23 +211,28 @@ mod system {
     }
 }
 
-/// Systems with other access rights: files are opened by path.
-#[cfg(not(unix))]
+/// Files are opened by path, and no access rights are set: folders of a user's profile are closed
+/// to other users.
+#[cfg(windows)]
 mod system {
     use std::ffi::{OsStr, OsString};
     use std::fs::{self, File};
     use std::io;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
-    use super::{DiskSpace, Folder};
-    use crate::{Error, Result};
+    use super::{DELETE, DiskSpace, Folder};
+    use crate::{Error, Result, platform};
 
-    pub(super) type Handle = ();
+    pub(super) type Handle = PathBuf;
 
     pub(super) fn open(path: &Path) -> Result<Handle> {
         match fs::create_dir(path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(Error::io(path)(error)),
-            _ => Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(Error::io(path)(error)),
+            _ => (),
+        }
+        match fs::symlink_metadata(path).map_err(Error::io(path))?.is_dir() {
+            true => Ok(path.to_owned()),
+            false => Err(Error::file(path, "a link or a file", "a folder, or none")),
         }
     }
 
@@ -235,25 +240,36 @@ mod system {
         Ok(())
     }
 
-    pub(super) fn names(_: &Handle, path: &Path) -> io::Result<Vec<OsString>> {
-        fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect()
+    pub(super) fn names(folder: &Handle) -> io::Result<Vec<OsString>> {
+        fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect()
     }
 
     pub(super) fn file(_: &Handle, path: &Path, _: &str, write: bool) -> Result<File> {
         let mut options = File::options();
-        options.read(true).write(write).create(write).truncate(false).open(path).map_err(Error::io(path))
+        options.read(true).write(write).create(write).truncate(false);
+        let refused = |found| Error::file(path, found, format_args!("a regular file; {DELETE}"));
+        let file = platform::unfollowed(&mut options).open(path).map_err(Error::io(path))?;
+        if !file.metadata().map_err(Error::io(path))?.is_file() {
+            return Err(refused("a link"));
+        }
+        // A file that was removed meanwhile has no link left.
+        if platform::links(&file).map_err(Error::io(path))? > 1 {
+            return Err(refused("a file with a second name (a hard link)"));
+        }
+        Ok(file)
     }
 
-    pub(super) fn remove(_: &Handle, path: &Path, _: &OsStr) -> io::Result<()> {
-        fs::remove_file(path)
+    pub(super) fn remove(folder: &Handle, name: &OsStr) -> io::Result<()> {
+        fs::remove_file(folder.join(name))
     }
 
-    pub(super) fn rename(_: &Handle, path: &Path, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(path.join(from), path.join(to))
+    pub(super) fn rename(folder: &Handle, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(folder.join(from), folder.join(to))
     }
 
-    pub(super) fn space(_: &Handle, _: &[OsString]) -> io::Result<Option<DiskSpace>> {
-        Ok(None)
+    pub(super) fn space(folder: &Handle, names: &[OsString]) -> io::Result<Option<DiskSpace>> {
+        let bytes = |name: &OsString| fs::symlink_metadata(folder.join(name)).map_or(0, |found| found.len());
+        Ok(Some(DiskSpace { used: names.iter().map(bytes).sum(), free: platform::free_disk(folder)? }))
     }
 }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::folder::Folder;
 use crate::flush::Flush;
-use crate::{Error, Result};
+use crate::{Error, Result, platform};
 
 /// Appended pieces.
 pub(crate) struct Log {
@@ -197,15 +197,9 @@ pub(crate) enum Reader {
 impl Reader {
     /// Tells the system that a piece is needed soon, or never again.
     pub(super) fn will_read(&self, piece: Piece, soon: bool) {
-        #[cfg(target_os = "linux")]
         if let Self::File { file, .. } = self {
-            use rustix::fs::{Advice, fadvise};
-            let advice = if soon { Advice::WillNeed } else { Advice::DontNeed };
-            // Reading works without the advice.
-            let _ = fadvise(file, piece.offset, std::num::NonZeroU64::new(piece.bytes as u64), advice);
+            platform::advise_file(file, piece.offset..piece.offset + piece.bytes as u64, soon);
         }
-        #[cfg(not(target_os = "linux"))]
-        let _ = (piece, soon);
     }
 
     /// Passes a piece to `take`; `None` if it is damaged.

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::object::{self, NewPiece, Object, ObjectLimits};
 use crate::regular_file::is_missing;
-use crate::{Error, Result};
+use crate::{Error, Result, platform};
 
 /// The end of a temporary file's name.
 const TEMPORARY: &str = ".tmp";
@@ -153,12 +153,7 @@ impl ObjectStore {
 
 /// Waits until new names in `folder` are on disk.
 pub(super) fn sync(folder: &Path) -> Result<()> {
-    // Only unix can ask for that.
-    if cfg!(unix) {
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(Error::io(folder))
-    } else {
-        Ok(())
-    }
+    platform::sync_folder(folder).map_err(Error::io(folder))
 }
 
 /// A part of a name that no other process or thread uses.

@@ -24,7 +24,7 @@ pub(crate) fn advise(map: &MappedFile, access: Access) {
         Access::Somehow => memmap2::Advice::Normal,
     });
     #[cfg(not(unix))]
-    let _ = (map, access);
+    let _ = (map.map(), access);
 }
 
 /// Runs `read`, which reads distant pages of `map`, without read-ahead: the default can read

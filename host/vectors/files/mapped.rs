@@ -16,6 +16,7 @@ use std::time::SystemTime;
 use memmap2::{Mmap, MmapOptions};
 
 use crate::Error;
+use crate::platform::{self, FileId};
 use crate::vectors::ahead::ReadAhead;
 
 /// A file mapped for reading.
@@ -36,8 +37,7 @@ const AT_A_TIME: usize = 16 << 20;
 struct Watched {
     number: usize,
     path: PathBuf,
-    #[cfg(unix)]
-    inode: u64,
+    file: FileId,
     state: FileState,
 }
 
@@ -68,10 +68,7 @@ impl Watched {
     /// Whether the file has been written since. A file that was renamed over it is another one.
     fn is_changed(&self) -> bool {
         let Ok(found) = fs::metadata(&self.path) else { return false };
-        #[cfg(unix)]
-        let is_same = std::os::unix::fs::MetadataExt::ino(&found) == self.inode;
-        #[cfg(not(unix))]
-        let is_same = true;
+        let is_same = platform::identity_at(&self.path).is_ok_and(|file| file == self.file);
         is_same && FileState::from_metadata(&found) != self.state
     }
 }
@@ -100,8 +97,7 @@ impl MappedFile {
         watched().push(Watched {
             number,
             path: path.to_owned(),
-            #[cfg(unix)]
-            inode: std::os::unix::fs::MetadataExt::ino(&found),
+            file: platform::identity(file)?,
             state: FileState::from_metadata(&found),
         });
         Ok(Self { map, ahead: OnceLock::new(), watched: Some(number) })
