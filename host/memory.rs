@@ -113,6 +113,7 @@ pub(crate) fn touched_zeros<T: Zeroable + Send>(len: usize) -> Result<Vec<T>> {
 }
 
 /// The value in kB after `name` at the start of a line of `text`, in bytes.
+#[cfg(unix)]
 pub(crate) fn kibibytes(text: &str, name: &str) -> Option<u64> {
     value(text, name)?.checked_mul(1024)
 }

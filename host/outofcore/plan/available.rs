@@ -114,10 +114,11 @@ fn of_group(limit: &str, usage: &str, stat: &str, files: [&str; 2]) -> Option<u6
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::kibibytes;
 
+    #[cfg(unix)]
     #[test]
     fn free_memory_of_the_machine_is_read() {
+        use crate::memory::kibibytes;
         let meminfo = "MemTotal:       24683520 kB\nMemFree:         1234 kB\nMemAvailable:   24078336 kB\n";
         assert_eq!(kibibytes(meminfo, "MemAvailable:"), Some(24_078_336 << 10));
         for unknown in ["", "MemFree: 12 kB\n", "MemAvailable:\n", "MemAvailable: much\n"] {

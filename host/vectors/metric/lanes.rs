@@ -66,13 +66,7 @@ impl<const W: usize> Lanes for [f32; W] {
     #[inline(always)]
     unsafe fn mul_add(self, factor: Self, sum: Self) -> Self {
         // Without an instruction for it, `f32::mul_add` is a slow function of the C library.
-        std::array::from_fn(|lane| {
-            if cfg!(target_arch = "aarch64") {
-                self[lane].mul_add(factor[lane], sum[lane])
-            } else {
-                self[lane] * factor[lane] + sum[lane]
-            }
-        })
+        std::array::from_fn(|lane| self[lane] * factor[lane] + sum[lane])
     }
 
     #[inline(always)]
@@ -183,6 +177,60 @@ mod x86 {
                 let h = _mm256_sub_ps(_mm256_add_ps(Self::splat(term), terms), product);
                 let row = _mm256_cmp_ps::<_CMP_LE_OQ>(h, Self::splat(bound));
                 _mm256_movemask_ps(_mm256_or_ps(row, _mm256_cmp_ps::<_CMP_LE_OQ>(h, bounds))) as u32
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    use std::arch::aarch64::*;
+
+    use super::Lanes;
+
+    // Every processor of this architecture has NEON.
+    impl Lanes for float32x4_t {
+        const COUNT: usize = 4;
+
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            // SAFETY: the caller's promise.
+            unsafe { vdupq_n_f32(value) }
+        }
+
+        #[inline(always)]
+        unsafe fn load(values: &[f32]) -> Self {
+            let values = &values[..Self::COUNT];
+            // SAFETY: the caller's promise, and as many values as the register holds.
+            unsafe { vld1q_f32(values.as_ptr()) }
+        }
+
+        #[inline(always)]
+        unsafe fn store(self, values: &mut [f32]) {
+            let values = &mut values[..Self::COUNT];
+            // SAFETY: the caller's promise, and as many values as the register holds.
+            unsafe { vst1q_f32(values.as_mut_ptr(), self) }
+        }
+
+        #[inline(always)]
+        unsafe fn mul_add(self, factor: Self, sum: Self) -> Self {
+            // SAFETY: the caller's promise.
+            unsafe { vfmaq_f32(sum, self, factor) }
+        }
+
+        #[inline(always)]
+        unsafe fn add(self, other: Self) -> Self {
+            // SAFETY: the caller's promise.
+            unsafe { vaddq_f32(self, other) }
+        }
+
+        #[inline(always)]
+        unsafe fn are_near(product: Self, term: f32, terms: Self, bound: f32, bounds: Self) -> u32 {
+            // SAFETY: the caller's promise, and as many bits as the register has lanes.
+            unsafe {
+                let h = vsubq_f32(vaddq_f32(Self::splat(term), terms), product);
+                let near = vorrq_u32(vcleq_f32(h, Self::splat(bound)), vcleq_f32(h, bounds));
+                vaddvq_u32(vandq_u32(near, vld1q_u32([1, 2, 4, 8].as_ptr())))
             }
         }
     }

@@ -206,8 +206,14 @@ fn near(rows: Side<'_>, others: Side<'_>) -> [u32; PANEL] {
             return unsafe { x86::avx2(rows, others) };
         }
     }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: every processor of this architecture has NEON.
+    return unsafe { near_by::<std::arch::aarch64::float32x4_t, 8, 2>(rows, others) };
+    #[cfg(not(target_arch = "aarch64"))]
     // SAFETY: arrays need no feature.
-    unsafe { near_by::<[f32; 4], 4, 2>(rows, others) }
+    unsafe {
+        near_by::<[f32; 4], 4, 2>(rows, others)
+    }
 }
 
 /// The sums of all pairs of rows so far.
