@@ -201,6 +201,7 @@ fn leftovers_of_kills_are_removed() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn planted_links_are_not_followed() {
     let stopped = Stopped::new();

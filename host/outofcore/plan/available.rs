@@ -21,8 +21,8 @@ impl Limits {
     /// Free memory less a reserve, for an index of `nodes` nodes built on `device`. The reserve is
     /// an eighth of the host memory and a sixteenth of the device memory.
     ///
-    /// There is no host limit unless the system reports free memory, as Linux and Windows do. There is no
-    /// device limit on the CPU.
+    /// There is no host limit unless the system reports free memory, as Linux and Windows do. There
+    /// is no device limit on the CPU.
     ///
     /// # Errors
     /// If the device is a missing GPU, or fails.
