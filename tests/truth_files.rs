@@ -99,7 +99,7 @@ fn ground_truth_of_another_shape_is_refused() {
          <i2, |u1, |i1"
     );
     assert!(refused(&folder.file("empty.bin", &[])).starts_with("found an empty file"));
-    assert!(refused(&folder.path("missing.bin")).starts_with("No such file"));
+    assert!(!cfg!(unix) || refused(&folder.path("missing.bin")).starts_with("No such file"));
     for (k, ids, distances) in [(0, 2, None), (3, 2, None), (2, 2, Some(3))] {
         let distances = distances.map(|count| vec![0.0; count]);
         assert!(matches!(GroundTruth::new(k, vec![0; ids], distances), Err(Error::Argument { .. })));
