@@ -118,9 +118,17 @@ mod report;
 mod same_file;
 mod search;
 #[cfg(unix)]
+#[cfg_attr(
+    not(any(feature = "cuda", test)),
+    expect(dead_code, reason = "the cache of kernels alone needs some")
+)]
 mod unix;
 mod vectors;
 #[cfg(windows)]
+#[cfg_attr(
+    not(any(feature = "cuda", test)),
+    expect(dead_code, reason = "the cache of kernels alone needs some")
+)]
 mod windows;
 
 #[cfg(unix)]
