@@ -87,7 +87,7 @@ fn the_first_device_builds_alone_what_is_not_shared() {
     assert!(!shares(&cells, &[Device::Cpu, Device::Emulated]));
     // GPUs share many rows alone.
     let two = cells.clone().devices(&[Device::Cuda(0), Device::Cuda(1)]);
-    let many = DataShape::new(4_000_000, 12, ElementType::F32).unwrap();
+    let many = DataShape::new(8_000_000, 12, ElementType::F32).unwrap();
     assert!(!two.shares(&data).unwrap() && two.shares(&many).unwrap());
     let random = cells.clone().start(Start::Random);
     assert!(!shares(&random, &devices(2)));
