@@ -94,8 +94,8 @@ class Index:
             path: a file of `Index.save` or of the command, or with ``base`` one of another system.
             base: the vectors of the index, shape (n, dim), or the path of their file. Without them
                 there is a graph, but no searches.
-            ids: the caller's own ids, n integers, or the path of a file of u64 (npy or u64bin); those
-                of a file of hnswlib or FAISS that has others than 0 to n - 1 unless given.
+            ids: the caller's own ids, n integers, or the path of a file of u64 (npy or u64bin).
+                Unless given, those of a file of hnswlib or FAISS, if they are not 0 to n - 1.
             format: the format of ``path``; by its first bytes, else its extension, unless given.
             metric: the metric of a file of another system, which does not hold it, l2 unless given;
                 or ``euclidean`` for the roots of l2.
