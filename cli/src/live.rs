@@ -181,10 +181,16 @@ impl Insert {
         }
         let index = self.folder.open()?;
         index.set_device(self.device);
-        let ids = ids.unwrap_or_else(|| {
-            let first = next_id(&index.snapshot());
-            (first..first + base.len() as u64).collect()
-        });
+        let ids = match ids {
+            Some(ids) => ids,
+            None => {
+                let first = next_id(&index.snapshot());
+                let end = first.checked_add(base.len() as u64);
+                let full =
+                    || Error::usage("--ids: found none, expected ids: too few numbers follow the largest");
+                (first..end.ok_or_else(full)?).collect()
+            }
+        };
         let before = index.len();
         index.insert(&ids, base, output.progress())?;
         let inserted = index.len() - before;

@@ -1,7 +1,6 @@
 //! The details of a plan: every buffer of every stage.
 
-use tagore::gpu::MemoryPlan;
-use tagore::gpu::PlannedStage;
+use tagore::gpu::{MemoryPlan, PlannedStage};
 use tagore::outofcore::ClusterPlan;
 use tagore::{BuildPlan, DevicePlan, Remedy, Start};
 
