@@ -103,11 +103,25 @@ pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
         return Err(file.refuse(found, expected));
     }
     file.take(3, 8, "M, the factor of levels and ef_construction")?;
-    let Elements { labels, hashes } = Elements::read(file.clone(), count, links as usize, size as usize)?;
+    let each_element = |visit: &mut dyn FnMut(&[u8], i64)| {
+        let mut file = file.clone();
+        (0..count).try_for_each(|element| {
+            let bytes = file.take(1, size as usize - LABEL, format_args!("element {element}"))?;
+            visit(&bytes[links as usize..], file.number(format_args!("the label of element {element}"))?);
+            Ok(())
+        })
+    };
+    let mut labels = Vec::new();
+    each_element(&mut |_, label| labels.push(label))?;
     // Elements are stored in order of insertion: many threads insert in any. Where labels are no
     // rows, vectors tell the row of an element.
     let of_labels = rows_of(&labels);
-    let rows = of_labels.clone().or_else(|| vectors.rows_with(&hashes));
+    let mut rows = of_labels.clone();
+    if rows.is_none() {
+        let mut hashes = Vec::new();
+        each_element(&mut |vector, _| hashes.push(hash(vector)))?;
+        rows = vectors.rows_with(&hashes);
+    }
     let rows = rows.unwrap_or_else(|| (0..count as u32).collect());
     let mut graph = Graph::default();
     for element in 0..count {
@@ -139,25 +153,6 @@ pub(super) fn read(source: &Source<'_>) -> Result<Graph> {
         graph.own_ids = Some(ids);
     }
     Ok(graph)
-}
-
-/// What the elements of the base layer tell before their links are read.
-struct Elements {
-    labels: Vec<i64>,
-    /// Hashes of their vectors.
-    hashes: Vec<u64>,
-}
-
-impl Elements {
-    fn read(mut file: Bytes<'_>, count: u64, vector: usize, size: usize) -> Result<Self> {
-        let mut elements = Self { labels: Vec::new(), hashes: Vec::new() };
-        for element in 0..count {
-            let bytes = file.take(1, size - LABEL, format_args!("element {element}"))?;
-            elements.hashes.push(hash(&bytes[vector..]));
-            elements.labels.push(file.number(format_args!("the label of element {element}"))?);
-        }
-        Ok(elements)
-    }
 }
 
 fn degree(file: &mut Bytes<'_>) -> Result<usize> {

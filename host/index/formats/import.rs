@@ -36,7 +36,7 @@ pub(super) struct Graph {
     pub own_ids: Option<Vec<i64>>,
 }
 
-/// The rows that ids of a file name; none if one of them is no row.
+/// Ids of a file as numbers of rows; none if an id is not the number of a row.
 pub(super) fn rows_of(ids: &[i64]) -> Option<Vec<u32>> {
     let row = |&id: &i64| u32::try_from(id).ok().filter(|&id| (id as usize) < ids.len());
     ids.iter().map(row).collect()
