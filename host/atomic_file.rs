@@ -138,8 +138,8 @@ impl AtomicFile {
             return self.write_all(bytes);
         }
         let file = self.writer.get_ref();
-        // SAFETY: no one else knows the file, and the system has given it pages for these bytes, so
-        // none of them is missing.
+        // SAFETY: no one else knows the file, and the system has given it pages for all of these
+        // bytes.
         let map = unsafe { MmapOptions::new().offset(offset).len(bytes.len()).map_mut(file) };
         let mut map = map.map_err(Error::io(&self.target))?;
         map.par_chunks_mut(BUFFER)

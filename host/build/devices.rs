@@ -66,7 +66,8 @@ impl Builder {
     fn warn_of_cpu(&self, gpu: &Gpu, data: &DataShape, k: usize) {
         let device = gpu.name();
         if self.strategy.filters_on_gpu(gpu.takes_ptx()) {
-            let (requested, allowed) = (self.pruning(data, k).block_bytes(), gpu.shared_memory());
+            let (requested, allowed) =
+                (self.pruning(data.rows, data.dim, k).block_bytes(), gpu.shared_memory());
             tracing::warn!(device, requested, allowed, "pruning on the CPU: too little shared memory");
         } else {
             tracing::warn!(device, "pruning on the CPU: the rule has no PTX");

@@ -8,7 +8,7 @@ use super::spots::Odd;
 use crate::descent::{DescentStats, DeviceGraph, KnnGraph, KnnSample};
 use crate::gpu::{Buffer, Communicator, Gpu, SharedTimes};
 use crate::memory::{peak_host_bytes, touched_zeros};
-use crate::prune::gpu::{PruneShape, Pruning};
+use crate::prune::gpu::Pruning;
 use crate::prune::{GraphRows, Pruned, cpu, gpu};
 use crate::vectors::gpu::{DeviceBase, with_typed};
 use crate::vectors::space::Space;
@@ -140,7 +140,7 @@ impl Builder {
 
     /// Prunes the graph on its device, and leaves the rows there.
     pub(super) fn prune_there(&self, space: &Space<'_>, graph: Graph<'_>) -> Result<Pruned<PrunedRows>> {
-        let &Self { ref strategy, ref descent, baseline_kernels, .. } = self;
+        let Self { strategy, descent, .. } = self;
         let (seed, progress) = (descent.seed, &descent.progress);
         match graph {
             Graph::Cpu(graph) => {
@@ -156,8 +156,7 @@ impl Builder {
                 let all = std::iter::once((gpu, *graph)).chain(others);
                 let (mut gpus, graphs): (Vec<_>, Vec<_>) = all.unzip();
                 let (k, unwatched) = (graphs[0].lists.k, progress.unwatched());
-                let shape = PruneShape::new(strategy, space.len(), space.dim(), k, space.metric());
-                let shape = PruneShape { baseline_kernels, ..shape };
+                let shape = self.pruning(space.len(), space.dim(), k);
                 let measurements = SharedTimes::begin(&gpus)?;
                 let mut pruned = Communicator::run(&gpus, graphs, |devices, graph| {
                     let DeviceGraph { base, lists, .. } = graph;

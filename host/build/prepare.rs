@@ -167,7 +167,7 @@ mod tests {
                 let gpu = Gpu::emulated(1);
                 let descent = Descent::new().metric(metric).on(&gpu);
                 let builder = Builder::new(strategy.degree(8).candidates(24)).descent(descent).layers(false);
-                let shape = builder.pruning(&data, 12);
+                let shape = builder.pruning(data.rows, data.dim, 12);
                 let mut stages = with_device_type!(device_type(&data, metric), T => shape.stages::<T>());
                 let (_, stats) = builder.build_with_stats(&base, Some(&graph)).unwrap();
                 if base.element_type() == ElementType::B1 {

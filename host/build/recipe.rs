@@ -49,7 +49,7 @@ pub(crate) struct Recipe<'a> {
     coded: Option<Coded>,
 }
 
-/// Vectors of which codes are made.
+/// The vectors, where a build makes codes of them.
 struct Coded {
     compression: Compression,
     vectors: DataShape,
@@ -74,7 +74,7 @@ impl Builder {
             Some(graph) => graph.start,
             None => builder.descent.start_on_cpu(&data, k),
         };
-        let shape = builder.pruning(&data, k);
+        let shape = builder.pruning(data.rows, data.dim, k);
         let prunes_on_gpu = target.gpu.is_some() && shape.fits_gpu(target.takes_ptx, target.shared);
         let gpus = if builder.shares_lists(&data, k) { builder.all_devices().count() } else { 1 };
         let element = device_type(&data, builder.descent.metric);
@@ -82,15 +82,15 @@ impl Builder {
     }
 
     /// The sizes of pruning lists of `k`.
-    pub(super) fn pruning(&self, data: &DataShape, k: usize) -> PruneShape<'_> {
-        let shape = PruneShape::new(&self.strategy, data.rows, data.dim, k, self.descent.metric);
+    pub(super) fn pruning(&self, rows: usize, dim: usize, k: usize) -> PruneShape<'_> {
+        let shape = PruneShape::new(&self.strategy, rows, dim, k, self.descent.metric);
         PruneShape { baseline_kernels: self.baseline_kernels, ..shape }
     }
 }
 
 impl Recipe<'_> {
     fn pruning(&self) -> PruneShape<'_> {
-        self.builder.pruning(&self.data, self.k)
+        self.builder.pruning(self.data.rows, self.data.dim, self.k)
     }
 
     /// The stages on a GPU, in order; none on the CPU.

@@ -57,8 +57,8 @@ impl PlannedStage {
     }
 }
 
-/// Stages, told in the order in which they run. A stage has its own buffers and those that are held
-/// when it is added.
+/// Stages, added in the order in which they run. Each has its own buffers, and all buffers that are
+/// held when it is added.
 #[derive(Default)]
 pub(crate) struct Stages {
     held: MemoryPlan,
@@ -92,8 +92,7 @@ impl Stages {
         self.stages.push(PlannedStage { name, buffers, kernels: kernels.into_iter().collect() });
     }
 
-    /// The next stage, some buffers of which are held from then on: those of `all` with the names
-    /// `kept`.
+    /// The next stage, with the buffers `all`. Those with the names `kept` are held afterwards.
     pub(crate) fn add_and_keep(
         &mut self,
         name: &'static str,

@@ -1,5 +1,5 @@
-//! The sizes and parameters of a descent, and what follows from them: its start, and its stages,
-//! each of which its file plans.
+//! The sizes and parameters of a descent, its start, and the list of its stages. Each stage is
+//! planned in the file that runs it.
 
 use cuda_std::f16;
 use cuda_std::launch::Kernel;
