@@ -48,9 +48,10 @@ impl Builder {
     ) -> Result<Option<Gpu>> {
         if let Some(gpu) = self.descent.gpu(base.len(), base.dim())? {
             let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
-            if self.resolve(&data, k, Target::opened(&gpu)?).prunes_on_gpu {
+            let recipe = self.resolve(&data, k, Target::opened(&gpu)?);
+            if recipe.prunes_on_gpu {
                 if !is_given {
-                    self.check_fits(&gpu, base, k)?;
+                    recipe.check_fits(&gpu, base)?;
                 }
                 return Ok(Some(gpu));
             }

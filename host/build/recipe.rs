@@ -186,6 +186,23 @@ impl Recipe<'_> {
         coded.with::<u8>("rests", if *has_rests { codes } else { 0 }).and(&graph)
     }
 
+    /// Fails before the build of `base` starts if it does not fit the GPU that is its target.
+    pub(super) fn check_fits(&self, gpu: &Gpu, base: &Vectors) -> Result<()> {
+        let free = self.target.free.unwrap_or(u64::MAX);
+        // Values are read only if the type decides: f32 values that are bytes take less room.
+        if PlannedStage::peak(&self.on_gpu()) <= free {
+            return Ok(());
+        }
+        let data = DataShape::inspect(base, &self.builder.descent.progress)?;
+        let stages = self.builder.resolve(&data, self.k, self.target).on_gpu();
+        match PlannedStage::largest(&stages).filter(|stage| stage.buffers.bytes() > free) {
+            None => Ok(()),
+            Some(stage) => {
+                Err(stage.does_not_fit(gpu, free, self.builder.remedies(&data, self.target, free)?))
+            }
+        }
+    }
+
     /// The plan of the build.
     pub(super) fn plan(&self) -> BuildPlan {
         let Target { threads, gpu, .. } = self.target;
@@ -221,23 +238,5 @@ impl Coded {
         let from = own_type(&self.vectors, metric);
         let buffers = quantize::gpu::plan(from, compression, has_rests, rows, dim);
         PlannedStage { name: "codes", buffers, kernels: vec![quantize::gpu::kernel(from, compression)] }
-    }
-}
-
-impl Builder {
-    /// Fails before the build of `base` starts if it does not fit the device.
-    pub(super) fn check_fits(&self, gpu: &Gpu, base: &Vectors, k: usize) -> Result<()> {
-        let (target, free) = (Target::opened(gpu)?, gpu.free_memory()?);
-        let stages = |data: &DataShape| self.resolve(data, k, target).on_gpu();
-        // Values are read only if the type decides: f32 values that are bytes take less room.
-        let data = DataShape::new(base.len(), base.dim(), base.element_type())?;
-        if PlannedStage::peak(&stages(&data)) <= free {
-            return Ok(());
-        }
-        let data = DataShape::inspect(base, &self.descent.progress)?;
-        match PlannedStage::largest(&stages(&data)).filter(|stage| stage.buffers.bytes() > free) {
-            None => Ok(()),
-            Some(stage) => Err(stage.does_not_fit(gpu, free, self.remedies(&data, target, free)?)),
-        }
     }
 }

@@ -28,8 +28,8 @@ const CENTRES: CentreNames = CentreNames { vectors: "centres", norms: "centre no
 const SPARE_CENTRES: CentreNames = CentreNames { vectors: "spare centres", norms: "spare centre norms" };
 const GUIDE_CENTRES: CentreNames = CentreNames { vectors: "guides", norms: "guide norms" };
 
-/// Buffer names of the centres in [`Cells`].
-pub(crate) const KEPT_CENTRES: [&str; 2] = [SPARE_CENTRES.vectors, SPARE_CENTRES.norms];
+/// Buffer names of [`Cells`], beside the order.
+pub(crate) const KEPT: [&str; 3] = ["members", SPARE_CENTRES.vectors, SPARE_CENTRES.norms];
 
 /// The vectors of each cell: those assigned to it, then those that probe it.
 pub(crate) struct Cells<T: ClusterKernels> {

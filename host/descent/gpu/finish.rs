@@ -12,7 +12,7 @@ use tagore_device::descent::renumber::renumber_vectors;
 use tagore_device::key::Key;
 use tagore_device::search::exact::RERANK_THREADS;
 
-use super::{Build, DescentKernels, DescentShape, DeviceGraph, GpuLists, Nodes, Original};
+use super::{Build, DescentKernels, DescentShape, DeviceGraph, GpuLists, Nodes, Original, WORD};
 use crate::gpu::{Buffer, MemoryPlan, PlannedStage, Stages};
 use crate::search::exact::gpu::{QuerySet, add_zero_vectors, least_plan};
 use crate::vectors::gpu::{Base, Order, metric_number, stage_kernels};
@@ -27,9 +27,6 @@ stage_kernels! {
 
 /// The stage that ends a descent.
 const FINISH: &str = "finish";
-
-/// Bytes of an id or a bias.
-const WORD: u64 = 4;
 
 /// A list is reliable if its last distance is at least this multiple of the rounding error of its
 /// node.

@@ -49,6 +49,9 @@ pub(super) const ALL_PAIRS_OF_PRODUCTS: usize = 1_000_000;
 /// Longest lists of descent; longer lists come from comparing all pairs.
 pub(crate) const MAX_K: usize = 256;
 
+/// Bytes of an id, a bias or a bound, for counts of work.
+const WORD: u64 = 4;
+
 /// Time of the joins in cells, in times of the iterations that follow them.
 const CELLS_WEIGHT: f64 = 3.0;
 

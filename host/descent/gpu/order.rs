@@ -21,8 +21,7 @@ impl DescentShape {
         let prepare = Self::largest_norm().and(&self.bits());
         stages.add("prepare", &prepare, std::iter::once(T::PREPARATION).chain(self.bits_kernel()));
         let clusters = cluster::plan::<T>(MemoryPlan::new(), self.n, self.dim, request);
-        let [vectors, norms] = cluster::KEPT_CENTRES;
-        let kept = ["members", "order", vectors, norms];
+        let kept = [&cluster::KEPT[..], &["order"]].concat();
         stages.add_and_keep("cluster", &clusters, &kept, cluster::kernels::<T>(self.n, request));
         stages.hold(&self.renumber::<T>());
         let kernels = [renumber_vectors::NAME, renumber_values::NAME, renumber_ids::NAME];

@@ -16,7 +16,7 @@ use tagore_device::key::Key;
 use tagore_device::random::{Draws, Stage};
 use tagore_device::vectors::copy::vectors_copy_packed;
 
-use super::{Build, DescentShape, Nodes};
+use super::{Build, DescentShape, Nodes, WORD};
 use crate::Result;
 use crate::descent::{DescentStats, Iterations, Start};
 use crate::gpu::{Buffer, MemoryPlan, Stages};
@@ -42,8 +42,7 @@ const STOP_JOIN: f64 = 0.02;
 const STOP_EXPAND: f64 = 0.0075;
 const STOP_EXPAND_AFTER_CELLS: f64 = 0.015;
 
-/// Bytes of an id, a bias or a bound, and of a row of ids.
-const WORD: u64 = 4;
+/// Bytes of a row of ids.
 const ROW_BYTES: u64 = ROW as u64 * WORD;
 
 /// Maximum number of neighbours that a node expands in one launch: more exceed the shared memory of

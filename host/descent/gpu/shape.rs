@@ -118,10 +118,10 @@ impl DescentShape {
 
     /// All stages of a build from vectors of type `T`.
     pub(in crate::descent) fn stages<T: DescentKernels>(&self) -> Vec<PlannedStage> {
-        let mut stages = Stages::default();
         if self.k == 0 {
             return Vec::new();
         }
+        let mut stages = Stages::default();
         if !self.is_descent() {
             let buffers = all_pairs_plan::<T>(self.n, self.dim, self.k).and(&self.bits());
             let kernels = exact_kernels::<T>(self.dim).into_iter().chain(self.bits_kernel());
@@ -133,8 +133,7 @@ impl DescentShape {
         if self.start == Start::Cells {
             self.plan_cells::<T>(&mut stages);
         }
-        let [vectors, norms] = cluster::KEPT_CENTRES;
-        stages.free(&["members", vectors, norms]);
+        stages.free(&cluster::KEPT);
         self.plan_phases::<T>(&mut stages);
         self.plan_finish::<T>(&mut stages);
         stages.into_vec()

@@ -125,7 +125,6 @@ impl DescentShape {
         let units = Side::<T>::tile_units(self.dim);
         let cross = [T::CrossCellJoin::name(units), cells_merge_proposals::NAME];
         let intra = [T::IntraCellJoin::name(units), cells_merge_candidates::NAME];
-        let [vectors, norms] = cluster::KEPT_CENTRES;
         stages.hold(&sizes.kept_plan());
         stages.add("cells", &sizes.plan(), intra.into_iter().chain(cross));
         stages.free(&["members"]);
@@ -133,7 +132,7 @@ impl DescentShape {
             let request = self.clustering(Some(request.cells));
             let clusters = cluster::plan::<T>(MemoryPlan::new(), self.n, self.dim, request);
             let kernels = cluster::kernels::<T>(self.n, request);
-            stages.add_and_keep("cluster again", &clusters, &["members", vectors, norms], kernels);
+            stages.add_and_keep("cluster again", &clusters, &cluster::KEPT, kernels);
             stages.add("cells again", &sizes.plan(), std::iter::once(cells_known_sets::NAME).chain(cross));
         }
         stages.free(&["list bounds", "changes"]);

@@ -8,11 +8,9 @@ use tagore_device::descent::cells::{
 };
 use tagore_device::key::Key;
 
+use super::super::WORD;
 use super::{Build, CellKernels, Ranks};
 use crate::vectors::gpu::ByChunks;
-
-/// Bytes of a bias or a bound.
-const WORD: u64 = 4;
 
 /// The joins of one clustering.
 #[derive(Clone, Copy)]
