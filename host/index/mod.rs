@@ -36,7 +36,7 @@ pub(crate) use start::{Graph, Layered, Start};
 pub use statistics::Statistics;
 pub(crate) use statistics::{Reach, edges_to};
 
-use crate::memory::{collected, collected_in_parallel, filled, zeros};
+use crate::memory::{collected, collected_in_parallel, fetch, filled, zeros};
 use crate::quantize::Compression;
 use crate::vectors::{Access, Repeated};
 use crate::{Error, IdSet, Ids, Metric, Progress, Result, Vectors};
@@ -215,6 +215,14 @@ impl Index {
         let (degrees, neighbors) = self.parts();
         let degree = (degrees[node] as usize).min(self.max_degree);
         &neighbors[node * self.max_degree..][..degree]
+    }
+
+    /// Has the neighbours of `node` loaded ahead.
+    #[inline]
+    pub(crate) fn fetch_neighbors(&self, node: usize) {
+        let (degrees, neighbors) = self.parts();
+        fetch(&degrees[node..=node]);
+        fetch(&neighbors[node * self.max_degree..][..self.max_degree]);
     }
 
     /// All rows, [`max_degree`](Self::max_degree) ids each: neighbours, then `u32::MAX`.

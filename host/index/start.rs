@@ -6,6 +6,9 @@ use super::{Layer, Spots};
 pub(crate) trait Graph: Sync {
     fn neighbors(&self, node: u32) -> &[u32];
 
+    /// Has the neighbours of `node` loaded ahead, if they may lie far away.
+    fn fetch(&self, _node: u32) {}
+
     /// Maximum number of neighbours of a node, if there is a limit.
     fn degree(&self) -> usize {
         usize::MAX

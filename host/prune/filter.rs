@@ -4,9 +4,14 @@ use tagore_device::key::{self, Key};
 use tagore_device::prune::filter::filled;
 use tagore_device::prune::rule::{Form, Rule, survives};
 
+use super::places::Places;
 use super::strategy::{Filter, Strategy};
 use crate::descent::KnnGraph;
+use crate::memory::fetch;
 use crate::vectors::space::Space;
+
+/// Lists that are on their way to the cache while one is read.
+const AHEAD: usize = 4;
 
 /// Filters candidates on the CPU, one node at a time.
 pub(super) struct Pruner<'a> {
@@ -19,7 +24,7 @@ pub(super) struct Pruner<'a> {
     distances: Vec<f32>,
     counts: Vec<u32>,
     detours: Vec<(u32, u32)>,
-    places: Vec<u32>,
+    places: Places,
 }
 
 #[derive(Clone, Copy)]
@@ -41,7 +46,7 @@ impl<'a> Pruner<'a> {
             distances: Vec::new(),
             counts: Vec::new(),
             detours: Vec::new(),
-            places: Vec::new(),
+            places: Places::default(),
         }
     }
 
@@ -112,28 +117,26 @@ impl<'a> Pruner<'a> {
     /// Counts the detours of each candidate B: they run through a better-ranked candidate D whose
     /// list holds B.
     fn count_in_lists(&mut self, graph: &KnnGraph, candidates: &[Key]) {
-        let Self { space, counts, places, .. } = self;
-        // Allocated on first use, since only this filter needs it. Places count from 1; nodes that
-        // are no candidates have place 0, which no detour leads to. So counting needs no branches,
-        // which the processor would mispredict: they took two thirds of the time.
-        places.resize(space.len(), 0);
-        for (&key, place) in candidates.iter().zip(1..) {
-            places[key as u32 as usize] = place;
-        }
+        let Self { counts, places, .. } = self;
+        // Places count from 1; other nodes have place 0, which no detour leads to. So counting
+        // needs no branches, which the processor would mispredict.
+        let ids = candidates.iter().map(|&key| key as u32);
+        places.set(ids.clone());
         counts.clear();
         counts.resize(candidates.len() + 1, 0);
         // Without strict detours, any rank in a list will do.
         let step = u32::from(self.strategy.strict_detours);
-        for (&via, place_via) in candidates.iter().zip(1..) {
+        let place_of = places.finder();
+        for (via, place_via) in ids.zip(1..) {
+            if let Some(&next) = candidates.get(place_via as usize + AHEAD - 1) {
+                fetch(graph.neighbors(next as u32 as usize));
+            }
             let mut least: u32 = step;
-            for &id in graph.neighbors(via as u32 as usize) {
-                let place = places[id as usize];
+            for &id in graph.neighbors(via as usize) {
+                let place = place_of(id);
                 counts[place as usize] += u32::from(place > place_via.max(least));
                 least += step;
             }
-        }
-        for &key in candidates {
-            places[key as u32 as usize] = 0;
         }
     }
 

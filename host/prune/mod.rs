@@ -5,6 +5,7 @@ pub(crate) mod collect;
 pub(crate) mod cpu;
 mod filter;
 pub(crate) mod gpu;
+mod places;
 pub(crate) mod plan;
 pub(crate) mod queries;
 pub(crate) mod reach;

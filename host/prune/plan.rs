@@ -23,18 +23,9 @@ pub(crate) fn stages_on_cpu(shape: &PruneShape<'_>, are_settled: bool, threads: 
     let distances = if are_settled { n * k } else { 0 };
     let graph = MemoryPlan::new().with::<u32>("graph", n * k).with::<f32>("distances", distances);
     let forward = graph.with::<Key>("forward edges", n * degree);
-    let places = if strategy.counts_detours() {
-        MemoryPlan::new().with::<u32>("places", threads * n)
-    } else {
-        MemoryPlan::new()
-    };
     let sets = if collect == Collect::Path { 2 } else { 1 };
-    let filter = forward.clone().and(&Visited::plan(n, sets * threads)).and(&places);
+    let filter = forward.clone().and(&Visited::plan(n, sets * threads));
     let edges = (n * degree.min(shape.limit())).min(reversed_at_once(n, degree));
-    let store = forward
-        .and(&Reverse::plan(n, edges))
-        .and(&rows(n, degree))
-        .and(&Visited::plan(n, threads))
-        .and(&places);
+    let store = forward.and(&Reverse::plan(n, edges)).and(&rows(n, degree)).and(&Visited::plan(n, threads));
     [on_cpu("filter", filter), on_cpu("store", store)]
 }

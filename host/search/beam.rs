@@ -219,6 +219,9 @@ impl BeamSearch {
             }
             self.beam[current].expanded = true;
             let node = self.beam[current].key as u32;
+            if let Some(next) = self.beam[current..].iter().find(|slot| !slot.expanded) {
+                graph.fetch(next.key as u32);
+            }
             let neighbors = graph.neighbors(node);
             let mut lowest = match among {
                 None => self.visit(space, query, neighbors, limits.beam, on_visit),

@@ -28,6 +28,11 @@ impl Graph for Index {
         Self::neighbors(self, node as usize)
     }
 
+    #[inline]
+    fn fetch(&self, node: u32) {
+        self.fetch_neighbors(node as usize);
+    }
+
     fn degree(&self) -> usize {
         self.max_degree()
     }
