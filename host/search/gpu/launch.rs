@@ -16,7 +16,8 @@ use tagore_device::search::beam::search::{
     beam_search_64_u8, beam_search_128_f16, beam_search_128_f32, beam_search_128_i8, beam_search_128_u8,
     beam_search_256_f16, beam_search_256_f32, beam_search_256_i8, beam_search_256_u8, beam_search_512_f16,
     beam_search_512_f32, beam_search_512_i8, beam_search_512_u8, beam_search_layer_f16,
-    beam_search_layer_f32, beam_search_layer_i8, beam_search_layer_u8,
+    beam_search_layer_f32, beam_search_layer_i8, beam_search_layer_u8, beam_search_wide_f16,
+    beam_search_wide_f32, beam_search_wide_i8, beam_search_wide_u8,
 };
 use tagore_device::search::beam::walk::{BeamWalk, Graph};
 
@@ -44,6 +45,8 @@ stage_kernels! {
             beam_search_256_f32 beam_search_256_f16 beam_search_256_u8 beam_search_256_i8;
         Beam512 (BeamSearch<Self>,):
             beam_search_512_f32 beam_search_512_f16 beam_search_512_u8 beam_search_512_i8;
+        BeamWide (BeamSearch<Self>,):
+            beam_search_wide_f32 beam_search_wide_f16 beam_search_wide_u8 beam_search_wide_i8;
         BeamLayer (BeamSearch<Self>,):
             beam_search_layer_f32 beam_search_layer_f16 beam_search_layer_u8 beam_search_layer_i8;
         Among128 (BeamAmong<Self>,):
@@ -55,9 +58,11 @@ stage_kernels! {
     }
 }
 
-/// The kernel of searches that keep `kept` nodes, without or with a filter.
-pub(crate) fn kernel<T: BeamKernels>(kept: usize, is_among: bool) -> &'static str {
+/// The kernel of searches that keep `kept` nodes and expand `width` in a step, without or with a
+/// filter.
+pub(crate) fn kernel<T: BeamKernels>(kept: usize, width: usize, is_among: bool) -> &'static str {
     match (BeamCapacity::for_nodes(kept), is_among) {
+        (_, false) if width > 1 => T::BeamWide::NAME,
         (BeamCapacity::Nodes64, false) => T::Beam64::NAME,
         (BeamCapacity::Nodes128, false) => T::Beam128::NAME,
         (BeamCapacity::Nodes256, false) => T::Beam256::NAME,
@@ -71,7 +76,7 @@ pub(crate) fn kernel<T: BeamKernels>(kept: usize, is_among: bool) -> &'static st
 /// layers or without.
 pub(crate) fn kernels<T: BeamKernels>(kept: &[usize], has_layers: bool) -> Vec<&'static str> {
     let layer = has_layers.then_some(T::BeamLayer::NAME);
-    kept.iter().map(|&kept| kernel::<T>(kept, false)).chain(layer).collect()
+    kept.iter().map(|&kept| kernel::<T>(kept, 1, false)).chain(layer).collect()
 }
 
 /// One launch: its graph, entry points and limits.
@@ -385,8 +390,9 @@ impl Task<'_> {
         if let (Some(codes), None) = (&self.on_gpu.edge_codes, self.limits.among) {
             return codes.count_rows::<T>(&self.on_gpu.gpu, self.limits.breadth.kept, rows);
         }
+        let BatchLimits { breadth: Breadth { kept, .. }, width, among, .. } = self.limits;
         let bytes = rows * (stride::<T>(self.dim) * size_of::<T>()) as u64;
-        let kernel = kernel::<T>(self.limits.breadth.kept, self.limits.among.is_some());
+        let kernel = kernel::<T>(kept, width, among.is_some());
         self.on_gpu.gpu.count_work(kernel, bytes, 0);
     }
 
@@ -456,6 +462,7 @@ impl Task<'_> {
             return unsafe {
                 match (is_layer, capacity) {
                     (true, _) => gpu.launch::<T::BeamLayer>(grid, block, (search,)),
+                    _ if width > 1 => gpu.launch::<T::BeamWide>(grid, block, (search,)),
                     (_, BeamCapacity::Nodes64) => gpu.launch::<T::Beam64>(grid, block, (search,)),
                     (_, BeamCapacity::Nodes128) => gpu.launch::<T::Beam128>(grid, block, (search,)),
                     (_, BeamCapacity::Nodes256) => gpu.launch::<T::Beam256>(grid, block, (search,)),

@@ -38,16 +38,17 @@
 
 use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
-use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
+use cuda_std::thread::{block_dim_x, block_idx_x, sync_threads, thread_idx_x};
 
 use super::list::Beam;
 use super::passing::through;
 use super::purpose::{Purpose, Search};
-use super::search::{BeamSearch, SEARCH_THREADS, find, search_shared_bytes};
-use super::walk::{BeamWalk, Counts, Room, append, step_ids};
+use super::search::{BeamSearch, SEARCH_THREADS};
+use super::walk::{BeamWalk, Counts, Room, append, step_ids, walk_shared_bytes};
 use crate::block::copied;
 use crate::block::element::Element;
 use crate::block::rows::ListPoint;
+use crate::block::threads::Threads;
 use crate::key::NO_ID;
 
 /// Arguments of the kernels `beam_among_*`.
@@ -77,7 +78,8 @@ pub const fn among_step_ids(step_ids: u32) -> u32 {
 
 /// Dynamic shared memory in bytes.
 pub const fn among_shared_bytes(dim: u32, degree: u32, width: u32, slots: u32) -> u32 {
-    search_shared_bytes(dim, degree, width, slots) + (2 * degree * width + 1) * 4
+    let ids = step_ids(degree, width);
+    walk_shared_bytes(dim, ids, slots, ids, width) + (2 * degree * width + 1) * 4
 }
 
 /// Shared memory of a block, besides that of a search.
@@ -226,7 +228,7 @@ impl<T: Element> BeamAmong<T> {
         loop {
             keep_rolled();
             // The neighbours of the parents, and the first ids that rows lead to.
-            if Search::empties(walk, counts.in_table + among_step_ids(most)) {
+            if walk.is_full(counts.in_table + among_step_ids(most)) {
                 walk.forget(beam, room.table);
                 counts.in_table = walk.beam;
             }
@@ -253,7 +255,7 @@ impl<T: Element> BeamAmong<T> {
                 keep_rolled();
                 at = self.gather(room, others, at, rows);
                 let new = room.new_count.get(0);
-                walk.distances::<LOADS>(point, room.ids, room.keys, new);
+                walk.distances::<LOADS>(point, room.ids, room.keys, new, Threads::new(thread, block_dim_x()));
                 sync_threads();
                 counts.in_table += new;
                 counts.computed += new;
@@ -273,7 +275,7 @@ impl<T: Element> BeamAmong<T> {
                 if is_last {
                     break;
                 }
-                if Search::empties(walk, counts.in_table + most) {
+                if walk.is_full(counts.in_table + most) {
                     walk.forget(beam, room.table);
                     counts.in_table = walk.beam;
                 }
@@ -306,7 +308,19 @@ macro_rules! among_kernels {
             blocks_per_multiprocessor = $blocks
         )]
         pub unsafe fn $name(p: BeamAmong<$type>) {
-            find::<_, _, $loads>(&p.search, |point, room| p.find::<$keys, $partial, $loads>(point, room));
+            let (walk, thread) = (p.walk(), thread_idx_x());
+            let keys = step_ids(walk.graph.degree, walk.width);
+            let room = Room::start(walk, keys, walk.slots, &p.search.queries, block_idx_x());
+            sync_threads();
+            let (point, stop) = p.search.point::<$loads>(room.values);
+            if thread == 0 {
+                room.slack.set(0, stop.slack);
+            }
+            let (beam, computed) = p.find::<$keys, $partial, $loads>(&point, &room);
+            p.search.count(computed);
+            if thread < 32 {
+                beam.each(walk.beam, |rank, key| p.search.write(rank, key));
+            }
         }
     )*};
 }

@@ -5,10 +5,13 @@
 //! ([`list`]). [`stop`] tells when a search ends early.
 
 pub mod among;
+pub mod by_block;
+pub mod by_warp;
 pub mod list;
 pub mod on_edges;
 pub mod passing;
 mod purpose;
 pub mod search;
+mod sorted;
 pub mod stop;
 pub mod walk;

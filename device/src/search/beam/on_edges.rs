@@ -257,7 +257,13 @@ impl<T: Element> EdgeSearch<T> {
                 room.entries.set(lane as usize, walk.entries.get((entered + lane) as usize));
             }
             sync_threads();
-            walk.distances::<LOADS>(point, room.entries, room.keys, count);
+            walk.distances::<LOADS>(
+                point,
+                room.entries,
+                room.keys,
+                count,
+                Threads::new(warp::lane_id(), EDGE_THREADS),
+            );
             sync_threads();
             self.offer(room, &mut beam, if lane < count { room.keys.get(lane as usize) } else { NONE });
             entered += count;

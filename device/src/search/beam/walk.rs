@@ -72,7 +72,7 @@ use cuda_std::thread::{block_dim_x, block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
 
 use super::list::Beam;
-use super::purpose::{Collect, Purpose, Search};
+use super::purpose::{Collect, Purpose};
 use super::stop::Stop;
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
@@ -243,7 +243,7 @@ impl<T: Element> BeamWalk<T> {
 
     /// Empties the table. The whole block calls this; a barrier follows.
     #[inline(always)]
-    fn clear(&self, table: Shared<u32>) {
+    pub(super) fn clear(&self, table: Shared<u32>) {
         let mut i = thread_idx_x();
         while i < self.slots {
             table.set(i as usize, NO_ID);
@@ -251,25 +251,16 @@ impl<T: Element> BeamWalk<T> {
         }
     }
 
+    /// Whether a table with `ids` ids is emptied.
+    #[inline(always)]
+    pub(super) fn is_full(&self, ids: u32) -> bool {
+        ids > self.slots / 4 * 3
+    }
+
     /// Enters an id in the table; returns whether it is new.
     #[inline(always)]
     pub fn insert(&self, table: Shared<u32>, id: u32) -> bool {
         table::insert(table, self.slots - 1, id)
-    }
-
-    /// Searches for `point`, whose slack `room.slack` holds; returns the beam, held by the first
-    /// warp, and the number of distances computed. The block calls this after a barrier; a barrier
-    /// also ends it.
-    ///
-    /// With `PARTIAL` the graph is one over some of the nodes, which `graph.places` maps to rows.
-    /// `LOADS` loads of each row are under way at once.
-    #[inline(always)]
-    pub fn search<const C: usize, const PARTIAL: bool, const LOADS: usize>(
-        &self,
-        point: &ListPoint<T>,
-        room: &Room<T>,
-    ) -> (Beam<C>, u32) {
-        self.walk::<Search, C, PARTIAL, LOADS>(point, room)
     }
 
     /// Searches for `point` with up to `expansions` expansions; leaves the keys of all visited
@@ -279,50 +270,22 @@ impl<T: Element> BeamWalk<T> {
     /// `LOADS` loads of each row are under way at once.
     #[inline(always)]
     pub fn collect<const LOADS: usize>(&self, point: &ListPoint<T>, room: &Room<T>) -> u32 {
-        self.walk::<Collect, 1, false, LOADS>(point, room).1
-    }
-
-    #[inline(always)]
-    fn walk<P: Purpose, const C: usize, const PARTIAL: bool, const LOADS: usize>(
-        &self,
-        point: &ListPoint<T>,
-        room: &Room<T>,
-    ) -> (Beam<C>, u32) {
-        let (thread, degree) = (thread_idx_x(), self.graph.degree);
-        let width = P::width(self);
-        let most = step_ids(degree, width);
-        let mut beam = Beam::new(self.beam);
+        let (thread, threads, degree) = (thread_idx_x(), block_dim_x(), self.graph.degree);
+        let most = step_ids(degree, 1);
+        let mut beam = Beam::<1>::new(self.beam);
         let mut counts = Counts::default();
-        if let Some(keys) = P::keys(self) {
-            beam = Beam::load(keys, self.entry_count, self.beam);
-            counts.entered = self.entry_count;
-            counts.in_table = self.beam;
-            self.enter(beam, room.table);
-            if thread < 32 {
-                self.take_parents::<P, C, PARTIAL>(&mut beam, room, counts, true);
-            }
-            sync_threads();
-            counts.parents = room.parent_count.get(0);
-            if counts.parents == 0 {
-                return (beam, 0);
-            }
-        }
         loop {
             keep_rolled();
             // The entries come first, in as many steps as they take.
             let entering = counts.parents == 0;
             let left = self.entry_count - counts.entered;
             let count = if !entering {
-                counts.parents * degree
+                degree
             } else if left < most {
                 left
             } else {
                 most
             };
-            if P::empties(self, counts.in_table + count) {
-                self.forget(beam, room.table);
-                counts.in_table = self.beam;
-            }
             // The new ids of this step. Here, not in a function: `prune_path_f32` would spill on
             // sm_100.
             let mut first = thread & !31;
@@ -332,23 +295,20 @@ impl<T: Element> BeamWalk<T> {
                 let id = if i >= count {
                     NO_ID
                 } else if entering {
-                    P::entry(self, (counts.entered + i) as usize)
+                    Collect::entry(self, (counts.entered + i) as usize)
                 } else {
-                    // One parent needs no division.
-                    let parent = if width == 1 { 0 } else { i.checked_div(degree).unwrap_or(0) };
-                    self.graph.neighbor(room.parents.get(parent as usize), i - parent * degree)
+                    self.graph.neighbor(room.parents.get(0), i)
                 };
                 let is_new = id != NO_ID && self.insert(room.table, id);
                 append(is_new, room.new_count, |place| room.ids.set(place as usize, id));
-                first += block_dim_x();
+                first += threads;
             }
             sync_threads();
 
             let new = room.new_count.get(0);
-            let keys = room.keys.offset(P::keys_at(counts.computed));
-            self.distances::<LOADS>(point, room.ids, keys, new);
+            let keys = room.keys.offset(counts.computed as usize);
+            self.distances::<LOADS>(point, room.ids, keys, new, Threads::new(thread, threads));
             sync_threads();
-            counts.in_table += new;
             counts.computed += new;
             if entering {
                 counts.entered += count;
@@ -357,13 +317,13 @@ impl<T: Element> BeamWalk<T> {
             if thread < 32 {
                 beam.offer(keys, new);
                 let has_entered = counts.entered == self.entry_count;
-                self.take_parents::<P, C, PARTIAL>(&mut beam, room, counts, has_entered);
+                self.take_parents::<Collect, 1, false>(&mut beam, room, counts, has_entered);
             }
             sync_threads();
             counts.parents = room.parent_count.get(0);
             counts.expanded += counts.parents;
             if counts.parents == 0 && counts.entered == self.entry_count {
-                return (beam, counts.computed);
+                return counts.computed;
             }
         }
     }
@@ -390,8 +350,8 @@ impl<T: Element> BeamWalk<T> {
         sync_threads();
     }
 
-    /// Computes the keys of `count` ids, with `LOADS` loads of each row under way at once. The
-    /// whole block calls this; a barrier follows.
+    /// Computes the keys of `count` ids, with `LOADS` loads of each row under way at once. All
+    /// `threads`, whole warps, call this; a barrier follows.
     #[inline(always)]
     pub(in crate::search) fn distances<const LOADS: usize>(
         &self,
@@ -399,10 +359,10 @@ impl<T: Element> BeamWalk<T> {
         ids: Shared<u32>,
         keys: Shared<Key>,
         count: u32,
+        threads: Threads,
     ) {
-        let (thread, lane) = (thread_idx_x(), warp::lane_id());
-        let groups = block_dim_x() / GROUP;
-        let mut first = thread / 32 * (32 / GROUP);
+        let (lane, groups) = (warp::lane_id(), threads.count / GROUP);
+        let mut first = threads.index / 32 * (32 / GROUP);
         while first < count {
             keep_rolled();
             // A group of lanes has two ids. Beyond the end it takes the last id, whose row is
