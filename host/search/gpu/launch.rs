@@ -23,7 +23,7 @@ use tagore_device::search::beam::walk::{BeamWalk, Graph};
 
 use super::rerank::{FoundBatch, Reranking};
 use super::{Among, BatchLimits, BeamShape, KeysTo, LayerOnGpu, OnGpu, Resident};
-use crate::gpu::{Buffer, Gpu, KernelTime, Measurement, MemoryPlan};
+use crate::gpu::{Buffer, Gpu, KernelTime, MemoryPlan};
 use crate::progress::StageProgress;
 use crate::search::breadth::{BeamCapacity, Breadth};
 use crate::search::edges::gpu::{EdgeCodesOnGpu, EdgeKernels};
@@ -268,30 +268,31 @@ impl Task<'_> {
         rows: &Origin<'_, T>,
         to: KeysTo<'_>,
     ) -> Result<Work> {
+        // The caller of results that stay on the device waits, so nothing is read back for it.
         let is_measured = to.is_measured();
         // Held to the end: searches of one base run one after another.
         let mut kept = resident.batch.lock().unwrap_or_else(PoisonError::into_inner);
         let batch = self.batch(&mut kept)?;
         batch.load_passing(&self.on_gpu.gpu, self.limits.among)?;
+        let measurement = is_measured.then(|| self.on_gpu.gpu.measure()).transpose()?;
+        if is_measured {
+            batch.computed.fill(0)?;
+        }
+        let mut reranked_rows = 0;
         self.in_batches(to, |range, to| {
-            if is_measured {
-                batch.computed.fill(0)?;
-            }
             batch.load(self, rows, range.clone())?;
             self.walk(&resident.base, batch, range.len())?;
             let found = FoundBatch { keys: &batch.found, range: range.clone(), limits: self.limits };
             let rerank = |reranking: &Reranking<'_>| reranking.run(&self.on_gpu.gpu, &found);
             let reranked = self.reranking.map(rerank).transpose()?;
-            let exact = if reranked.is_some() { range.len() * self.limits.walked } else { 0 };
-            self.hand_over(reranked.as_ref().unwrap_or(&batch.found), range, to)?;
-            if !is_measured {
-                // The caller of results that stay on the device waits.
-                return Ok(0);
-            }
-            let computed = batch.computed()?;
-            self.count_rows::<T>(computed);
-            Ok(computed + exact as u64)
-        })
+            reranked_rows += if reranked.is_some() { range.len() * self.limits.walked } else { 0 };
+            self.hand_over(reranked.as_ref().unwrap_or(&batch.found), range, to)
+        })?;
+        let Some(measurement) = measurement else { return Ok(Work::default()) };
+        let walked = batch.computed()?;
+        self.count_rows::<T>(walked);
+        let kernels = measurement.end()?.kernels;
+        Ok(Work { computed: walked + reranked_rows as u64, kernels, ..Work::default() })
     }
 
     /// The kept buffers, or new ones if those are too small.
@@ -317,27 +318,25 @@ impl Task<'_> {
         }
     }
 
-    /// Calls `search` for ranges of the queries. It returns the number of distances computed.
+    /// Calls `search` for ranges of the queries.
     fn in_batches(
         &self,
         mut to: KeysTo<'_>,
-        mut search: impl FnMut(Range<usize>, BatchKeysTo<'_>) -> Result<u64>,
-    ) -> Result<Work> {
+        mut search: impl FnMut(Range<usize>, BatchKeysTo<'_>) -> Result<()>,
+    ) -> Result<()> {
         let BatchLimits { k, batch: at_once, .. } = self.limits;
         let queries = self.asked.count;
         if queries * k == 0 {
-            return Ok(Work::default());
+            return Ok(());
         }
         let mut of_batch = match to {
             KeysTo::Host(_) | KeysTo::One(_) | KeysTo::Device(_) => Vec::new(),
             KeysTo::Batches(_) => vec![key::NONE; k * queries.min(at_once)],
         };
-        let measurement = to.is_measured().then(|| self.on_gpu.gpu.measure()).transpose()?;
-        let mut computed = 0;
         for first in (0..queries).step_by(at_once) {
             let range = first..queries.min(first + at_once);
             let count = range.len();
-            computed += match &mut to {
+            match &mut to {
                 KeysTo::Host(keys) | KeysTo::One(keys) => {
                     search(range, BatchKeysTo::Host(&mut keys[first * k..][..count * k]))
                 }
@@ -349,8 +348,7 @@ impl Task<'_> {
             }?;
             self.stage.advance(count as u64)?;
         }
-        let measured = measurement.map(Measurement::end).transpose()?.unwrap_or_default();
-        Ok(Work { computed, kernels: measured.kernels, ..Work::default() })
+        Ok(())
     }
 
     /// Searches the layers, then the index.

@@ -32,7 +32,7 @@ use cuda_std::prelude::*;
 use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
 
-use super::list::{EXPANDED, Slot, id, key, slot};
+use super::list::{EXPANDED, Slot, id, key, slot, two};
 use super::purpose::{Purpose, Search};
 use super::stop::Stop;
 use super::walk::{BeamWalk, append, step_ids};
@@ -45,7 +45,12 @@ use crate::key::{self as keys, Key, NO_ID, NONE};
 /// Dynamic shared memory in bytes of a search that keeps `kept` nodes.
 pub const fn block_search_shared_bytes(dim: u32, kept: u32, degree: u32, width: u32, slots: u32) -> u32 {
     let ids = step_ids(degree, width);
-    query_bytes(dim) + (kept + ids) * 8 + (id_words(kept, ids) + slots + width + 3) * 4
+    query_bytes(dim) + (kept + near_slots(ids)) * 8 + (id_words(kept, ids) + slots + width + 3) * 4
+}
+
+/// Slots of those of a step, of which a thread reads four at a time.
+const fn near_slots(step_ids: u32) -> u32 {
+    step_ids.next_multiple_of(4)
 }
 
 /// Words of the ids of a step, and afterwards of the merged beam.
@@ -58,7 +63,7 @@ pub struct BlockRoom<T: Element> {
     /// The query's vector.
     pub values: Shared<T::Query>,
     beam: Shared<Slot>,
-    /// New slots of a step that are nearer than the beam's last one.
+    /// New slots of a step that are nearer than the beam's last one, then [`NONE`].
     near: Shared<Slot>,
     /// New ids of a step; then the merged beam.
     ids: Shared<u32>,
@@ -78,9 +83,9 @@ impl<T: Element> BlockRoom<T> {
     pub fn start(walk: &BeamWalk<T>, points: &Rows<T>, query: u32) -> Self {
         let (thread, threads) = (thread_idx_x(), block_dim_x());
         let most = step_ids(walk.graph.degree, walk.width);
-        let beam: Shared<Slot> = shared::dynamic(query_bytes(walk.base.dim) as usize);
-        let near = beam.offset(walk.beam as usize);
-        let ids: Shared<u32> = near.offset(most as usize).cast();
+        let near: Shared<Slot> = shared::dynamic(query_bytes(walk.base.dim) as usize);
+        let beam = near.offset(near_slots(most) as usize);
+        let ids: Shared<u32> = beam.offset(walk.beam as usize).cast();
         let table = ids.offset(id_words(walk.beam, most) as usize);
         let parents = table.offset(walk.slots as usize);
         let parent_count = parents.offset(walk.width as usize);
@@ -190,14 +195,13 @@ impl<T: Element> BeamWalk<T> {
             };
             let mut to = if of_beam { item } else { place(room.beam, self.beam, own) };
             let mut i = 0;
-            while i + 1 < count {
+            while i < count {
                 keep_rolled();
-                let (a, b) = (room.near.get(i as usize), room.near.get(i as usize + 1));
-                to += u32::from(a < own) + u32::from(b < own);
-                i += 2;
-            }
-            if i < count && room.near.get(i as usize) < own {
-                to += 1;
+                let (a, b) = two(room.near, i);
+                let (c, d) = two(room.near, i + 2);
+                let below = u32::from(a < own) + u32::from(b < own);
+                to += below + u32::from(c < own) + u32::from(d < own);
+                i += 4;
             }
             if to < self.beam {
                 merged.set(to as usize, own);
@@ -289,6 +293,11 @@ impl<T: Element> BeamWalk<T> {
             }
             if thread == 0 {
                 room.near_count.set(0, 0);
+            }
+            let mut place = thread;
+            while place < near_slots(most) {
+                room.near.set(place as usize, NONE);
+                place += block_dim_x();
             }
             self.gather(room, parents, entered, count);
             if parents == 0 {

@@ -51,7 +51,7 @@ const PREFETCHED: u32 = 512;
 
 /// Dynamic shared memory in bytes of a search whose beam has `kept` slots, a multiple of 32.
 pub const fn warp_search_shared_bytes(dim: u32, kept: u32, slots: u32) -> u32 {
-    query_bytes(dim) + (SPARE_SLOTS + kept + 32) * 8 + (32 + slots) * 4
+    query_bytes(dim) + (SPARE_SLOTS + kept + 32) * 8 + (34 + slots) * 4
 }
 
 /// Shared memory of a warp.
@@ -62,6 +62,10 @@ pub struct WarpRoom<T: Element, const C: usize> {
     pub beam: Sorted<C>,
     keys: Shared<Key>,
     ids: Shared<u32>,
+    /// The stop's slack for the query. In a register it would spill.
+    pub slack: Shared<f32>,
+    /// Distances computed; of the first lane.
+    pub computed: Shared<u32>,
     /// Places of [`WAYS`] ids, the later one in the low word.
     table: Shared<u64>,
 }
@@ -76,10 +80,18 @@ impl<T: Element, const C: usize> WarpRoom<T, C> {
         let slots = spare.offset(SPARE_SLOTS as usize);
         let keys = slots.offset(32 * C);
         let ids: Shared<u32> = keys.offset(32).cast();
-        let table: Shared<u32> = ids.offset(32);
+        let (slack, computed, table) = (ids.offset(32).cast(), ids.offset(33), ids.offset(34));
         points.load(values, query, Threads::new(warp::lane_id(), 32));
         walk.clear(table);
-        Self { values, beam: Sorted::new(slots, spare, walk.beam), keys, ids, table: table.cast() }
+        Self {
+            values,
+            beam: Sorted::new(slots, spare, walk.beam),
+            keys,
+            ids,
+            slack,
+            computed,
+            table: table.cast(),
+        }
     }
 }
 
@@ -113,15 +125,14 @@ impl<T: Element> BeamWalk<T> {
         }
     }
 
-    /// The slots of the ids that are new, in the first lanes, and their number. An id of `NO_ID` is
-    /// none.
+    /// The slots of the ids that are new, in the first lanes. An id of `NO_ID` is none.
     #[inline(always)]
     fn slots_of_new<const C: usize, const LOADS: usize>(
         &self,
         point: &ListPoint<T>,
         room: &WarpRoom<T, C>,
         id: u32,
-    ) -> (Key, u32) {
+    ) -> Key {
         let lane = warp::lane_id();
         let is_new = enter(room.table, self.slots / WAYS, id);
         if is_new {
@@ -132,22 +143,24 @@ impl<T: Element> BeamWalk<T> {
         if is_new {
             room.ids.set(warp::lanes_before(lanes) as usize, id);
         }
+        if lane == 0 {
+            room.computed.set(0, room.computed.get(0) + new);
+        }
         warp::sync();
         self.distances::<LOADS>(point, room.ids, room.keys, new, Threads::new(lane, 32));
         warp::sync();
-        (if lane < new { slot(room.keys.get(lane as usize)) } else { NONE }, new)
+        if lane < new { slot(room.keys.get(lane as usize)) } else { NONE }
     }
 
-    /// Searches for `point`; leaves the nodes in the beam of `room`, and returns the number of
-    /// distances computed. With `PARTIAL` the graph is one over some of the nodes, which
+    /// Searches for `point`; leaves the nodes in the beam of `room`, and the number of distances
+    /// there. With `PARTIAL` the graph is one over some of the nodes, which
     /// `graph.places` maps to rows. `LOADS` loads of each row are under way at once.
     #[inline(always)]
     pub(super) fn search_by_warp<const C: usize, const PARTIAL: bool, const LOADS: usize>(
         &self,
         point: &ListPoint<T>,
         room: &WarpRoom<T, C>,
-        stop: Stop,
-    ) -> u32 {
+    ) {
         let (lane, beam) = (warp::lane_id(), room.beam);
         let row = |node: u32| if PARTIAL { self.graph.places.get(node as usize) } else { node };
         // The source of ids: entries, or a row of the graph.
@@ -164,11 +177,10 @@ impl<T: Element> BeamWalk<T> {
             count = 0;
         }
         let mut ids = load(source, lane, count);
-        let (mut from, mut next, mut computed) = (0, NONE, 0);
+        let (mut from, mut next) = (0, NONE);
         loop {
             keep_rolled();
-            let (offered, new) = self.slots_of_new::<C, LOADS>(point, room, ids);
-            computed += new;
+            let offered = self.slots_of_new::<C, LOADS>(point, room, ids);
             first += 32;
             let ends = first >= count;
             // The probable parent.
@@ -189,9 +201,10 @@ impl<T: Element> BeamWalk<T> {
             from = if changed < from { changed } else { from };
             if ends {
                 let parent = beam.nearest(from);
+                let stop = Stop { slack: room.slack.get(0), ..self.stop };
                 let at_rank = (beam.at_rank(stop.rank) >> 32) as u32;
                 if parent.slot == NONE || parent.slot > stop.last(at_rank) {
-                    return computed;
+                    return;
                 }
                 beam.expand(parent);
                 (source, first, count) = (row(id(parent.slot)), 0, self.graph.degree);

@@ -28,6 +28,13 @@ pub fn id(slot: Slot) -> u32 {
     slot as u32 >> 1
 }
 
+/// Slots `i` and `i + 1`, at a multiple of 16 bytes.
+#[inline(always)]
+pub(super) fn two(slots: Shared<Slot>, i: u32) -> (Slot, Slot) {
+    let [a, b, c, d] = slots.get_quad(i as usize).0;
+    (a as u64 | (b as u64) << 32, c as u64 | (d as u64) << 32)
+}
+
 /// The key of the node in a slot; [`NONE`] of an empty slot.
 #[inline(always)]
 pub(super) fn key(slot: Slot) -> Key {

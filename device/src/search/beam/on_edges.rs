@@ -42,7 +42,7 @@
 use cuda_std::atomic::Scope;
 use cuda_std::float::sqrt;
 use cuda_std::prelude::*;
-use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::thread::{block_dim_x, block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared, unroll};
 
 use super::list::{self, Beam, EXPANDED, Slot};
@@ -262,7 +262,7 @@ impl<T: Element> EdgeSearch<T> {
                 room.entries,
                 room.keys,
                 count,
-                Threads::new(warp::lane_id(), EDGE_THREADS),
+                Threads::new(thread_idx_x(), block_dim_x()),
             );
             sync_threads();
             self.offer(room, &mut beam, if lane < count { room.keys.get(lane as usize) } else { NONE });

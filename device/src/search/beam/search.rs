@@ -109,12 +109,12 @@ impl<T: Element> BeamSearch<T> {
     pub(super) fn point<const LOADS: usize>(&self, values: Shared<T::Query>) -> (ListPoint<T>, Stop) {
         let query = block_idx_x();
         let point = self.queries.list_point(values, query, Metric::from_u32(self.walk.metric));
-        let stop = self.walk.stop;
-        if !stop.takes_norm() {
-            return (point, stop);
+        let mut stop = self.walk.stop;
+        if stop.takes_norm() {
+            let [product] = self.queries.list_distances::<1, LOADS>(&point, [query]);
+            stop = stop.of_query(sqrt(-product));
         }
-        let [product] = self.queries.list_distances::<1, LOADS>(&point, [query]);
-        (point, stop.of_query(sqrt(-product)))
+        (point, stop)
     }
 
     /// Counts the distances that the block has computed.
@@ -157,33 +157,39 @@ macro_rules! search_kernels {
             let room = WarpRoom::<_, $keys>::start(&p.walk, &p.queries, block_idx_x());
             warp::sync();
             let (point, stop) = p.point::<$loads>(room.values);
-            p.count(p.walk.search_by_warp::<$keys, $partial, $loads>(&point, &room, stop));
+            if thread_idx_x() == 0 {
+                room.slack.set(0, stop.slack);
+                room.computed.set(0, 0);
+            }
+            warp::sync();
+            p.walk.search_by_warp::<$keys, $partial, $loads>(&point, &room);
+            p.count(room.computed.get(0));
             room.beam.each(|rank, key| p.write(rank, key));
         }
     )*};
 }
 
 search_kernels! {
-    beam_search_64_f32 f32, 2 keys, 24 blocks, false, 4 loads;
-    beam_search_64_f16 f16, 2 keys, 32 blocks, false, 4 loads;
+    beam_search_64_f32 f32, 2 keys, 20 blocks, false, 4 loads;
+    beam_search_64_f16 f16, 2 keys, 28 blocks, false, 4 loads;
     beam_search_64_u8 u8, 2 keys, 32 blocks, false, 2 loads;
     beam_search_64_i8 i8, 2 keys, 32 blocks, false, 2 loads;
-    beam_search_128_f32 f32, 4 keys, 24 blocks, false, 4 loads;
-    beam_search_128_f16 f16, 4 keys, 32 blocks, false, 4 loads;
+    beam_search_128_f32 f32, 4 keys, 24 blocks, false, 3 loads;
+    beam_search_128_f16 f16, 4 keys, 28 blocks, false, 4 loads;
     beam_search_128_u8 u8, 4 keys, 32 blocks, false, 2 loads;
     beam_search_128_i8 i8, 4 keys, 32 blocks, false, 2 loads;
-    beam_search_256_f32 f32, 8 keys, 24 blocks, false, 4 loads;
-    beam_search_256_f16 f16, 8 keys, 32 blocks, false, 4 loads;
-    beam_search_256_u8 u8, 8 keys, 32 blocks, false, 2 loads;
-    beam_search_256_i8 i8, 8 keys, 32 blocks, false, 2 loads;
-    beam_search_512_f32 f32, 16 keys, 24 blocks, false, 4 loads;
-    beam_search_512_f16 f16, 16 keys, 32 blocks, false, 4 loads;
-    beam_search_512_u8 u8, 16 keys, 32 blocks, false, 2 loads;
-    beam_search_512_i8 i8, 16 keys, 32 blocks, false, 2 loads;
-    beam_search_layer_f32 f32, 2 keys, 24 blocks, true, 4 loads;
-    beam_search_layer_f16 f16, 2 keys, 32 blocks, true, 4 loads;
-    beam_search_layer_u8 u8, 2 keys, 32 blocks, true, 2 loads;
-    beam_search_layer_i8 i8, 2 keys, 32 blocks, true, 2 loads;
+    beam_search_256_f32 f32, 8 keys, 20 blocks, false, 4 loads;
+    beam_search_256_f16 f16, 8 keys, 20 blocks, false, 4 loads;
+    beam_search_256_u8 u8, 8 keys, 20 blocks, false, 2 loads;
+    beam_search_256_i8 i8, 8 keys, 20 blocks, false, 2 loads;
+    beam_search_512_f32 f32, 16 keys, 16 blocks, false, 4 loads;
+    beam_search_512_f16 f16, 16 keys, 16 blocks, false, 4 loads;
+    beam_search_512_u8 u8, 16 keys, 16 blocks, false, 2 loads;
+    beam_search_512_i8 i8, 16 keys, 16 blocks, false, 2 loads;
+    beam_search_layer_f32 f32, 2 keys, 24 blocks, true, 3 loads;
+    beam_search_layer_f16 f16, 2 keys, 28 blocks, true, 4 loads;
+    beam_search_layer_u8 u8, 2 keys, 28 blocks, true, 2 loads;
+    beam_search_layer_i8 i8, 2 keys, 28 blocks, true, 2 loads;
 }
 
 macro_rules! wide_kernels {

@@ -8,7 +8,7 @@ use cuda_std::prelude::*;
 use cuda_std::warp::{FULL, WarpReductionOp, warp_match_any, warp_reduce};
 use cuda_std::{keep_rolled, unroll};
 
-use super::list::{EXPANDED, Slot, UNUSED, slot};
+use super::list::{EXPANDED, Slot, UNUSED, key, slot, two};
 use crate::key::{Key, NONE};
 
 /// Slots of the room in which a warp compares new slots: those of 32 lanes, and one after the last.
@@ -34,12 +34,6 @@ pub struct Nearest {
     pub next: Slot,
     /// Its place.
     pub place: u32,
-}
-
-/// The slot of two words.
-#[inline(always)]
-fn words(low: u32, high: u32) -> Slot {
-    low as u64 | (high as u64) << 32
 }
 
 impl<const C: usize> Sorted<C> {
@@ -189,8 +183,7 @@ impl<const C: usize> Sorted<C> {
             while i < count {
                 keep_rolled();
                 // The one after an odd last is NONE.
-                let pair = self.spare.get_quad(i as usize).0;
-                let (a, b) = (words(pair[0], pair[1]), words(pair[2], pair[3]));
+                let (a, b) = two(self.spare, i);
                 rank += u32::from(a < own) + u32::from(b < own);
                 unroll!(4, P => if P < Self::PART {
                     below[P] += u32::from(a < here[P]) + u32::from(b < here[P]);
@@ -228,7 +221,7 @@ impl<const C: usize> Sorted<C> {
         while place < Self::LEN {
             keep_rolled();
             let slot = self.slots.get(place as usize);
-            with(place - self.unused, super::list::key(slot));
+            with(place - self.unused, key(slot));
             place += 32;
         }
     }
