@@ -23,6 +23,7 @@
 //! 1. All threads merge: one warp that inserts the 40 to 60 slots of a step one by one takes longer
 //!    than all the rest.
 //! 2. Four rows per group of 4 lanes are under way at once, so the rows of a step come in one wait.
+//!    Long rows are prefetched, all of a step.
 //!
 //! # Speed
 //!
@@ -30,7 +31,7 @@
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
-use cuda_std::{keep_rolled, shared};
+use cuda_std::{keep_rolled, shared, unroll};
 
 use super::list::{EXPANDED, Slot, id, key, slot, two};
 use super::purpose::{Purpose, Search};
@@ -42,15 +43,19 @@ use crate::block::rows::{ListPoint, Rows};
 use crate::block::threads::Threads;
 use crate::key::{self as keys, Key, NO_ID, NONE};
 
+/// Bytes of a row up to which a group of lanes has four rows under way. Of longer ones it has one,
+/// and all its loads come from the cache.
+const SHORT_ROW: u32 = 512;
+
 /// Dynamic shared memory in bytes of a search that keeps `kept` nodes.
 pub const fn block_search_shared_bytes(dim: u32, kept: u32, degree: u32, width: u32, slots: u32) -> u32 {
     let ids = step_ids(degree, width);
     query_bytes(dim) + (kept + near_slots(ids)) * 8 + (id_words(kept, ids) + slots + width + 3) * 4
 }
 
-/// Slots of those of a step, of which a thread reads four at a time.
+/// Slots of those of a step, of which a thread reads eight at a time.
 const fn near_slots(step_ids: u32) -> u32 {
-    step_ids.next_multiple_of(4)
+    step_ids.next_multiple_of(8)
 }
 
 /// Words of the ids of a step, and afterwards of the merged beam.
@@ -145,6 +150,23 @@ impl<T: Element> BeamWalk<T> {
         }
     }
 
+    /// Starts to load the rows of `new` ids, a warp each.
+    #[inline(always)]
+    fn prefetch_rows(&self, room: &BlockRoom<T>, new: u32) {
+        let mut i = thread_idx_x() / 32;
+        while i < new {
+            keep_rolled();
+            let row = self.base.row(room.ids.get(i as usize)).cast::<u32>();
+            let mut word = warp::lane_id() * 32;
+            while word * 4 < self.base.dim * size_of::<T>() as u32 {
+                keep_rolled();
+                row.prefetch(word as usize);
+                word += 32 * 32;
+            }
+            i += block_dim_x() / 32;
+        }
+    }
+
     /// Appends the slots of `new` ids that are below `last` to `room.near`, `N` rows per group of
     /// lanes at a time from number `first` on. A barrier follows.
     #[inline(always)]
@@ -194,15 +216,16 @@ impl<T: Element> BeamWalk<T> {
                 room.near.get((item - self.beam) as usize)
             };
             let mut to = if of_beam { item } else { place(room.beam, self.beam, own) };
-            let mut i = 0;
+            // Four sums, which do not wait for one another.
+            let (mut below, mut i) = ([0; 4], 0);
             while i < count {
                 keep_rolled();
-                let (a, b) = two(room.near, i);
-                let (c, d) = two(room.near, i + 2);
-                let below = u32::from(a < own) + u32::from(b < own);
-                to += below + u32::from(c < own) + u32::from(d < own);
-                i += 4;
+                let mut pairs = [(NONE, NONE); 4];
+                unroll!(4, P => pairs[P] = two(room.near, i + 2 * P as u32));
+                unroll!(4, P => below[P] += u32::from(pairs[P].0 < own) + u32::from(pairs[P].1 < own));
+                i += 8;
             }
+            to += (below[0] + below[1]) + (below[2] + below[3]);
             if to < self.beam {
                 merged.set(to as usize, own);
             }
@@ -252,6 +275,7 @@ impl<T: Element> BeamWalk<T> {
     pub(super) fn search_by_block(&self, point: &ListPoint<T>, room: &BlockRoom<T>, stop: Stop) -> u32 {
         let (thread, groups) = (thread_idx_x(), block_dim_x() / GROUP);
         let most = step_ids(self.graph.degree, self.width);
+        let is_short = self.base.dim * size_of::<T>() as u32 <= SHORT_ROW;
         let (mut parents, mut entered, mut in_table, mut computed) = (0, 0, 0, 0);
         // The keys of an upper layer are the beam.
         if let Some(keys) = self.keys() {
@@ -308,14 +332,17 @@ impl<T: Element> BeamWalk<T> {
             let new = room.new_count.get(0);
             (in_table, computed) = (in_table + new, computed + new);
             let last = room.beam.get(self.beam as usize - 1);
+            if !is_short {
+                self.prefetch_rows(room, new);
+            }
             let mut first = 0;
             while first < new {
                 keep_rolled();
-                if new - first > groups {
+                if is_short && new - first > groups {
                     self.near_of::<4, 2>(point, room, first, new, last);
                     first += 4 * groups;
                 } else {
-                    self.near_of::<1, 4>(point, room, first, new, last);
+                    self.near_of::<1, 8>(point, room, first, new, last);
                     first += groups;
                 }
             }
