@@ -166,7 +166,7 @@ fn check<T: Value, K: Kernel<Arguments = (BeamSearch<T>,)>>(
         found: found.view(),
         computed: computed.view(),
         k,
-        padding: 0,
+        is_partial: 0,
     };
     device.launch::<K>(queries as u32, threads, (arguments,));
     let found = found.values::<Key>().unwrap();

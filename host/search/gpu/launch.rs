@@ -366,8 +366,9 @@ impl Task<'_> {
         let mut entries = Entries::Same(entries);
         for layer in layers {
             let LayerOnGpu { degree, beam, ref edges, ref places } = *layer;
-            let breadth = Breadth::of_layer(beam, self.metric);
-            let limits = BatchLimits { k: beam, breadth, width: 1, ..self.limits };
+            let shape = self.on_gpu.shape_of_layer(layer, self.dim, self.metric, self.limits);
+            let BeamShape { breadth, width, .. } = shape;
+            let limits = BatchLimits { k: beam, breadth, width, ..self.limits };
             let among = passing.map(|passing| (passing, 0));
             let stage = Stage { edges, places: Some(places), degree, entries, among, limits };
             let output = Output { found: here, computed };
@@ -446,7 +447,7 @@ impl Task<'_> {
             found: output.found.view_mut(),
             computed: output.computed.view_mut(),
             k: k as u32,
-            padding: 0,
+            is_partial: u32::from(stage.places.is_some()),
         };
         if let Some((edges, codes)) = on_edges {
             return edges.search(gpu, search, queries.count as u32, codes);
@@ -459,8 +460,8 @@ impl Task<'_> {
             // so all buffers outlive it.
             return unsafe {
                 match (is_layer, capacity) {
-                    (true, _) => gpu.launch::<T::BeamLayer>(grid, block, (search,)),
                     _ if width > 1 => gpu.launch::<T::BeamWide>(grid, block, (search,)),
+                    (true, _) => gpu.launch::<T::BeamLayer>(grid, block, (search,)),
                     (_, BeamCapacity::Nodes64) => gpu.launch::<T::Beam64>(grid, block, (search,)),
                     (_, BeamCapacity::Nodes128) => gpu.launch::<T::Beam128>(grid, block, (search,)),
                     (_, BeamCapacity::Nodes256) => gpu.launch::<T::Beam256>(grid, block, (search,)),

@@ -419,15 +419,27 @@ impl OnGpu {
         limits: BatchLimits<'_>,
     ) -> std::result::Result<(), (usize, u64)> {
         let (dim, is_among) = (space.dim(), limits.among.is_some());
-        let of_layer = |layer: &LayerOnGpu| {
-            let breadth = Breadth::of_layer(layer.beam, space.metric());
-            BeamShape { dim, degree: layer.degree, breadth, width: 1, is_among }
-        };
+        let of_layer = |layer: &LayerOnGpu| self.shape_of_layer(layer, dim, space.metric(), limits);
         let BatchLimits { breadth, width, .. } = limits;
         let of_index = BeamShape { dim, degree: self.degree, breadth, width, is_among };
         self.layers.iter().map(of_layer).chain([of_index]).try_for_each(|shape| {
             shape.slots(self.gpu.shared_memory()).map(drop).map_err(|bytes| (shape.degree, bytes))
         })
+    }
+
+    /// The shape of searches of a layer: as wide as those of the index, without a filter and if they
+    /// fit.
+    fn shape_of_layer(
+        &self,
+        layer: &LayerOnGpu,
+        dim: usize,
+        metric: Metric,
+        limits: BatchLimits<'_>,
+    ) -> BeamShape {
+        let (breadth, is_among) = (Breadth::of_layer(layer.beam, metric), limits.among.is_some());
+        let narrow = BeamShape { dim, degree: layer.degree, breadth, width: 1, is_among };
+        let wide = BeamShape { width: limits.width, ..narrow };
+        if is_among || wide.slots(self.gpu.shared_memory()).is_err() { narrow } else { wide }
     }
 
     /// Whether the device can search with these parameters.

@@ -242,7 +242,7 @@ impl<T: Element> BeamWalk<T> {
 
     /// Marks the next parents in the beam. The first warp calls this; a barrier follows.
     #[inline(always)]
-    fn mark_parents(&self, room: &BlockRoom<T>, stop: Stop) {
+    fn mark_parents(&self, room: &BlockRoom<T>, stop: Stop, is_partial: bool) {
         let lane = warp::lane_id();
         let at_rank = (room.beam.get(stop.rank as usize) >> 32) as u32;
         let last = stop.last(at_rank);
@@ -257,7 +257,9 @@ impl<T: Element> BeamWalk<T> {
             let lanes = warp::ballot(is_parent);
             let rank = taken + warp::lanes_before(lanes);
             if is_parent && rank < self.width {
-                room.parents.set(rank as usize, id(here));
+                let node = id(here);
+                let row = if is_partial { self.graph.places.get(node as usize) } else { node };
+                room.parents.set(rank as usize, row);
                 room.beam.set(at as usize, here | EXPANDED);
             }
             taken += lanes.count_ones();
@@ -270,9 +272,16 @@ impl<T: Element> BeamWalk<T> {
     }
 
     /// Searches for `point`; leaves the nodes in `room.beam`, and returns the number of distances
-    /// computed. The block calls this after a barrier; a barrier also ends it.
+    /// computed. With `is_partial` the graph is one over some of the nodes, which `graph.places` maps
+    /// to rows. The block calls this after a barrier; a barrier also ends it.
     #[inline(always)]
-    pub(super) fn search_by_block(&self, point: &ListPoint<T>, room: &BlockRoom<T>, stop: Stop) -> u32 {
+    pub(super) fn search_by_block(
+        &self,
+        point: &ListPoint<T>,
+        room: &BlockRoom<T>,
+        stop: Stop,
+        is_partial: bool,
+    ) -> u32 {
         let (thread, groups) = (thread_idx_x(), block_dim_x() / GROUP);
         let most = step_ids(self.graph.degree, self.width);
         let is_short = self.base.dim * size_of::<T>() as u32 <= SHORT_ROW;
@@ -353,7 +362,7 @@ impl<T: Element> BeamWalk<T> {
             }
             if thread < 32 {
                 if entered == self.entry_count {
-                    self.mark_parents(room, stop);
+                    self.mark_parents(room, stop, is_partial);
                 } else if thread == 0 {
                     room.parent_count.set(0, 0);
                     room.new_count.set(0, 0);

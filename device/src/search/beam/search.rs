@@ -68,8 +68,8 @@ pub struct BeamSearch<T> {
     pub computed: GlobalMut<u64>,
     /// Keys per query, at most the nodes of the beam.
     pub k: u32,
-    /// Unused.
-    pub padding: u32,
+    /// For kernels `beam_search_wide_*`: whether the graph is one over some of the nodes.
+    pub is_partial: u32,
 }
 
 copied! {
@@ -213,7 +213,7 @@ macro_rules! wide_kernels {
             let room = BlockRoom::start(&p.walk, &p.queries, block_idx_x());
             sync_threads();
             let (point, stop) = p.point::<2>(room.values);
-            p.count(p.walk.search_by_block(&point, &room, stop));
+            p.count(p.walk.search_by_block(&point, &room, stop, p.is_partial != 0));
             p.walk.each_of_block(&room, |rank, key| p.write(rank, key));
         }
     )*};
