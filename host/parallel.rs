@@ -17,9 +17,8 @@ use crate::{Error, Result};
 /// Rows per block of [`for_each_block`].
 const BLOCK: usize = 1024;
 
-/// Bytes that one thread copies or converts sooner than the threads of a pool wake up and sleep:
-/// 0.3 to 1.4 ms in a virtual machine of 16 cores.
-pub(crate) const FEW_BYTES: usize = 2 << 20;
+/// Bytes that one thread copies or converts sooner than the threads of a pool wake up.
+pub(crate) const FEW_BYTES: usize = 1 << 16;
 
 /// Bytes of the stack of a thread. Threads get it whatever `RUST_MIN_STACK` and `ulimit -s` are,
 /// which may be too small for any work.

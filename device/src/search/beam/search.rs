@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! for each query, one block:
-//!     search the graph for the query                       (super::walk)
+//!     search the graph for the query                       (super::by_warp, super::by_block)
 //!     write the nearest `k` keys of the beam
 //!     add the number of distances to a counter
 //! ```
@@ -17,19 +17,21 @@
 //! | `queries` | queries × dim, see [`Rows`] |
 //! | `found` | queries × `k` keys, ascending, [`NONE`](crate::key::NONE) after the last |
 //! | `computed` | [`SEARCH_COUNTERS`] sums |
-//! | shared memory | that of [`walk_shared_bytes`] with the keys of one step |
+//! | shared memory | [`warp_search_shared_bytes`], [`block_search_shared_bytes`] |
 //!
 //! # Optimisations
 //!
-//! Those of [`super::walk`], and:
-//!
-//! 1. Kernels differ in the keys per lane, so that a small beam takes few registers and more blocks
-//!    fit a multiprocessor.
-//! 2. Blocks spread their counts over [`SEARCH_COUNTERS`] counters, so that atomics do not queue.
+//! 1. A block of one warp needs no barrier, and 32 of them share a multiprocessor.
+//! 2. Kernels differ in the length of the beam, so that bisection and moves are unrolled.
+//! 3. Blocks spread their counts over [`SEARCH_COUNTERS`] counters, so that atomics do not queue.
 //!
 //! # Speed
 //!
-//! As in [`super::walk`]: memory bounds large batches, latency small ones.
+//! sift on an H200, beam 64: 55 steps and 1,350 distances, 180 KB of rows and edges. At 4.3 TB/s
+//! that is 24 million queries a second. A step takes about 650 instructions, 36,000 a query: 29
+//! million a second on 132 multiprocessors at 1.98 GHz. Measured are 16 million, at 63 % of the
+//! instructions and 39 % of the memory: the 24 warps that a multiprocessor holds on average wait
+//! for rows a quarter of the time.
 
 use cuda_std::atomic::Scope;
 use cuda_std::float::sqrt;

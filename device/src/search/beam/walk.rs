@@ -1,31 +1,19 @@
-//! Beam search of a block.
+//! What beam searches share, and the search that collects visited nodes for pruning.
 //!
 //! # Algorithm
 //!
 //! ```text
-//! for each query, one block:
-//!     load the query to shared memory; empty the table of visited ids and the beam
+//! for each node, one block:
+//!     load its vector to shared memory; empty the table of visited ids and the beam
 //!     parents = none
 //!     repeat:
-//!         ids  = the next entry nodes, until all have come; then the neighbours of parents
+//!         ids  = the next entry nodes, until all have come; then the neighbours of the parent
 //!         new  = ids that the table does not hold; enter them
-//!         keys = (list distance to the query, id) of new
+//!         keys = (list distance, id) of new
 //!         insert keys into the beam, drop what does not fit
-//!         parents = the nearest `width` nodes of the beam that were never expanded and are not
-//!                   beyond the bound of `stop`
-//!     until there are no parents
+//!         parent = the nearest node of the beam that was never expanded
+//!     until there is no parent
 //! ```
-//!
-//! With `width` 1 the beam is that of the CPU backend, bit for bit.
-//!
-//! ```text
-//! start --> entering --all entries in--> expanding --no parents--> end
-//!             |  ^                         |  ^
-//!             +--+ entries left            +--+ parents
-//! ```
-//!
-//! A step in either state enters new ids in the table, computes their keys and offers them to the
-//! beam. Queries and path collection share the states; `purpose.rs` holds what differs.
 //!
 //! # Buffers
 //!
@@ -39,33 +27,16 @@
 //!
 //! # Optimisations
 //!
-//! 1. The beam is sorted in the registers of the first warp, 2 to 16 keys per lane (`list::Beam`).
+//! 1. The beam is sorted in the registers of the first warp, 1 to 16 keys per lane (`list::Beam`).
 //!    An insertion is one rule for all slots, `slot = min(slot, max(slot before, key))`. It takes
-//!    one shuffle and no search for the place. Of the 10 to 20 new nodes of a step about 5 are
-//!    below the beam's last key and get that far.
+//!    one shuffle and no search for the place.
 //! 2. The lowest bit of a slot marks an expanded node, so a vote finds the next parent.
-//! 3. The table lies in shared memory and holds about as many ids as a search visits. At three
-//!    quarters full it is emptied, except for the beam. This is right because every other visited
-//!    node is farther than the beam's last key, which only falls: such a node is computed again and
-//!    rejected again.
+//! 3. The table lies in shared memory. Searches with a filter empty it, except for the beam, at
+//!    three quarters full: every other visited node is farther than the beam's last key, which only
+//!    falls, so such a node is computed again and rejected again.
 //! 4. A vote compacts the new ids, so that no group of lanes computes a distance in vain.
 //! 5. Groups of 4 lanes compute exact distances, 16 at a time per warp: two rows per group, 32
 //!    bytes of each, are loaded at once to hide latency.
-//! 6. A block has one warp by default, so 32 searches share a multiprocessor. With `width` above 1
-//!    it has as many warps, which share the neighbours of several parents: about the same work in
-//!    fewer steps, for few queries at a time.
-//!
-//! # Speed
-//!
-//! A search with beam 64 on a graph of degree 32 takes about 75 steps and 1,000 distances.
-//!
-//! - Memory: 128 KB of rows (128 bytes each) and 10 KB of ids, 30 million queries per second at
-//!   4.3 TB/s.
-//! - Instructions: about 500 per step and warp (200 distances, 100 insertions, 60 the table),
-//!   40,000 per query, 22 million queries per second on 132 multiprocessors at 1.7 GHz.
-//! - Latency: a step waits for two dependent loads, ids and rows, and takes about 600 cycles of its
-//!   own: 1.5 to 2 us. One query alone takes about 0.15 ms, and 4,200 at a time do not fill the
-//!   memory's queue.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_dim_x, block_idx_x, sync_threads, thread_idx_x};
