@@ -427,8 +427,8 @@ impl OnGpu {
         })
     }
 
-    /// The shape of searches of a layer: as wide as those of the index, without a filter and if they
-    /// fit.
+    /// The shape of searches of a layer: as wide as those of the index, if there is no filter and
+    /// they fit.
     fn shape_of_layer(
         &self,
         layer: &LayerOnGpu,

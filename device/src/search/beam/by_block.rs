@@ -271,9 +271,26 @@ impl<T: Element> BeamWalk<T> {
         }
     }
 
+    /// Empties the table but for the beam: other nodes are farther than its last one, and stay so.
+    /// The block calls this; a barrier ends it.
+    #[inline(always)]
+    fn forget_others(&self, room: &BlockRoom<T>) {
+        self.clear(room.table);
+        sync_threads();
+        let mut place = thread_idx_x();
+        while place < self.beam {
+            let key = key(room.beam.get(place as usize));
+            if key != NONE {
+                self.insert(room.table, key as u32);
+            }
+            place += block_dim_x();
+        }
+        sync_threads();
+    }
+
     /// Searches for `point`; leaves the nodes in `room.beam`, and returns the number of distances
-    /// computed. With `is_partial` the graph is one over some of the nodes, which `graph.places` maps
-    /// to rows. The block calls this after a barrier; a barrier also ends it.
+    /// computed. With `is_partial` the graph is one over some of the nodes, which `graph.places`
+    /// maps to rows. The block calls this after a barrier; a barrier also ends it.
     #[inline(always)]
     pub(super) fn search_by_block(
         &self,
@@ -310,19 +327,8 @@ impl<T: Element> BeamWalk<T> {
                 _ => parents * self.graph.degree,
             };
             if self.is_full(in_table + count) {
-                // All but the beam: other nodes are farther than its last one, and stay so.
-                self.clear(room.table);
-                sync_threads();
-                let mut place = thread;
-                while place < self.beam {
-                    let key = key(room.beam.get(place as usize));
-                    if key != NONE {
-                        self.insert(room.table, key as u32);
-                    }
-                    place += block_dim_x();
-                }
+                self.forget_others(room);
                 in_table = self.beam;
-                sync_threads();
             }
             if thread == 0 {
                 room.near_count.set(0, 0);

@@ -2,7 +2,8 @@
 //!
 //! A warp inserts up to 32 slots at once. Each finds its place by bisection, and its rank among the
 //! others by comparing itself with each; a slot of the beam moves up by the number of new slots
-//! below it. One by one, as in [`Beam`](super::list::Beam), each insertion waits for the one before.
+//! below it. One by one, as in [`Beam`](super::list::Beam), each insertion waits for the one
+//! before.
 
 use cuda_std::prelude::*;
 use cuda_std::warp::{FULL, WarpReductionOp, warp_match_any, warp_reduce};
