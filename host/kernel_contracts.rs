@@ -248,8 +248,12 @@ fn of_search<T: BeamKernels>(launched: &mut Launched, capability: Capability) {
                             launched.kernel::<T::AmongLayer>(arguments);
                         }
                     }
+                    if width > 1 {
+                        launched.kernel::<T::BeamWide>(arguments);
+                        continue;
+                    }
                     launched.kernel::<T::Beam64>(arguments);
-                    if beam <= MAX_LAYER_BEAM && width == 1 {
+                    if beam <= MAX_LAYER_BEAM {
                         launched.kernel::<T::BeamLayer>(arguments);
                     }
                     launched.kernel::<T::Beam128>(arguments);

@@ -60,7 +60,7 @@ impl Builder {
             kernels.push(vectors_copy_words::NAME);
             let (exact, on_device) = (exact_type(data, metric), device_type(data, metric));
             with_device_type!(exact, T => kernels.extend(exact_kernels::<T>(data.dim)));
-            with_device_type!(on_device, T => kernels.extend(BEAMS.map(|beam| beam_kernel::<T>(Breadth::kept(beam), false))));
+            with_device_type!(on_device, T => kernels.extend(BEAMS.map(|beam| beam_kernel::<T>(Breadth::kept(beam), 1, false))));
         }
         kernels.sort_unstable();
         kernels.dedup();

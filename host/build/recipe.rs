@@ -117,7 +117,7 @@ impl Recipe<'_> {
         let mut kernels: Vec<_> = self.on_gpu().into_iter().flat_map(|stage| stage.kernels).collect();
         if self.builder.is_layered() && self.data.rows >= layers::MIN_NODES {
             with_device_type!(self.element, T => {
-                kernels.push(beam_kernel::<T>(layers::BEAM, false));
+                kernels.push(beam_kernel::<T>(layers::BEAM, 1, false));
                 kernels.extend(layer_kernels::<T>());
             });
         }

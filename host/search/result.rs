@@ -5,8 +5,10 @@ use tagore_device::key::{self, Key, NO_ID};
 
 use crate::gpu::{KernelTime, SharedTimes};
 use crate::memory::{collected, collected_in_parallel};
-use crate::parallel::FEW_BYTES;
 use crate::{GroundTruth, Result};
+
+/// Bytes of keys that one thread splits sooner than the threads of a pool wake up and sleep.
+const FEW_BYTES: usize = 1 << 20;
 
 /// A row found by a search.
 #[derive(Clone, Copy, Debug, PartialEq)]

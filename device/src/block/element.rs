@@ -33,7 +33,7 @@ pub trait Element: Plain + Default {
 
     /// The metric's sums over `dim` components of a query and each of `N` rows, in every lane of
     /// each group of four. Lane `part` of a group passes its part of the query's norm. Loads of all
-    /// rows are under way at once: `LOADS` of each row, 2 to 4, and 2 if the type is a byte.
+    /// rows are under way at once: `LOADS` of each row, 2 to 8, and 2 if the type is a byte.
     ///
     /// Rows and query begin at multiples of 16 bytes. Zeros follow the last component: of a row up
     /// to a multiple of 16 bytes, of the query up to a multiple of [`PIECE`](Self::PIECE).
@@ -100,12 +100,12 @@ macro_rules! float_elements {
                 while LOADS > 2 && i + (LOADS as u32 - 1) * STEP < dim {
                     keep_rolled();
                     let mut loaded = [[[0.0; 4]; N]; LOADS];
-                    unroll!(4, A => {
+                    unroll!(8, A => {
                         if A < LOADS {
                             loaded[A] = rows.map(|row| $four(row, i + A as u32 * STEP));
                         }
                     });
-                    unroll!(4, A => {
+                    unroll!(8, A => {
                         if A < LOADS {
                             let of_query = query.get_quad((i + A as u32 * STEP) as usize);
                             for n in 0..N {

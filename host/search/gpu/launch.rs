@@ -16,13 +16,14 @@ use tagore_device::search::beam::search::{
     beam_search_64_u8, beam_search_128_f16, beam_search_128_f32, beam_search_128_i8, beam_search_128_u8,
     beam_search_256_f16, beam_search_256_f32, beam_search_256_i8, beam_search_256_u8, beam_search_512_f16,
     beam_search_512_f32, beam_search_512_i8, beam_search_512_u8, beam_search_layer_f16,
-    beam_search_layer_f32, beam_search_layer_i8, beam_search_layer_u8,
+    beam_search_layer_f32, beam_search_layer_i8, beam_search_layer_u8, beam_search_wide_f16,
+    beam_search_wide_f32, beam_search_wide_i8, beam_search_wide_u8,
 };
 use tagore_device::search::beam::walk::{BeamWalk, Graph};
 
 use super::rerank::{FoundBatch, Reranking};
 use super::{Among, BatchLimits, BeamShape, KeysTo, LayerOnGpu, OnGpu, Resident};
-use crate::gpu::{Buffer, Gpu, KernelTime, Measurement, MemoryPlan};
+use crate::gpu::{Buffer, Gpu, KernelTime, MemoryPlan};
 use crate::progress::StageProgress;
 use crate::search::breadth::{BeamCapacity, Breadth};
 use crate::search::edges::gpu::{EdgeCodesOnGpu, EdgeKernels};
@@ -44,6 +45,8 @@ stage_kernels! {
             beam_search_256_f32 beam_search_256_f16 beam_search_256_u8 beam_search_256_i8;
         Beam512 (BeamSearch<Self>,):
             beam_search_512_f32 beam_search_512_f16 beam_search_512_u8 beam_search_512_i8;
+        BeamWide (BeamSearch<Self>,):
+            beam_search_wide_f32 beam_search_wide_f16 beam_search_wide_u8 beam_search_wide_i8;
         BeamLayer (BeamSearch<Self>,):
             beam_search_layer_f32 beam_search_layer_f16 beam_search_layer_u8 beam_search_layer_i8;
         Among128 (BeamAmong<Self>,):
@@ -55,9 +58,11 @@ stage_kernels! {
     }
 }
 
-/// The kernel of searches that keep `kept` nodes, without or with a filter.
-pub(crate) fn kernel<T: BeamKernels>(kept: usize, is_among: bool) -> &'static str {
+/// The kernel of searches that keep `kept` nodes and expand `width` in a step, without or with a
+/// filter.
+pub(crate) fn kernel<T: BeamKernels>(kept: usize, width: usize, is_among: bool) -> &'static str {
     match (BeamCapacity::for_nodes(kept), is_among) {
+        (_, false) if width > 1 => T::BeamWide::NAME,
         (BeamCapacity::Nodes64, false) => T::Beam64::NAME,
         (BeamCapacity::Nodes128, false) => T::Beam128::NAME,
         (BeamCapacity::Nodes256, false) => T::Beam256::NAME,
@@ -71,7 +76,7 @@ pub(crate) fn kernel<T: BeamKernels>(kept: usize, is_among: bool) -> &'static st
 /// layers or without.
 pub(crate) fn kernels<T: BeamKernels>(kept: &[usize], has_layers: bool) -> Vec<&'static str> {
     let layer = has_layers.then_some(T::BeamLayer::NAME);
-    kept.iter().map(|&kept| kernel::<T>(kept, false)).chain(layer).collect()
+    kept.iter().map(|&kept| kernel::<T>(kept, 1, false)).chain(layer).collect()
 }
 
 /// One launch: its graph, entry points and limits.
@@ -263,30 +268,31 @@ impl Task<'_> {
         rows: &Origin<'_, T>,
         to: KeysTo<'_>,
     ) -> Result<Work> {
+        // The caller of results that stay on the device waits, so nothing is read back for it.
         let is_measured = to.is_measured();
         // Held to the end: searches of one base run one after another.
         let mut kept = resident.batch.lock().unwrap_or_else(PoisonError::into_inner);
         let batch = self.batch(&mut kept)?;
         batch.load_passing(&self.on_gpu.gpu, self.limits.among)?;
+        let measurement = is_measured.then(|| self.on_gpu.gpu.measure()).transpose()?;
+        if is_measured {
+            batch.computed.fill(0)?;
+        }
+        let mut reranked_rows = 0;
         self.in_batches(to, |range, to| {
-            if is_measured {
-                batch.computed.fill(0)?;
-            }
             batch.load(self, rows, range.clone())?;
             self.walk(&resident.base, batch, range.len())?;
             let found = FoundBatch { keys: &batch.found, range: range.clone(), limits: self.limits };
             let rerank = |reranking: &Reranking<'_>| reranking.run(&self.on_gpu.gpu, &found);
             let reranked = self.reranking.map(rerank).transpose()?;
-            let exact = if reranked.is_some() { range.len() * self.limits.walked } else { 0 };
-            self.hand_over(reranked.as_ref().unwrap_or(&batch.found), range, to)?;
-            if !is_measured {
-                // The caller of results that stay on the device waits.
-                return Ok(0);
-            }
-            let computed = batch.computed()?;
-            self.count_rows::<T>(computed);
-            Ok(computed + exact as u64)
-        })
+            reranked_rows += if reranked.is_some() { range.len() * self.limits.walked } else { 0 };
+            self.hand_over(reranked.as_ref().unwrap_or(&batch.found), range, to)
+        })?;
+        let Some(measurement) = measurement else { return Ok(Work::default()) };
+        let walked = batch.computed()?;
+        self.count_rows::<T>(walked);
+        let kernels = measurement.end()?.kernels;
+        Ok(Work { computed: walked + reranked_rows as u64, kernels, ..Work::default() })
     }
 
     /// The kept buffers, or new ones if those are too small.
@@ -312,27 +318,25 @@ impl Task<'_> {
         }
     }
 
-    /// Calls `search` for ranges of the queries. It returns the number of distances computed.
+    /// Calls `search` for ranges of the queries.
     fn in_batches(
         &self,
         mut to: KeysTo<'_>,
-        mut search: impl FnMut(Range<usize>, BatchKeysTo<'_>) -> Result<u64>,
-    ) -> Result<Work> {
+        mut search: impl FnMut(Range<usize>, BatchKeysTo<'_>) -> Result<()>,
+    ) -> Result<()> {
         let BatchLimits { k, batch: at_once, .. } = self.limits;
         let queries = self.asked.count;
         if queries * k == 0 {
-            return Ok(Work::default());
+            return Ok(());
         }
         let mut of_batch = match to {
             KeysTo::Host(_) | KeysTo::One(_) | KeysTo::Device(_) => Vec::new(),
             KeysTo::Batches(_) => vec![key::NONE; k * queries.min(at_once)],
         };
-        let measurement = to.is_measured().then(|| self.on_gpu.gpu.measure()).transpose()?;
-        let mut computed = 0;
         for first in (0..queries).step_by(at_once) {
             let range = first..queries.min(first + at_once);
             let count = range.len();
-            computed += match &mut to {
+            match &mut to {
                 KeysTo::Host(keys) | KeysTo::One(keys) => {
                     search(range, BatchKeysTo::Host(&mut keys[first * k..][..count * k]))
                 }
@@ -344,8 +348,7 @@ impl Task<'_> {
             }?;
             self.stage.advance(count as u64)?;
         }
-        let measured = measurement.map(Measurement::end).transpose()?.unwrap_or_default();
-        Ok(Work { computed, kernels: measured.kernels, ..Work::default() })
+        Ok(())
     }
 
     /// Searches the layers, then the index.
@@ -363,8 +366,9 @@ impl Task<'_> {
         let mut entries = Entries::Same(entries);
         for layer in layers {
             let LayerOnGpu { degree, beam, ref edges, ref places } = *layer;
-            let breadth = Breadth::of_layer(beam, self.metric);
-            let limits = BatchLimits { k: beam, breadth, width: 1, ..self.limits };
+            let shape = self.on_gpu.shape_of_layer(layer, self.dim, self.metric, self.limits);
+            let BeamShape { breadth, width, .. } = shape;
+            let limits = BatchLimits { k: beam, breadth, width, ..self.limits };
             let among = passing.map(|passing| (passing, 0));
             let stage = Stage { edges, places: Some(places), degree, entries, among, limits };
             let output = Output { found: here, computed };
@@ -385,8 +389,9 @@ impl Task<'_> {
         if let (Some(codes), None) = (&self.on_gpu.edge_codes, self.limits.among) {
             return codes.count_rows::<T>(&self.on_gpu.gpu, self.limits.breadth.kept, rows);
         }
+        let BatchLimits { breadth: Breadth { kept, .. }, width, among, .. } = self.limits;
         let bytes = rows * (stride::<T>(self.dim) * size_of::<T>()) as u64;
-        let kernel = kernel::<T>(self.limits.breadth.kept, self.limits.among.is_some());
+        let kernel = kernel::<T>(kept, width, among.is_some());
         self.on_gpu.gpu.count_work(kernel, bytes, 0);
     }
 
@@ -442,7 +447,7 @@ impl Task<'_> {
             found: output.found.view_mut(),
             computed: output.computed.view_mut(),
             k: k as u32,
-            padding: 0,
+            is_partial: u32::from(stage.places.is_some()),
         };
         if let Some((edges, codes)) = on_edges {
             return edges.search(gpu, search, queries.count as u32, codes);
@@ -455,6 +460,7 @@ impl Task<'_> {
             // so all buffers outlive it.
             return unsafe {
                 match (is_layer, capacity) {
+                    _ if width > 1 => gpu.launch::<T::BeamWide>(grid, block, (search,)),
                     (true, _) => gpu.launch::<T::BeamLayer>(grid, block, (search,)),
                     (_, BeamCapacity::Nodes64) => gpu.launch::<T::Beam64>(grid, block, (search,)),
                     (_, BeamCapacity::Nodes128) => gpu.launch::<T::Beam128>(grid, block, (search,)),

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use tagore_device::key::{self, Key, NO_ID};
 use tagore_device::search::beam::among::{among_shared_bytes, among_step_ids};
-use tagore_device::search::beam::search::{search_shared_bytes, table_slots};
+use tagore_device::search::beam::by_block::block_search_shared_bytes;
+use tagore_device::search::beam::by_warp::{WAYS, warp_search_shared_bytes};
+use tagore_device::search::beam::search::{block_table_slots, table_slots, warp_table_slots};
 use tagore_device::search::beam::walk::{least_slots, step_ids};
 
 #[cfg(test)]
@@ -111,17 +113,30 @@ impl BeamShape {
             // The bytes of the ids and their keys alone.
             return Err((degree as u64).saturating_mul(width as u64).saturating_mul(12));
         }
+        let (beam, kept) = (beam as u32, kept as u32);
         let (dim, degree, width) = (dim as u32, degree as u32, width as u32);
-        let shared_bytes = if is_among { among_shared_bytes } else { search_shared_bytes };
-        let bytes = |slots: &u32| shared_bytes(dim, degree, width, *slots);
         let ids = step_ids(degree, width);
-        let ids = if is_among { among_step_ids(ids) } else { ids };
-        let least = least_slots(kept as u32, ids);
-        let fits = |slots: &u32| bytes(slots) <= shared;
-        [table_slots(beam as u32, ids).max(least), least]
-            .into_iter()
-            .find(fits)
-            .ok_or_else(|| bytes(&least).into())
+        let capacity = BeamCapacity::for_nodes(kept as usize) as u32;
+        let bytes = |slots| {
+            if is_among {
+                among_shared_bytes(dim, degree, width, slots)
+            } else if width == 1 {
+                warp_search_shared_bytes(dim, capacity, slots)
+            } else {
+                block_search_shared_bytes(dim, kept, degree, width, slots)
+            }
+        };
+        let (usual, least) = if is_among {
+            let ids = among_step_ids(ids);
+            (table_slots(beam, ids), least_slots(kept, ids))
+        } else if width == 1 {
+            (warp_table_slots(beam), WAYS)
+        } else {
+            (block_table_slots(beam, ids), least_slots(kept, ids))
+        };
+        let halves = std::iter::successors(Some(usual.max(least)), |slots| Some(slots / 2));
+        let mut fitting = halves.take_while(|&slots| slots >= least).filter(|&slots| bytes(slots) <= shared);
+        fitting.next().ok_or_else(|| bytes(least).into())
     }
 }
 
@@ -404,15 +419,27 @@ impl OnGpu {
         limits: BatchLimits<'_>,
     ) -> std::result::Result<(), (usize, u64)> {
         let (dim, is_among) = (space.dim(), limits.among.is_some());
-        let of_layer = |layer: &LayerOnGpu| {
-            let breadth = Breadth::of_layer(layer.beam, space.metric());
-            BeamShape { dim, degree: layer.degree, breadth, width: 1, is_among }
-        };
+        let of_layer = |layer: &LayerOnGpu| self.shape_of_layer(layer, dim, space.metric(), limits);
         let BatchLimits { breadth, width, .. } = limits;
         let of_index = BeamShape { dim, degree: self.degree, breadth, width, is_among };
         self.layers.iter().map(of_layer).chain([of_index]).try_for_each(|shape| {
             shape.slots(self.gpu.shared_memory()).map(drop).map_err(|bytes| (shape.degree, bytes))
         })
+    }
+
+    /// The shape of searches of a layer: as wide as those of the index, if there is no filter and
+    /// they fit.
+    fn shape_of_layer(
+        &self,
+        layer: &LayerOnGpu,
+        dim: usize,
+        metric: Metric,
+        limits: BatchLimits<'_>,
+    ) -> BeamShape {
+        let (breadth, is_among) = (Breadth::of_layer(layer.beam, metric), limits.among.is_some());
+        let narrow = BeamShape { dim, degree: layer.degree, breadth, width: 1, is_among };
+        let wide = BeamShape { width: limits.width, ..narrow };
+        if is_among || wide.slots(self.gpu.shared_memory()).is_err() { narrow } else { wide }
     }
 
     /// Whether the device can search with these parameters.
@@ -457,7 +484,7 @@ mod tests {
             BeamShape { dim, degree, breadth, width, is_among: false }
         };
         let largest = |shared| shape(4096, 512, MAX_BEAM, 8).slots(shared);
-        assert_eq!((largest(101_376), largest(232_448)), (Ok(8192), Ok(16_384)));
+        assert_eq!((largest(101_376), largest(232_448)), (Ok(8192), Ok(32_768)));
         // Usual shapes do not depend on the device.
         for shared in [101_376, 232_448] {
             assert_eq!(shape(128, 32, 64, 1).slots(shared), Ok(1024));

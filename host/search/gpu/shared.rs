@@ -144,17 +144,21 @@ fn search_part(
     let k = answer.k();
     if !answer.takes_beam() {
         let work = search(KeysTo::Host(keys))?;
+        let unanswered = |short| Ok((Unanswered { short, ..Unanswered::default() }, work));
+        if answer.is_plain() {
+            // Sooner by one thread than a pool of them wakes up.
+            let queries = (0..).zip(keys.chunks_exact(k));
+            return unanswered(
+                queries.filter(|(_, slots)| !answer.is_complete(slots)).map(|(i, _)| i).collect(),
+            );
+        }
         let take = |rows: &mut Vec<Key>, slots: &mut [Key]| {
-            if answer.is_plain() {
-                return answer.is_complete(slots);
-            }
             let is_complete = answer.take(slots.iter().copied(), rows);
             fill(slots, rows);
             is_complete
         };
         let is_complete: Vec<bool> = keys.par_chunks_exact_mut(k).map_init(Vec::new, take).collect();
-        let short = (0..).zip(is_complete).filter(|&(_, is)| !is).map(|(query, _)| query).collect();
-        return Ok((Unanswered { short, ..Unanswered::default() }, work));
+        return unanswered((0..).zip(is_complete).filter(|&(_, is)| !is).map(|(query, _)| query).collect());
     }
     let mut unanswered = Unanswered::default();
     let mut take = |first: usize, beams: &[Key]| {

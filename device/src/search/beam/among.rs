@@ -36,18 +36,22 @@
 //! more: 1.3 KB of ids and as many bits from the cache, beside about as many vectors as without a
 //! filter. Rows wait for ids, ids for bits: latency grows more than throughput falls.
 
+use cuda_std::atomic::Scope;
+use cuda_std::float::sqrt;
 use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
-use cuda_std::thread::{block_dim_x, sync_threads, thread_idx_x};
+use cuda_std::thread::{block_dim_x, block_idx_x, sync_threads, thread_idx_x};
 
 use super::list::Beam;
 use super::passing::through;
 use super::purpose::{Purpose, Search};
-use super::search::{BeamSearch, SEARCH_THREADS, find, search_shared_bytes};
-use super::walk::{BeamWalk, Counts, Room, append, step_ids};
+use super::search::{BeamSearch, SEARCH_COUNTERS, SEARCH_THREADS};
+use super::walk::{BeamWalk, Counts, Room, append, step_ids, walk_shared_bytes};
 use crate::block::copied;
 use crate::block::element::Element;
+use crate::block::exact::Metric;
 use crate::block::rows::ListPoint;
+use crate::block::threads::Threads;
 use crate::key::NO_ID;
 
 /// Arguments of the kernels `beam_among_*`.
@@ -77,7 +81,8 @@ pub const fn among_step_ids(step_ids: u32) -> u32 {
 
 /// Dynamic shared memory in bytes.
 pub const fn among_shared_bytes(dim: u32, degree: u32, width: u32, slots: u32) -> u32 {
-    search_shared_bytes(dim, degree, width, slots) + (2 * degree * width + 1) * 4
+    let ids = step_ids(degree, width);
+    walk_shared_bytes(dim, ids, slots, ids, width) + (2 * degree * width + 1) * 4
 }
 
 /// Shared memory of a block, besides that of a search.
@@ -226,7 +231,7 @@ impl<T: Element> BeamAmong<T> {
         loop {
             keep_rolled();
             // The neighbours of the parents, and the first ids that rows lead to.
-            if Search::empties(walk, counts.in_table + among_step_ids(most)) {
+            if walk.is_full(counts.in_table + among_step_ids(most)) {
                 walk.forget(beam, room.table);
                 counts.in_table = walk.beam;
             }
@@ -253,7 +258,7 @@ impl<T: Element> BeamAmong<T> {
                 keep_rolled();
                 at = self.gather(room, others, at, rows);
                 let new = room.new_count.get(0);
-                walk.distances::<LOADS>(point, room.ids, room.keys, new);
+                walk.distances::<LOADS>(point, room.ids, room.keys, new, Threads::new(thread, block_dim_x()));
                 sync_threads();
                 counts.in_table += new;
                 counts.computed += new;
@@ -273,7 +278,7 @@ impl<T: Element> BeamAmong<T> {
                 if is_last {
                     break;
                 }
-                if Search::empties(walk, counts.in_table + most) {
+                if walk.is_full(counts.in_table + most) {
                     walk.forget(beam, room.table);
                     counts.in_table = walk.beam;
                 }
@@ -282,6 +287,37 @@ impl<T: Element> BeamAmong<T> {
             if counts.parents == 0 && counts.entered == entries {
                 return (beam, counts.computed);
             }
+        }
+    }
+
+    /// Writes the keys that a search finds for the block's query.
+    #[inline(always)]
+    fn answer<const C: usize, const PARTIAL: bool, const LOADS: usize>(&self) {
+        let (thread, query, p) = (thread_idx_x(), block_idx_x(), &self.search);
+        let walk = &p.walk;
+        let keys = step_ids(walk.graph.degree, walk.width);
+        let room = Room::start(walk, keys, walk.slots, &p.queries, query);
+        sync_threads();
+        let point = p.queries.list_point(room.values, query, Metric::from_u32(walk.metric));
+        let mut stop = walk.stop;
+        if stop.takes_norm() {
+            let [product] = p.queries.list_distances::<1, LOADS>(&point, [query]);
+            stop = stop.of_query(sqrt(-product));
+        }
+        if thread == 0 {
+            room.slack.set(0, stop.slack);
+        }
+        let (beam, computed) = self.find::<C, PARTIAL, LOADS>(&point, &room);
+        if thread == 0 {
+            p.computed.fetch_add((query % SEARCH_COUNTERS) as usize, computed as u64, Scope::Device);
+        }
+        if thread < 32 {
+            let out = p.found.offset(query as usize * p.k as usize);
+            beam.each(walk.beam, |rank, key| {
+                if rank < p.k {
+                    out.set(rank as usize, key);
+                }
+            });
         }
     }
 }
@@ -306,7 +342,7 @@ macro_rules! among_kernels {
             blocks_per_multiprocessor = $blocks
         )]
         pub unsafe fn $name(p: BeamAmong<$type>) {
-            find::<_, _, $loads>(&p.search, |point, room| p.find::<$keys, $partial, $loads>(point, room));
+            p.answer::<$keys, $partial, $loads>();
         }
     )*};
 }
@@ -320,7 +356,7 @@ among_kernels! {
     beam_among_512_f16 f16, 16 keys, 2 blocks, false, 4 loads;
     beam_among_512_u8 u8, 16 keys, 2 blocks, false, 2 loads;
     beam_among_512_i8 i8, 16 keys, 2 blocks, false, 2 loads;
-    beam_among_layer_f32 f32, 2 keys, 3 blocks, true, 4 loads;
+    beam_among_layer_f32 f32, 2 keys, 3 blocks, true, 3 loads;
     beam_among_layer_f16 f16, 2 keys, 4 blocks, true, 2 loads;
     beam_among_layer_u8 u8, 2 keys, 4 blocks, true, 2 loads;
     beam_among_layer_i8 i8, 2 keys, 4 blocks, true, 2 loads;

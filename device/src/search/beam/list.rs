@@ -14,7 +14,7 @@ pub type Slot = u64;
 pub const EXPANDED: Slot = 1;
 
 /// An unused slot, which sorts before all others.
-const UNUSED: Slot = EXPANDED;
+pub(super) const UNUSED: Slot = EXPANDED;
 
 /// The slot of a node that has not been expanded.
 #[inline(always)]
@@ -26,6 +26,19 @@ pub fn slot(key: Key) -> Slot {
 #[inline(always)]
 pub fn id(slot: Slot) -> u32 {
     slot as u32 >> 1
+}
+
+/// Slots `i` and `i + 1`, at a multiple of 16 bytes.
+#[inline(always)]
+pub(super) fn two(slots: Shared<Slot>, i: u32) -> (Slot, Slot) {
+    let [a, b, c, d] = slots.get_quad(i as usize).0;
+    (a as u64 | (b as u64) << 32, c as u64 | (d as u64) << 32)
+}
+
+/// The key of the node in a slot; [`NONE`] of an empty slot.
+#[inline(always)]
+pub(super) fn key(slot: Slot) -> Key {
+    if slot == NONE { NONE } else { slot & !0xffff_ffff | id(slot) as u64 }
 }
 
 /// Up to 32 C nodes, ascending: slot C l + i is number i of lane l.
@@ -209,8 +222,7 @@ impl<const C: usize> Beam<C> {
             keep_rolled();
             let (place, slot) = (Self::place(i), self.slots[0]);
             if slot != UNUSED {
-                let key = if slot == NONE { NONE } else { slot & !0xffff_ffff | id(slot) as u64 };
-                with(place.wrapping_sub(Self::unused(len)), key);
+                with(place.wrapping_sub(Self::unused(len)), key(slot));
             }
             for j in 1..C {
                 self.slots[j - 1] = self.slots[j];

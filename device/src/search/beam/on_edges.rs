@@ -42,7 +42,7 @@
 use cuda_std::atomic::Scope;
 use cuda_std::float::sqrt;
 use cuda_std::prelude::*;
-use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::thread::{block_dim_x, block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared, unroll};
 
 use super::list::{self, Beam, EXPANDED, Slot};
@@ -257,7 +257,13 @@ impl<T: Element> EdgeSearch<T> {
                 room.entries.set(lane as usize, walk.entries.get((entered + lane) as usize));
             }
             sync_threads();
-            walk.distances::<LOADS>(point, room.entries, room.keys, count);
+            walk.distances::<LOADS>(
+                point,
+                room.entries,
+                room.keys,
+                count,
+                Threads::new(thread_idx_x(), block_dim_x()),
+            );
             sync_threads();
             self.offer(room, &mut beam, if lane < count { room.keys.get(lane as usize) } else { NONE });
             entered += count;

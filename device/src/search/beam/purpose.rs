@@ -8,7 +8,6 @@
 //! | expansions | `width` nodes per step | one node per step, `expansions` in all |
 //! | bound | that of `stop` | none |
 
-use cuda_std::memory::Global;
 use cuda_std::thread::block_idx_x;
 
 use super::list::Beam;
@@ -24,15 +23,6 @@ pub(super) trait Purpose {
 
     /// Entry `i` of the block.
     fn entry<T>(walk: &BeamWalk<T>, i: usize) -> u32;
-
-    /// The keys of the block's entries, if they are known.
-    fn keys<T: Element>(walk: &BeamWalk<T>) -> Option<Global<Key>>;
-
-    /// Whether the table is emptied before `ids` would be in it.
-    fn empties<T>(walk: &BeamWalk<T>, ids: u32) -> bool;
-
-    /// The place of a step's keys in [`Room::keys`], after `computed` keys.
-    fn keys_at(computed: u32) -> usize;
 
     /// The largest key of a node that is still expanded. The first warp calls this.
     fn last<T: Element, const C: usize>(walk: &BeamWalk<T>, room: &Room<T>, beam: &Beam<C>) -> Key;
@@ -54,21 +44,6 @@ impl Purpose for Search {
     fn entry<T>(walk: &BeamWalk<T>, i: usize) -> u32 {
         let first = block_idx_x() as usize * walk.entry_stride as usize;
         walk.entries.get((first + i) << walk.entry_shift)
-    }
-
-    #[inline(always)]
-    fn keys<T: Element>(walk: &BeamWalk<T>) -> Option<Global<Key>> {
-        walk.keys()
-    }
-
-    #[inline(always)]
-    fn empties<T>(walk: &BeamWalk<T>, ids: u32) -> bool {
-        ids > walk.slots / 4 * 3
-    }
-
-    #[inline(always)]
-    fn keys_at(_: u32) -> usize {
-        0
     }
 
     #[inline(always)]
@@ -95,21 +70,6 @@ impl Purpose for Collect {
     #[inline(always)]
     fn entry<T>(walk: &BeamWalk<T>, i: usize) -> u32 {
         walk.entries.get(i)
-    }
-
-    #[inline(always)]
-    fn keys<T: Element>(_: &BeamWalk<T>) -> Option<Global<Key>> {
-        None
-    }
-
-    #[inline(always)]
-    fn empties<T>(_: &BeamWalk<T>, _: u32) -> bool {
-        false
-    }
-
-    #[inline(always)]
-    fn keys_at(computed: u32) -> usize {
-        computed as usize
     }
 
     #[inline(always)]

@@ -1,31 +1,19 @@
-//! Beam search of a block.
+//! What beam searches share, and the search that collects visited nodes for pruning.
 //!
 //! # Algorithm
 //!
 //! ```text
-//! for each query, one block:
-//!     load the query to shared memory; empty the table of visited ids and the beam
+//! for each node, one block:
+//!     load its vector to shared memory; empty the table of visited ids and the beam
 //!     parents = none
 //!     repeat:
-//!         ids  = the next entry nodes, until all have come; then the neighbours of parents
+//!         ids  = the next entry nodes, until all have come; then the neighbours of the parent
 //!         new  = ids that the table does not hold; enter them
-//!         keys = (list distance to the query, id) of new
+//!         keys = (list distance, id) of new
 //!         insert keys into the beam, drop what does not fit
-//!         parents = the nearest `width` nodes of the beam that were never expanded and are not
-//!                   beyond the bound of `stop`
-//!     until there are no parents
+//!         parent = the nearest node of the beam that was never expanded
+//!     until there is no parent
 //! ```
-//!
-//! With `width` 1 the beam is that of the CPU backend, bit for bit.
-//!
-//! ```text
-//! start --> entering --all entries in--> expanding --no parents--> end
-//!             |  ^                         |  ^
-//!             +--+ entries left            +--+ parents
-//! ```
-//!
-//! A step in either state enters new ids in the table, computes their keys and offers them to the
-//! beam. Queries and path collection share the states; `purpose.rs` holds what differs.
 //!
 //! # Buffers
 //!
@@ -39,40 +27,23 @@
 //!
 //! # Optimisations
 //!
-//! 1. The beam is sorted in the registers of the first warp, 2 to 16 keys per lane (`list::Beam`).
+//! 1. The beam is sorted in the registers of the first warp, 1 to 16 keys per lane (`list::Beam`).
 //!    An insertion is one rule for all slots, `slot = min(slot, max(slot before, key))`. It takes
-//!    one shuffle and no search for the place. Of the 10 to 20 new nodes of a step about 5 are
-//!    below the beam's last key and get that far.
+//!    one shuffle and no search for the place.
 //! 2. The lowest bit of a slot marks an expanded node, so a vote finds the next parent.
-//! 3. The table lies in shared memory and holds about as many ids as a search visits. At three
-//!    quarters full it is emptied, except for the beam. This is right because every other visited
-//!    node is farther than the beam's last key, which only falls: such a node is computed again and
-//!    rejected again.
+//! 3. The table lies in shared memory. Searches with a filter empty it, except for the beam, at
+//!    three quarters full: every other visited node is farther than the beam's last key, which only
+//!    falls, so such a node is computed again and rejected again.
 //! 4. A vote compacts the new ids, so that no group of lanes computes a distance in vain.
 //! 5. Groups of 4 lanes compute exact distances, 16 at a time per warp: two rows per group, 32
 //!    bytes of each, are loaded at once to hide latency.
-//! 6. A block has one warp by default, so 32 searches share a multiprocessor. With `width` above 1
-//!    it has as many warps, which share the neighbours of several parents: about the same work in
-//!    fewer steps, for few queries at a time.
-//!
-//! # Speed
-//!
-//! A search with beam 64 on a graph of degree 32 takes about 75 steps and 1,000 distances.
-//!
-//! - Memory: 128 KB of rows (128 bytes each) and 10 KB of ids, 30 million queries per second at
-//!   4.3 TB/s.
-//! - Instructions: about 500 per step and warp (200 distances, 100 insertions, 60 the table),
-//!   40,000 per query, 22 million queries per second on 132 multiprocessors at 1.7 GHz.
-//! - Latency: a step waits for two dependent loads, ids and rows, and takes about 600 cycles of its
-//!   own: 1.5 to 2 us. One query alone takes about 0.15 ms, and 4,200 at a time do not fill the
-//!   memory's queue.
 
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_dim_x, block_idx_x, sync_threads, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
 
 use super::list::Beam;
-use super::purpose::{Collect, Purpose, Search};
+use super::purpose::{Collect, Purpose};
 use super::stop::Stop;
 use crate::block::copied;
 use crate::block::element::{Element, GROUP};
@@ -243,7 +214,7 @@ impl<T: Element> BeamWalk<T> {
 
     /// Empties the table. The whole block calls this; a barrier follows.
     #[inline(always)]
-    fn clear(&self, table: Shared<u32>) {
+    pub(super) fn clear(&self, table: Shared<u32>) {
         let mut i = thread_idx_x();
         while i < self.slots {
             table.set(i as usize, NO_ID);
@@ -251,25 +222,16 @@ impl<T: Element> BeamWalk<T> {
         }
     }
 
+    /// Whether a table with `ids` ids is emptied.
+    #[inline(always)]
+    pub(super) fn is_full(&self, ids: u32) -> bool {
+        ids > self.slots / 4 * 3
+    }
+
     /// Enters an id in the table; returns whether it is new.
     #[inline(always)]
     pub fn insert(&self, table: Shared<u32>, id: u32) -> bool {
         table::insert(table, self.slots - 1, id)
-    }
-
-    /// Searches for `point`, whose slack `room.slack` holds; returns the beam, held by the first
-    /// warp, and the number of distances computed. The block calls this after a barrier; a barrier
-    /// also ends it.
-    ///
-    /// With `PARTIAL` the graph is one over some of the nodes, which `graph.places` maps to rows.
-    /// `LOADS` loads of each row are under way at once.
-    #[inline(always)]
-    pub fn search<const C: usize, const PARTIAL: bool, const LOADS: usize>(
-        &self,
-        point: &ListPoint<T>,
-        room: &Room<T>,
-    ) -> (Beam<C>, u32) {
-        self.walk::<Search, C, PARTIAL, LOADS>(point, room)
     }
 
     /// Searches for `point` with up to `expansions` expansions; leaves the keys of all visited
@@ -279,50 +241,22 @@ impl<T: Element> BeamWalk<T> {
     /// `LOADS` loads of each row are under way at once.
     #[inline(always)]
     pub fn collect<const LOADS: usize>(&self, point: &ListPoint<T>, room: &Room<T>) -> u32 {
-        self.walk::<Collect, 1, false, LOADS>(point, room).1
-    }
-
-    #[inline(always)]
-    fn walk<P: Purpose, const C: usize, const PARTIAL: bool, const LOADS: usize>(
-        &self,
-        point: &ListPoint<T>,
-        room: &Room<T>,
-    ) -> (Beam<C>, u32) {
-        let (thread, degree) = (thread_idx_x(), self.graph.degree);
-        let width = P::width(self);
-        let most = step_ids(degree, width);
-        let mut beam = Beam::new(self.beam);
+        let (thread, threads, degree) = (thread_idx_x(), block_dim_x(), self.graph.degree);
+        let most = step_ids(degree, 1);
+        let mut beam = Beam::<1>::new(self.beam);
         let mut counts = Counts::default();
-        if let Some(keys) = P::keys(self) {
-            beam = Beam::load(keys, self.entry_count, self.beam);
-            counts.entered = self.entry_count;
-            counts.in_table = self.beam;
-            self.enter(beam, room.table);
-            if thread < 32 {
-                self.take_parents::<P, C, PARTIAL>(&mut beam, room, counts, true);
-            }
-            sync_threads();
-            counts.parents = room.parent_count.get(0);
-            if counts.parents == 0 {
-                return (beam, 0);
-            }
-        }
         loop {
             keep_rolled();
             // The entries come first, in as many steps as they take.
             let entering = counts.parents == 0;
             let left = self.entry_count - counts.entered;
             let count = if !entering {
-                counts.parents * degree
+                degree
             } else if left < most {
                 left
             } else {
                 most
             };
-            if P::empties(self, counts.in_table + count) {
-                self.forget(beam, room.table);
-                counts.in_table = self.beam;
-            }
             // The new ids of this step. Here, not in a function: `prune_path_f32` would spill on
             // sm_100.
             let mut first = thread & !31;
@@ -332,23 +266,20 @@ impl<T: Element> BeamWalk<T> {
                 let id = if i >= count {
                     NO_ID
                 } else if entering {
-                    P::entry(self, (counts.entered + i) as usize)
+                    Collect::entry(self, (counts.entered + i) as usize)
                 } else {
-                    // One parent needs no division.
-                    let parent = if width == 1 { 0 } else { i.checked_div(degree).unwrap_or(0) };
-                    self.graph.neighbor(room.parents.get(parent as usize), i - parent * degree)
+                    self.graph.neighbor(room.parents.get(0), i)
                 };
                 let is_new = id != NO_ID && self.insert(room.table, id);
                 append(is_new, room.new_count, |place| room.ids.set(place as usize, id));
-                first += block_dim_x();
+                first += threads;
             }
             sync_threads();
 
             let new = room.new_count.get(0);
-            let keys = room.keys.offset(P::keys_at(counts.computed));
-            self.distances::<LOADS>(point, room.ids, keys, new);
+            let keys = room.keys.offset(counts.computed as usize);
+            self.distances::<LOADS>(point, room.ids, keys, new, Threads::new(thread, threads));
             sync_threads();
-            counts.in_table += new;
             counts.computed += new;
             if entering {
                 counts.entered += count;
@@ -357,13 +288,13 @@ impl<T: Element> BeamWalk<T> {
             if thread < 32 {
                 beam.offer(keys, new);
                 let has_entered = counts.entered == self.entry_count;
-                self.take_parents::<P, C, PARTIAL>(&mut beam, room, counts, has_entered);
+                self.take_parents::<Collect, 1, false>(&mut beam, room, counts, has_entered);
             }
             sync_threads();
             counts.parents = room.parent_count.get(0);
             counts.expanded += counts.parents;
             if counts.parents == 0 && counts.entered == self.entry_count {
-                return (beam, counts.computed);
+                return counts.computed;
             }
         }
     }
@@ -390,8 +321,8 @@ impl<T: Element> BeamWalk<T> {
         sync_threads();
     }
 
-    /// Computes the keys of `count` ids, with `LOADS` loads of each row under way at once. The
-    /// whole block calls this; a barrier follows.
+    /// Computes the keys of `count` ids, with `LOADS` loads of each row under way at once. All
+    /// `threads`, whole warps, call this; a barrier follows.
     #[inline(always)]
     pub(in crate::search) fn distances<const LOADS: usize>(
         &self,
@@ -399,10 +330,10 @@ impl<T: Element> BeamWalk<T> {
         ids: Shared<u32>,
         keys: Shared<Key>,
         count: u32,
+        threads: Threads,
     ) {
-        let (thread, lane) = (thread_idx_x(), warp::lane_id());
-        let groups = block_dim_x() / GROUP;
-        let mut first = thread / 32 * (32 / GROUP);
+        let (lane, groups) = (warp::lane_id(), threads.count / GROUP);
+        let mut first = threads.index / 32 * (32 / GROUP);
         while first < count {
             keep_rolled();
             // A group of lanes has two ids. Beyond the end it takes the last id, whose row is
