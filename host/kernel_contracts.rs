@@ -237,8 +237,13 @@ fn of_search<T: BeamKernels>(launched: &mut Launched, capability: Capability) {
                         let walk = BeamWalk { base, graph, beam, width, slots, ..zeroed() };
                         BeamSearch { walk, ..zeroed() }
                     };
-                    let arguments = (search(shape.slots(capability.shared_memory()).expect("it fits")),);
-                    // With a filter the widest steps do not fit every device.
+                    // The widest steps through the longest rows do not fit every device.
+                    let slots = match shape.slots(capability.shared_memory()) {
+                        Ok(slots) => slots,
+                        Err(_) if degree * width > MAX_DEGREE => continue,
+                        Err(bytes) => panic!("{bytes} bytes do not fit"),
+                    };
+                    let arguments = (search(slots),);
                     let among = BeamShape { is_among: true, ..shape };
                     if let Ok(slots) = among.slots(capability.shared_memory()) {
                         let arguments = (BeamAmong { search: search(slots), ..zeroed() },);

@@ -483,8 +483,9 @@ mod tests {
             let breadth = Breadth::fixed(beam);
             BeamShape { dim, degree, breadth, width, is_among: false }
         };
-        let largest = |shared| shape(4096, 512, MAX_BEAM, 8).slots(shared);
-        assert_eq!((largest(101_376), largest(232_448)), (Ok(8192), Ok(32_768)));
+        let large = |width, shared| shape(4096, 512, MAX_BEAM, width).slots(shared);
+        assert_eq!((large(4, 101_376), large(8, 232_448)), (Ok(8192), Ok(32_768)));
+        assert!(large(8, 101_376).unwrap_err() > 101_376);
         // Usual shapes do not depend on the device.
         for shared in [101_376, 232_448] {
             assert_eq!(shape(128, 32, 64, 1).slots(shared), Ok(1024));
