@@ -29,7 +29,7 @@
 //! 5. Groups of 4 lanes compute exact distances, 16 at a time: two rows per group.
 
 use cuda_std::prelude::*;
-use cuda_std::warp::{FULL, WarpReductionOp, warp_reduce};
+use cuda_std::warp::{FULL, WarpReductionOp, warp_match_any, warp_reduce};
 use cuda_std::{keep_rolled, shared};
 
 use super::list::{id, slot};
@@ -104,9 +104,14 @@ fn enter(table: Shared<u64>, places: u32, id: u32) -> bool {
     let held = table.get(place);
     let is_new = id != NO_ID && held as u32 != id && (held >> 32) as u32 != id;
     warp::sync();
-    if is_new {
-        // Atomic, since the ids of two lanes may have one place: one of them is forgotten.
-        table.exchange(place, held << 32 | id as u64);
+    let lane = warp::lane_id();
+    let own = if is_new { place as u32 } else { places + lane };
+    // SAFETY: the whole warp is here.
+    let same = unsafe { warp_match_any(FULL, own) };
+    // Of the ids of one place the last lane's is held, the others are forgotten: in which order
+    // lanes wrote would decide how many distances are computed twice.
+    if is_new && same >> lane == 1 {
+        table.set(place, held << 32 | id as u64);
     }
     is_new
 }
