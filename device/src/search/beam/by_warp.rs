@@ -104,13 +104,11 @@ fn enter(table: Shared<u64>, places: u32, id: u32) -> bool {
     let held = table.get(place);
     let is_new = id != NO_ID && held as u32 != id && (held >> 32) as u32 != id;
     warp::sync();
-    let lane = warp::lane_id();
-    let own = if is_new { place as u32 } else { places + lane };
     // SAFETY: the whole warp is here.
-    let same = unsafe { warp_match_any(FULL, own) };
-    // Of the ids of one place the last lane's is held, the others are forgotten: in which order
-    // lanes wrote would decide how many distances are computed twice.
-    if is_new && same >> lane == 1 {
+    let same = unsafe { warp_match_any(FULL, place as u32) };
+    // Of the lanes of one place the last alone may write, the ids of the others are forgotten: the
+    // order in which lanes write would decide how many distances are computed twice.
+    if is_new && same >> warp::lane_id() == 1 {
         table.set(place, held << 32 | id as u64);
     }
     is_new
