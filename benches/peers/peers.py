@@ -1,6 +1,6 @@
-"""Compares tagore, faiss, hnswlib, usearch, pynndescent and cuVS on the same data, truth and threads.
+"""Compares tagore, faiss, hnswlib, usearch, pynndescent and cuVS on the same data.
 
-Prints tables in Markdown: indexes (`--tasks index`), k-NN graphs (`knn`) and exact search (`exact`).
+Prints tables in Markdown: indexes (`--tasks index`), k-NN graphs (`knn`), exact search (`exact`).
 Each system works in a process of its own. `build s` is wall time and `CPU s` user time, from an
 array of float32 in memory to an index that answers; recall@k is of ids, and QPS of all queries in
 one call on all threads, the best of three. QPS at a recall lies between those of two beams,
@@ -10,6 +10,7 @@ by the logarithms of QPS and of the share that is not found.
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import os
 import platform
@@ -159,8 +160,8 @@ def tagore_knn(task: Task, _: None) -> Iterator[Search]:
     import tagore_ann
 
     yield lambda q, k, beam: q
-    graph = tagore_ann.knn_graph(task.x, task.k, device=task.device, threads=task.threads)
-    yield lambda q, k, beam: graph.ids
+    ids = tagore_ann.knn_graph(task.x, task.k, device=task.device, threads=task.threads)[0]
+    yield lambda q, k, beam: ids
 
 
 def pynndescent_knn(task: Task, _: None) -> Iterator[Search]:
@@ -323,7 +324,7 @@ def data(options: argparse.Namespace) -> tuple[Array, Array, str]:
 def qps_at(rows: list[tuple[float, float]], recall: float) -> str:
     """QPS at a recall, between the two beams around it; of the fastest beam if all find more."""
     rows = sorted(rows)
-    for (low, fast), (high, slow) in zip(rows, rows[1:]):
+    for (low, fast), (high, slow) in itertools.pairwise(rows):
         if low < recall <= high:
             missed = [np.log(max(1 - at, 1e-6)) for at in (low, recall, high)]
             share = (missed[0] - missed[1]) / (missed[0] - missed[2])
@@ -378,9 +379,7 @@ def main() -> int:
     parser.add_argument("--recalls", default=".95,.98,.99")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--search-threads", type=int, help="as many as --threads if missing")
-    parser.add_argument(
-        "--cpu-clock", action="store_true", help="queries per CPU second, where other work runs beside"
-    )
+    parser.add_argument("--cpu-clock", action="store_true", help="queries per CPU second, where other work runs beside")
     parser.add_argument("--device", default="auto", help="device of tagore")
     parser.add_argument("--systems", default="", help="only systems whose name begins so, such as tagore,faiss")
     parser.add_argument("--tasks", default="index", help="index, knn, exact, or some of them")
