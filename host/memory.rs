@@ -119,12 +119,15 @@ pub(crate) fn fetch<T>(values: &[T]) {
     /// The processor itself loads the lines that follow these.
     const LINES: usize = 8;
     const LINE: usize = 64;
-    #[cfg(target_arch = "x86_64")]
     for byte in (0..size_of_val(values).min(LINES * LINE)).step_by(LINE) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: every processor of this architecture has SSE. The hint reads nothing, and the
-        // address is inside of `values`.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().cast::<i8>().add(byte)) };
+        let line = values.as_ptr().cast::<i8>().wrapping_add(byte);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: every processor of this architecture has SSE. The hint reads nothing.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
     }
 }
 

@@ -8,7 +8,7 @@ use crate::memory::{collected, collected_in_parallel};
 use crate::{GroundTruth, Result};
 
 /// Bytes of keys that one thread splits sooner than the threads of a pool wake up and sleep.
-const FEW_BYTES: usize = 1 << 20;
+const ONE_THREAD_BYTES: usize = 1 << 20;
 
 /// A row found by a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,7 +55,7 @@ impl SearchResult {
         let distance = |&key: &Key| {
             if key == key::NONE { f32::INFINITY } else { key::distance(key) }
         };
-        let (ids, distances) = if size_of_val(keys) <= FEW_BYTES {
+        let (ids, distances) = if size_of_val(keys) <= ONE_THREAD_BYTES {
             (collected(keys.iter().map(id))?, collected(keys.iter().map(distance))?)
         } else {
             (

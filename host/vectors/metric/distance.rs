@@ -1,5 +1,6 @@
 //! Distances from one row to many, compiled once per instruction set.
 
+use crate::memory::fetch;
 use crate::vectors::{Element, Matrix};
 
 /// A function of two rows.
@@ -87,34 +88,26 @@ pub fn instruction_set() -> &'static str {
     }
 }
 
+/// Rows that are on their way to the cache while one is compared: 4 and 16 are slower.
+const AHEAD: usize = 8;
+
+/// The loop of all instruction sets. Rows are fetched ahead: they lie anywhere.
 #[inline(always)]
 fn portable<P: Product, T: Element>(row: &[T], matrix: Matrix<'_, T>, ids: &[u32], out: &mut [f32]) {
-    for (distance, &id) in out.iter_mut().zip(ids) {
+    for &id in &ids[..ids.len().min(AHEAD)] {
+        fetch(matrix.row(id as usize));
+    }
+    for (place, (distance, &id)) in out.iter_mut().zip(ids).enumerate() {
+        if let Some(&next) = ids.get(place + AHEAD) {
+            fetch(matrix.row(next as usize));
+        }
         *distance = P::evaluate(row, matrix.row(id as usize));
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Element, Matrix, Product};
-    use crate::memory::fetch;
-
-    /// Rows that are on their way to the cache while one is compared: 4 and 16 are slower.
-    const AHEAD: usize = 8;
-
-    /// [`portable`](super::portable), with rows fetched ahead: they lie anywhere.
-    #[inline(always)]
-    fn fetching<P: Product, T: Element>(row: &[T], matrix: Matrix<'_, T>, ids: &[u32], out: &mut [f32]) {
-        for &id in &ids[..ids.len().min(AHEAD)] {
-            fetch(matrix.row(id as usize));
-        }
-        for (place, (distance, &id)) in out.iter_mut().zip(ids).enumerate() {
-            if let Some(&next) = ids.get(place + AHEAD) {
-                fetch(matrix.row(next as usize));
-            }
-            *distance = P::evaluate(row, matrix.row(id as usize));
-        }
-    }
+    use super::{Element, Matrix, Product, portable};
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
     pub(in crate::vectors) fn avx512<P: Product, T: Element>(
@@ -123,7 +116,7 @@ mod x86 {
         ids: &[u32],
         out: &mut [f32],
     ) {
-        fetching::<P, T>(row, matrix, ids, out);
+        portable::<P, T>(row, matrix, ids, out);
     }
 
     #[target_feature(enable = "avx2")]
@@ -133,7 +126,7 @@ mod x86 {
         ids: &[u32],
         out: &mut [f32],
     ) {
-        fetching::<P, T>(row, matrix, ids, out);
+        portable::<P, T>(row, matrix, ids, out);
     }
 }
 

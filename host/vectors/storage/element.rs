@@ -178,15 +178,8 @@ fn lanes<T: Scalar>(a: &[T], b: &[T], term: impl Fn(f32, f32) -> f32) -> f32 {
         add_terms(&mut sums, &x, &y, &term);
     }
     // Without `black_box` the compiler splits the sums into vectors of two and four to suit the
-    // tree, which takes three times as long (`cargo bench -- exact_search`).
-    tree(&std::hint::black_box(sums))
-}
-
-/// The sum of `sums`: lane i and i + 8, then i and i + 4, i and i + 2, and the last two.
-#[cfg(not(target_arch = "x86_64"))]
-#[inline(always)]
-fn tree(sums: &[f32; LANES]) -> f32 {
-    let mut sums = *sums;
+    // tree below, which takes three times as long (`cargo bench -- exact_search`).
+    let mut sums = std::hint::black_box(sums);
     let mut width = LANES / 2;
     while width > 0 {
         for lane in 0..width {
@@ -195,23 +188,6 @@ fn tree(sums: &[f32; LANES]) -> f32 {
         width /= 2;
     }
     sums[0]
-}
-
-/// The sum of `sums`: lane i and i + 8, then i and i + 4, i and i + 2, and the last two. In
-/// registers: from the loop of other processors the compiler makes loads of parts of what was just
-/// stored, which wait for it.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn tree(sums: &[f32; LANES]) -> f32 {
-    use std::arch::x86_64::{_mm_add_ps, _mm_cvtss_f32, _mm_movehl_ps, _mm_set_ps, _mm_shuffle_ps};
-
-    // SAFETY: every processor of this architecture has SSE.
-    unsafe {
-        let four = |first: usize| _mm_set_ps(sums[first + 3], sums[first + 2], sums[first + 1], sums[first]);
-        let sum = _mm_add_ps(_mm_add_ps(four(0), four(8)), _mm_add_ps(four(4), four(12)));
-        let sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
-        _mm_cvtss_f32(_mm_add_ps(sum, _mm_shuffle_ps::<1>(sum, sum)))
-    }
 }
 
 #[inline(always)]
