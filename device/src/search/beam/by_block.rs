@@ -53,7 +53,8 @@ pub const fn block_search_shared_bytes(dim: u32, kept: u32, degree: u32, width: 
     query_bytes(dim) + (kept + near_slots(ids)) * 8 + (id_words(kept, ids) + slots + width + 3) * 4
 }
 
-/// Slots of those of a step, of which a thread reads eight at a time.
+/// Slots of [`BlockRoom::near`]: one per id of a step, up to a multiple of eight, since a thread
+/// reads eight at a time.
 const fn near_slots(step_ids: u32) -> u32 {
     step_ids.next_multiple_of(8)
 }
@@ -127,8 +128,8 @@ fn place(beam: Shared<Slot>, len: u32, slot: Slot) -> u32 {
 }
 
 impl<T: Element> BeamWalk<T> {
-    /// Enters the neighbours of `parents` parents, or the next `count` entries from `entered` on,
-    /// in the table, and those that are new in `room.ids`. A barrier follows.
+    /// Enters ids in the table and appends the new ones to `room.ids`: the neighbours of `parents`
+    /// parents, or if there are none `count` entries from `entered` on. A barrier follows.
     #[inline(always)]
     fn gather(&self, room: &BlockRoom<T>, parents: u32, entered: u32, count: u32) {
         let degree = self.graph.degree;

@@ -46,7 +46,7 @@ use crate::key::{Key, NO_ID, NONE};
 /// Ids of a place of the table.
 pub const WAYS: u32 = 2;
 
-/// Rows of at most so many bytes are prefetched.
+/// Maximum number of bytes of a row that is prefetched.
 const PREFETCHED: u32 = 512;
 
 /// Dynamic shared memory in bytes of a search whose beam has `kept` slots, a multiple of 32.

@@ -31,7 +31,7 @@ pub(super) trait Purpose {
     fn expands<T>(walk: &BeamWalk<T>, expanded: u32) -> bool;
 }
 
-/// A search for a query's nearest nodes: [`BeamWalk::search`].
+/// A search for a query's nearest nodes.
 pub(super) struct Search;
 
 impl Purpose for Search {
