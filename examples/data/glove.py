@@ -30,6 +30,14 @@ def write_fbin(path, rows):
         rows.astype("<f4").tofile(file)
 
 
+def write_set(folder, rows, queries):
+    """Writes the first rows as queries, the others as the base."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_fbin(folder / "queries.fbin", rows[:queries])
+    write_fbin(folder / "base.fbin", rows[queries:])
+    print(f"{folder}: {len(rows) - queries} x {rows.shape[1]} and {queries} queries")
+
+
 def order(count):
     """Sorts the rows by bits of PCG64, which NumPy keeps the same between versions, unlike its permutations."""
     return np.argsort(np.random.PCG64(SEED).random_raw(count), kind="stable")
@@ -44,11 +52,7 @@ def main(package, folder):
         row[:] = vectors[word][:dim]
     if len(rows) <= QUERIES:
         sys.exit(f"{package}: found {len(rows)} vectors, expected more than the {QUERIES} queries")
-    rows = rows[order(len(rows))]
-    folder.mkdir(parents=True, exist_ok=True)
-    write_fbin(folder / "queries.fbin", rows[:QUERIES])
-    write_fbin(folder / "base.fbin", rows[QUERIES:])
-    print(f"{folder}: {len(rows) - QUERIES} x {dim} and {QUERIES} queries")
+    write_set(folder, rows[order(len(rows))], QUERIES)
 
 
 if __name__ == "__main__":
