@@ -36,6 +36,8 @@
 //! more: 1.3 KB of ids and as many bits from the cache, beside about as many vectors as without a
 //! filter. Rows wait for ids, ids for bits: latency grows more than throughput falls.
 
+use cuda_std::atomic::Scope;
+use cuda_std::float::sqrt;
 use cuda_std::keep_rolled;
 use cuda_std::prelude::*;
 use cuda_std::thread::{block_dim_x, block_idx_x, sync_threads, thread_idx_x};
@@ -43,10 +45,11 @@ use cuda_std::thread::{block_dim_x, block_idx_x, sync_threads, thread_idx_x};
 use super::list::Beam;
 use super::passing::through;
 use super::purpose::{Purpose, Search};
-use super::search::{BeamSearch, SEARCH_THREADS};
+use super::search::{BeamSearch, SEARCH_COUNTERS, SEARCH_THREADS};
 use super::walk::{BeamWalk, Counts, Room, append, step_ids, walk_shared_bytes};
 use crate::block::copied;
 use crate::block::element::Element;
+use crate::block::exact::Metric;
 use crate::block::rows::ListPoint;
 use crate::block::threads::Threads;
 use crate::key::NO_ID;
@@ -295,14 +298,27 @@ impl<T: Element> BeamAmong<T> {
         let keys = step_ids(walk.graph.degree, walk.width);
         let room = Room::start(walk, keys, walk.slots, &p.queries, query);
         sync_threads();
-        let (point, stop) = p.point::<LOADS>(room.values);
+        // Not by the functions of [`BeamSearch`]: the kernel of f16 would spill on sm_100.
+        let point = p.queries.list_point(room.values, query, Metric::from_u32(walk.metric));
+        let mut stop = walk.stop;
+        if stop.takes_norm() {
+            let [product] = p.queries.list_distances::<1, LOADS>(&point, [query]);
+            stop = stop.of_query(sqrt(-product));
+        }
         if thread == 0 {
             room.slack.set(0, stop.slack);
         }
         let (beam, computed) = self.find::<C, PARTIAL, LOADS>(&point, &room);
-        p.count(computed);
+        if thread == 0 {
+            p.computed.fetch_add((query % SEARCH_COUNTERS) as usize, computed as u64, Scope::Device);
+        }
         if thread < 32 {
-            beam.each(walk.beam, |rank, key| p.write(rank, key));
+            let out = p.found.offset(query as usize * p.k as usize);
+            beam.each(walk.beam, |rank, key| {
+                if rank < p.k {
+                    out.set(rank as usize, key);
+                }
+            });
         }
     }
 }
