@@ -25,7 +25,7 @@
 //!    or its last node is nearer.
 //! 2. The [beam](Sorted) takes all slots of a step at once.
 //! 3. The row of edges of the next parent is under way while the beam takes the slots.
-//! 4. Rows of up to [`PREFETCHED`] bytes are on their way before the first of 16 is read.
+//! 4. Rows of up to 512 bytes are on their way before the first of 16 is read.
 //! 5. Groups of 4 lanes compute exact distances, 16 at a time: two rows per group.
 
 use cuda_std::prelude::*;

@@ -14,6 +14,6 @@ pub mod on_edges;
 pub mod passing;
 mod purpose;
 pub mod search;
-mod sorted;
+pub mod sorted;
 pub mod stop;
 pub mod walk;
