@@ -12,7 +12,7 @@ use tagore_device::key::{self, Key};
 use crate::gpu::MemoryPlan;
 use crate::memory::filled;
 use crate::search::exact::{Best, near_rows};
-use crate::vectors::panels::{PANEL, Panels, PerRow};
+use crate::vectors::panels::{PANEL, Panels, PerRow, Side};
 use crate::vectors::space::Space;
 use crate::{DataShape, Progress, Result};
 
@@ -23,7 +23,7 @@ const PANELS: usize = 4;
 const BLOCK: usize = PANELS * PANEL;
 
 /// Keys of a list beyond its `k` before it is cut.
-const PENDING: usize = 32;
+const PENDING: usize = 16;
 
 /// Host memory of [`all_pairs`]: while pairs are compared, and while the lists are gathered.
 pub(super) fn plans(data: &DataShape, k: usize) -> [MemoryPlan; 2] {
@@ -140,35 +140,38 @@ impl AllPairs<'_> {
             // All pairs of a row are gathered before their distances, which saves half of the time
             // of the calls.
             let mut near = [[0; PANEL]; PANELS];
-            let side = |block: &Block, panel: usize| (block.first / PANEL + panel, block.bounds[panel]);
-            let a = side(blocks[0], first);
+            let side = |block: usize, panel: usize| {
+                let block = &*blocks[block];
+                Side { panel: block.first / PANEL + panel, bounds: &block.bounds[panel] }
+            };
+            let a = side(0, first);
             for (second, near) in near.iter_mut().enumerate().take(panels(blocks[last])) {
-                let b = side(blocks[last], second);
-                if a.0 <= b.0 {
-                    *near = self.panels.near(a.0, &a.1, b.0, &b.1);
+                let b = side(last, second);
+                if a.panel <= b.panel {
+                    *near = self.panels.near(a, &self.panels, b);
                 }
-                if a.0 == b.0 {
+                if a.panel == b.panel {
                     // Each pair once, and no row with itself.
                     near.iter_mut().zip(0..).for_each(|(near, row)| *near &= (u32::MAX << row) << 1);
                 }
             }
             for row in 0..PANEL {
-                let near = near.map(|near| near[row]);
-                if near != [0; PANELS] {
-                    self.add(blocks, first * PANEL + row, near, scratch);
-                }
+                self.add(blocks, first * PANEL + row, &near, scratch);
             }
         }
     }
 
-    /// Adds pairs of a row of the first block to the lists of both rows: the bits of `near` stand
-    /// for the rows of the last block.
-    fn add(&self, blocks: &mut [&mut Block], row: usize, near: [u32; PANELS], scratch: &mut Scratch) {
+    /// Adds pairs of a row of the first block to the lists of both rows: the bits of `near` at its
+    /// place in its panel stand for the rows of the last block.
+    fn add(&self, blocks: &mut [&mut Block], row: usize, near: &[[u32; PANEL]], scratch: &mut Scratch) {
         let Scratch { ids, distances } = scratch;
         let last = blocks.len() - 1;
         let node = (blocks[0].first + row) as u32;
         let start = blocks[last].first as u32;
-        near_rows(start, near, ids);
+        near_rows(start, near, row % PANEL, ids);
+        if ids.is_empty() {
+            return;
+        }
         self.space.list_distances(self.space.query(node), ids, distances);
         for (&id, &distance) in ids.iter().zip(&*distances) {
             blocks[0].add(&self.panels, row, key::pack(distance, id));

@@ -21,7 +21,7 @@ use crate::gpu::MemoryPlan;
 use crate::memory::filled;
 use crate::progress::{Progress, StageProgress};
 use crate::search::exact::{near_rows, nearest};
-use crate::vectors::panels::{FloatPanels, PANEL, PanelForm, PerRow};
+use crate::vectors::panels::{PANEL, PanelSource, Panels, PerRow, Side};
 use crate::vectors::space::{Query, Space};
 use crate::{DataShape, ElementType, Metric, Result, Vectors};
 
@@ -122,6 +122,7 @@ pub(super) fn plan(data: &DataShape, settings: CellSettings, threads: usize) -> 
         .with::<f32>("centres", 2 * cells * dim)
         .with::<f32>("nodes to assign", assigned * dim)
         .with::<Key>("nearest centres", assigned * (3 * probes + 64))
+        .and(&PanelSource::plan(data))
         .with::<f32>("panels", panels * dim)
         .with::<u32>("bounds and locks of lists", 2 * n)
 }
@@ -146,7 +147,7 @@ pub(super) fn join(
     let n = space.len();
     let clusterings = settings.clusterings.unwrap_or(1) as u32;
     let is_bits = space.vectors().element_type() == ElementType::B1;
-    let form = if is_bits { None } else { Some(PanelForm::new(space, progress)?) };
+    let source = if is_bits { None } else { Some(PanelSource::new(space, progress)?) };
     let (mut compared, mut added) = (0, 1.0);
     for number in 0..clusterings {
         let progress = progress.iteration(number, clusterings);
@@ -160,7 +161,7 @@ pub(super) fn join(
             lists.mark_visited();
             let pass = Pass {
                 space,
-                form: form.as_ref(),
+                source: source.as_ref(),
                 members: &members,
                 ranks,
                 lists: lists.share()?,
@@ -218,7 +219,7 @@ fn assign(space: &Space<'_>, cells: usize, probes: usize, seed: u64, progress: &
 struct Pass<'a> {
     space: &'a Space<'a>,
     /// None of rows of bits, whose distances take less time than a filter.
-    form: Option<&'a PanelForm>,
+    source: Option<&'a PanelSource<'a>>,
     members: &'a Members,
     ranks: Range<usize>,
     lists: SharedLists,
@@ -228,9 +229,9 @@ struct Pass<'a> {
 }
 
 /// Rows of a cell, as panels if distances are filtered.
-struct Side<'a> {
+struct CellRows<'a> {
     rows: &'a [u32],
-    panels: Option<FloatPanels>,
+    panels: Option<Panels<'static>>,
 }
 
 /// Buffers of one task.
@@ -248,17 +249,16 @@ impl Pass<'_> {
         })
     }
 
-    fn side<'a>(&self, rows: &'a [u32]) -> Result<Side<'a>> {
-        let query = |index: usize| self.space.query(rows[index]);
-        let panels = self.form.map(|form| form.panels(rows.len(), query, &Progress::silent())).transpose()?;
-        Ok(Side { rows, panels })
+    fn rows<'a>(&self, rows: &'a [u32]) -> Result<CellRows<'a>> {
+        let panels = self.source.map(|source| source.panels(rows)).transpose()?;
+        Ok(CellRows { rows, panels })
     }
 
     fn compare_cell(&self, cell: usize, scratch: &mut Scratch, stage: &StageProgress<'_>) -> Result<()> {
         let owners = self.members.probing(cell, 0);
         let parts = owners.len().div_ceil(self.max_part);
         for (part, owners) in owners.chunks(self.max_part).enumerate() {
-            let owners = self.side(owners)?;
+            let owners = self.rows(owners)?;
             for rank in self.ranks.clone() {
                 stage.check()?;
                 if rank == 0 {
@@ -267,7 +267,7 @@ impl Pass<'_> {
                 }
                 let probers = self.members.probing(cell, rank);
                 let probers = &probers[probers.len() * part / parts..probers.len() * (part + 1) / parts];
-                self.compare(&self.side(probers)?, &owners, rank, scratch);
+                self.compare(&self.rows(probers)?, &owners, rank, scratch);
             }
         }
         Ok(())
@@ -275,7 +275,7 @@ impl Pass<'_> {
 
     /// Compares the rows of one side with those of the other, or, at rank 0, those of one side with
     /// each other.
-    fn compare(&self, probers: &Side<'_>, owners: &Side<'_>, rank: usize, scratch: &mut Scratch) {
+    fn compare(&self, probers: &CellRows<'_>, owners: &CellRows<'_>, rank: usize, scratch: &mut Scratch) {
         let Scratch { ids, distances } = scratch;
         let [first_panels, panels] = [probers, owners].map(|side| side.rows.len().div_ceil(PANEL));
         for first in 0..first_panels {
@@ -289,8 +289,9 @@ impl Pass<'_> {
                     let others = &others[..others.len().min(PANEL)];
                     *near = match (&probers.panels, &owners.panels) {
                         (Some(panels), Some(other_panels)) => {
-                            let bounds = [rows, others].map(|rows| self.bounds(panels, rows));
-                            panels.near(first, &bounds[0], other_panels, other, &bounds[1])
+                            let [bounds, other_bounds] = [rows, others].map(|rows| self.bounds(panels, rows));
+                            let other = Side { panel: other, bounds: &other_bounds };
+                            panels.near(Side { panel: first, bounds: &bounds }, other_panels, other)
                         }
                         _ => [u32::MAX >> (PANEL - others.len()); PANEL],
                     };
@@ -300,7 +301,10 @@ impl Pass<'_> {
                     }
                 }
                 for (row, &node) in rows.iter().enumerate() {
-                    near_rows((group * PANEL) as u32, near.map(|near| near[row]), ids);
+                    near_rows((group * PANEL) as u32, &near, row, ids);
+                    if ids.is_empty() {
+                        continue;
+                    }
                     ids.iter_mut().for_each(|place| *place = owners.rows[*place as usize]);
                     if rank > 0 {
                         ids.retain(|&id| !self.members.meet_elsewhere(node, id, rank));
@@ -318,9 +322,9 @@ impl Pass<'_> {
         self.compared.fetch_add(pairs as u64, Ordering::Relaxed);
     }
 
-    /// The largest `h` ([`FloatPanels`]) of a pair that may enter the list of each row. Past the
+    /// The largest `h` ([`Panels`]) of a pair that may enter the list of each row. Past the
     /// last row no pair may.
-    fn bounds(&self, panels: &FloatPanels, rows: &[u32]) -> PerRow {
+    fn bounds(&self, panels: &Panels<'_>, rows: &[u32]) -> PerRow {
         let mut bounds = [f32::NEG_INFINITY; PANEL];
         for (bound, &row) in bounds.iter_mut().zip(rows) {
             // An infinite bound would admit the rows that fill up a panel.

@@ -33,6 +33,13 @@ impl Rotation {
         Self { width, factors: (0..rounds).map(of_round).collect() }
     }
 
+    /// What [`apply`](Self::apply) rounds, at most, as a share of the length of a vector: each of
+    /// the steps of a transform, its products with factors, and the factors themselves.
+    pub(crate) fn rounding(&self) -> f64 {
+        let steps = self.factors.len() as u32 * (self.width.ilog2() + 2);
+        f64::from(steps + 2) * f64::from(f32::EPSILON / 2.0)
+    }
+
     /// Maximum number of factors of all transforms for `dim` components.
     pub(super) fn factors(dim: usize) -> usize {
         ROUNDS * dim

@@ -3,11 +3,11 @@
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
+use crate::Result;
 use crate::memory::{filled, with_capacity};
 use crate::progress::{Progress, StageProgress};
-use crate::vectors::panels::{PANEL, PanelForm, PerRow};
+use crate::vectors::panels::{PANEL, PanelForm, PerRow, Side};
 use crate::vectors::space::{Query, Space};
-use crate::{ElementType, Result};
 
 /// Bytes of the base that stay in a core's cache while a block of queries passes over them.
 const TILE_BYTES: usize = 256 << 10;
@@ -44,12 +44,9 @@ pub(crate) fn nearest<'p>(
     if k == 0 {
         return Ok(Vec::new());
     }
-    // Bytes and bits are compared in less time than their filter takes.
-    let has_floats =
-        matches!(space.vectors().element_type(), ElementType::F32 | ElementType::F16 | ElementType::Bf16);
     let mut keys = filled(key::NONE, count * k)?;
     let queries = QueryRows { count, query };
-    if has_floats && among.is_none() && count >= QUERIES {
+    if among.is_none() && count >= QUERIES && PanelForm::is_worth_its_time(space) {
         by_panels(space, &queries, k, &mut keys, progress)?;
     } else {
         let stage = progress.stage("exact search", count as u64);
@@ -132,13 +129,14 @@ fn by_panels<'p>(
                         let group = start..end.min(start + GROUP);
                         let mut near = [[0; PANEL]; GROUP];
                         for (near, other) in near.iter_mut().zip(group) {
-                            *near = panels.near(panel, &block.bounds, &rows, other, &NO_BOUNDS);
+                            let side = Side { panel, bounds: &block.bounds };
+                            *near = panels.near(side, &rows, Side { panel: other, bounds: &NO_BOUNDS });
                         }
                         let Block { lists, bounds } = &mut *block;
                         for (index, (list, bound)) in lists.iter_mut().zip(bounds).enumerate() {
                             let (query, itself) = query(panel * QUERIES + index);
                             let first = (begin + start * PANEL) as u32;
-                            near_rows(first, near.map(|near| near[index]), ids);
+                            near_rows(first, &near, index, ids);
                             if ids.is_empty() {
                                 continue;
                             }
@@ -163,10 +161,12 @@ fn by_panels<'p>(
     Ok(())
 }
 
-/// Writes the ids that the bits of panels stand for, the first bit of the first panel for `first`.
-pub(crate) fn near_rows<const N: usize>(first: u32, near: [u32; N], ids: &mut Vec<u32>) {
+/// Writes the ids that the bits of a row of panels stand for, the first bit of the first panel for
+/// `first`.
+pub(crate) fn near_rows(first: u32, near: &[[u32; PANEL]], row: usize, ids: &mut Vec<u32>) {
     ids.clear();
-    for (first, mut near) in (first..).step_by(PANEL).zip(near) {
+    for (first, near) in (first..).step_by(PANEL).zip(near) {
+        let mut near = near[row];
         while near != 0 {
             ids.push(first + near.trailing_zeros());
             near &= near - 1;
@@ -251,7 +251,7 @@ impl Best {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Metric, Vectors};
+    use crate::{ElementType, Metric, Vectors};
     use tagore_device::random::{Draws, Stage};
 
     #[test]

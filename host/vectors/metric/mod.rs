@@ -2,7 +2,6 @@
 
 pub(crate) mod distance;
 pub(crate) mod embedding;
-mod lanes;
 pub(crate) mod mean;
 pub(crate) mod norms;
 pub(crate) mod panels;

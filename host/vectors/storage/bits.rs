@@ -7,7 +7,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::vectors::distance::{SquaredL2, one_to_many};
-use crate::vectors::panels::{PANEL, PerRow};
+use crate::vectors::panels::{PANEL, Side};
 use crate::vectors::{Element, ElementType, Matrix};
 
 /// Eight components of a vector of bits: component `j` of a row is bit `j % 8`, from the least, of
@@ -87,27 +87,21 @@ pub(crate) struct BitPanels<'a> {
 impl BitPanels<'_> {
     /// The pairs of rows of two panels with a distance of at most the bound of either row; see
     /// [`Panels::near`](crate::vectors::panels::Panels::near).
-    pub(in crate::vectors) fn near(
-        &self,
-        first: usize,
-        bounds: &PerRow,
-        second: usize,
-        other_bounds: &PerRow,
-    ) -> [u32; PANEL] {
+    pub(in crate::vectors) fn near(&self, side: Side<'_>, other: Side<'_>) -> [u32; PANEL] {
         let rows = |panel: usize| (panel * PANEL..self.count).take(PANEL);
         let mut ids = [0; PANEL];
-        let others = rows(second).len();
-        ids.iter_mut().zip(rows(second)).for_each(|(id, row)| *id = row as u32);
+        let others = rows(other.panel).len();
+        ids.iter_mut().zip(rows(other.panel)).for_each(|(id, row)| *id = row as u32);
         let mut distances = [0.0; PANEL];
         let mut near = [0; PANEL];
-        for ((row, near), &bound) in rows(first).zip(&mut near).zip(bounds) {
+        for ((row, near), &bound) in rows(side.panel).zip(&mut near).zip(side.bounds) {
             one_to_many::<SquaredL2, Bits>(
                 self.rows.row(row),
                 self.rows,
                 &ids[..others],
                 &mut distances[..others],
             );
-            for ((bit, &distance), &other_bound) in distances[..others].iter().enumerate().zip(other_bounds) {
+            for ((bit, &distance), &other_bound) in distances[..others].iter().enumerate().zip(other.bounds) {
                 *near |= u32::from((distance <= bound) | (distance <= other_bound)) << bit;
             }
         }

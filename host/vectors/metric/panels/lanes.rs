@@ -1,4 +1,45 @@
-//! Floats of a register, of any instruction set.
+//! Floats of a register, of any instruction set, and the comparison that ends every filter.
+
+use super::{PANEL, PerPair, PerRow};
+
+/// Two values per row of two panels whose product a filter adds to the product of their rows.
+pub(super) type Lack<'a> = (&'a PerRow, &'a PerRow);
+
+/// The terms of the rows of a panel, and the largest `h` of a pair that may enter their lists.
+#[derive(Clone, Copy)]
+pub(super) struct Limits<'a> {
+    pub terms: &'a PerRow,
+    pub bounds: &'a PerRow,
+}
+
+/// The pairs of [`Panels::near`](super::Panels::near) by the products of rows, to which `lacks` are
+/// added.
+///
+/// # Safety
+/// - The processor has the instructions of `V`.
+#[inline(always)]
+pub(super) unsafe fn near_by_products<V: Lanes, const N: usize>(
+    products: &PerPair,
+    lacks: [Lack<'_>; N],
+    rows: Limits<'_>,
+    others: Limits<'_>,
+) -> [u32; PANEL] {
+    let mut near = [0; PANEL];
+    for row in 0..PANEL {
+        for left in (0..PANEL).step_by(V::COUNT) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let mut product = V::load(&products[row][left..]);
+                for (of_row, of_others) in lacks {
+                    product = V::splat(of_row[row]).mul_add(V::load(&of_others[left..]), product);
+                }
+                let (terms, bounds) = (V::load(&others.terms[left..]), V::load(&others.bounds[left..]));
+                near[row] |= V::are_near(product, rows.terms[row], terms, rows.bounds[row], bounds) << left;
+            }
+        }
+    }
+    near
+}
 
 /// Floats of one register.
 pub(super) trait Lanes: Copy {

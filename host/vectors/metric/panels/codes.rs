@@ -1,0 +1,404 @@
+//! Panels of codes in bytes.
+//!
+//! A row of f32 values is rotated, so that its components are of about the same size
+//! ([`Rotation`]), and becomes a code and a rest:
+//!
+//! ```text
+//! scale = largest component / 127
+//! code  = round(x / scale)
+//! rest  = round((x - scale * code) * 256 / scale)
+//! ```
+//!
+//! Rows of bytes are their codes. What codes of a row lack is known as a length: of
+//! `x = a + e` and `y = b + f`, where `a` and `b` are what the codes stand for,
+//! `|x·y - a·b| <= |e| (|b| + |f|) + |a| |f|`. So products of codes filter with certainty, about a
+//! hundredth of `|x| |y|` too low. Where that leaves many pairs, of rows far nearer to each other
+//! than they are long, products with the rests filter again, to a ten-thousandth.
+
+use rayon::prelude::*;
+
+use super::dot::{self, DotSet, Quad, Quads};
+use super::lanes::Limits;
+use super::{PANEL, PanelForm, PerRow, Side};
+use crate::gpu::MemoryPlan;
+use crate::memory::filled;
+use crate::quantize::Rotation;
+use crate::vectors::space::{Query, Space};
+use crate::{DataShape, ElementType, Metric, Progress, Result};
+
+/// Of at least this many pairs of two panels, products with the rests are worth their time.
+const MANY: u32 = 48;
+
+/// Shorter rows gain nothing by products of bytes.
+const MIN_DIM: usize = 24;
+
+/// A rest is counted in this share of the scale of its code.
+const REST: f32 = 1.0 / 256.0;
+
+/// How rows become codes.
+pub(super) enum Coding {
+    /// Less an offset, components are whole numbers from -128 to 127.
+    Whole {
+        offset: f32,
+    },
+    Rotated(Rotation),
+}
+
+impl Coding {
+    /// The coding of rows of `space`; none if products of bytes are no faster here.
+    pub(super) fn new(space: &Space<'_>) -> Option<Self> {
+        if space.dim() < MIN_DIM || DotSet::here().is_none() {
+            return None;
+        }
+        Some(match (space.vectors().element_type(), space.metric()) {
+            (ElementType::I8, Metric::L2 | Metric::InnerProduct) => Self::Whole { offset: 0.0 },
+            (ElementType::U8, Metric::L2) => Self::Whole { offset: 128.0 },
+            _ => Self::Rotated(Rotation::new(space.dim())),
+        })
+    }
+}
+
+/// What is known of a row; of a panel, of each of its rows.
+#[derive(Clone, Copy, Default)]
+struct Facts<F, I> {
+    term: F,
+    scale: F,
+    /// At least the length of what the code stands for, and of what it lacks.
+    length: F,
+    lack: F,
+    /// At least the length of what the rest stands for, and of what code and rest lack.
+    rest_length: F,
+    rest_lack: F,
+    /// Sums of the components of code and rest.
+    sum: I,
+    rest_sum: I,
+}
+
+type RowFacts = Facts<f32, i32>;
+type PanelFacts = Facts<PerRow, [i32; PANEL]>;
+
+impl PanelFacts {
+    /// Of a panel without rows: no pair of theirs is near.
+    const NONE: Self = {
+        let zeros = [0.0; PANEL];
+        Self {
+            term: [f32::INFINITY; PANEL],
+            scale: zeros,
+            length: zeros,
+            lack: zeros,
+            rest_length: zeros,
+            rest_lack: zeros,
+            sum: [0; PANEL],
+            rest_sum: [0; PANEL],
+        }
+    };
+
+    fn set(&mut self, place: usize, row: &RowFacts) {
+        self.term[place] = row.term;
+        self.scale[place] = row.scale;
+        self.length[place] = row.length;
+        self.lack[place] = row.lack;
+        self.rest_length[place] = row.rest_length;
+        self.rest_lack[place] = row.rest_lack;
+        self.sum[place] = row.sum;
+        self.rest_sum[place] = row.rest_sum;
+    }
+
+    /// At least the length of each row.
+    fn reach(&self) -> PerRow {
+        std::array::from_fn(|row| self.length[row] + self.lack[row] + self.rest_lack[row])
+    }
+}
+
+/// The codes of rows, row by row.
+pub(crate) struct CodeRows {
+    width: Width,
+    scale: f32,
+    /// Code after code, each with its rest if it has one.
+    quads: Vec<Quad>,
+    facts: Vec<RowFacts>,
+}
+
+/// Quads of a row.
+#[derive(Clone, Copy)]
+struct Width {
+    code: usize,
+    /// Of code and rest.
+    all: usize,
+}
+
+impl CodeRows {
+    /// Memory of the codes of all rows.
+    pub(super) fn plan(data: &DataShape) -> MemoryPlan {
+        let quads = data.rows * data.dim.div_ceil(4);
+        MemoryPlan::new().with::<[Quad; 2]>("codes", quads).with::<RowFacts>("lengths of codes", data.rows)
+    }
+
+    /// The codes of `count` rows.
+    ///
+    /// # Errors
+    /// If memory is short, or the work is cancelled.
+    pub(super) fn new<'q>(
+        form: &PanelForm,
+        coding: &Coding,
+        count: usize,
+        row: impl Fn(usize) -> Query<'q> + Sync,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let dim = form.mean.len();
+        let code = dim.div_ceil(4);
+        let all = if matches!(coding, Coding::Whole { .. }) { code } else { 2 * code };
+        let mut quads = filled([0; 4], count * all)?;
+        let mut facts = filled(RowFacts::default(), count)?;
+        let blocks = quads.par_chunks_mut(PANEL * all).zip(facts.par_chunks_mut(PANEL)).enumerate();
+        let scratch = || (Vec::new(), vec![0f32; dim * PANEL], Vec::new());
+        blocks.try_for_each_init(scratch, |(components, values, one), (block, (quads, facts))| {
+            progress.check()?;
+            let mut squares = [0.0; PANEL];
+            for place in 0..facts.len() {
+                squares[place] = form.fill(row(block * PANEL + place), components, values, place);
+            }
+            let columns = values.as_chunks_mut::<PANEL>().0;
+            if let Coding::Rotated(rotation) = coding {
+                rotation.apply(columns);
+            }
+            for (place, (quads, facts)) in quads.chunks_exact_mut(all).zip(facts).enumerate() {
+                one.clear();
+                one.extend(columns.iter().map(|column| column[place]));
+                let (code, rest) = quads.split_at_mut(code);
+                *facts = match coding {
+                    Coding::Whole { .. } => whole(one, code),
+                    Coding::Rotated(rotation) => {
+                        coded(one, code, rest, rotation.rounding() * squares[place].sqrt())
+                    }
+                };
+                facts.term = form.term(squares[place]);
+            }
+            Ok(())
+        })?;
+        Ok(Self { width: Width { code, all }, scale: form.scale(), quads, facts })
+    }
+
+    /// The panels of `count` rows, those that `row` numbers.
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub(super) fn panels(&self, count: usize, row: impl Fn(usize) -> usize + Sync) -> Result<CodePanels> {
+        let (panels, width) = (count.div_ceil(PANEL), self.width);
+        let mut facts = filled(PanelFacts::NONE, panels)?;
+        let mut all = filled([[0; 4]; PANEL], panels * width.all)?;
+        all.par_chunks_mut(width.all).zip(&mut facts).enumerate().for_each(|(panel, (panels, facts))| {
+            for (place, row) in (panel * PANEL..count).map(&row).take(PANEL).enumerate() {
+                facts.set(place, &self.facts[row]);
+                let quads = &self.quads[row * width.all..][..width.all];
+                panels.iter_mut().zip(quads).for_each(|(panel, &quad)| panel[place] = quad);
+            }
+        });
+        Ok(CodePanels { width, scale: self.scale, quads: all, facts })
+    }
+}
+
+/// Makes whole numbers a code, which lacks nothing.
+fn whole(values: &[f32], code: &mut [Quad]) -> RowFacts {
+    let code = &mut code.as_flattened_mut()[..values.len()];
+    let mut facts = RowFacts { scale: 1.0, ..RowFacts::default() };
+    for (code, &value) in code.iter_mut().zip(values) {
+        *code = value as i8;
+        facts.sum += i32::from(*code);
+    }
+    facts
+}
+
+/// The nearest whole number, at most 127 from 0, of a value that is at most 200 from it. Without an
+/// instruction for it, `f32::round` is a slow function of the C library.
+#[inline]
+fn nearest(value: f32) -> i8 {
+    // Added to it, a float has no bits left for fractions.
+    const WHOLE: f32 = 1.5 * (1 << 23) as f32;
+    ((value + WHOLE) - WHOLE).clamp(-127.0, 127.0) as i8
+}
+
+/// Makes values a code and a rest; the rotation rounded them by at most `rounding`.
+fn coded(values: &[f32], code: &mut [Quad], rest: &mut [Quad], rounding: f64) -> RowFacts {
+    let largest = values.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+    let scale = largest / 127.0;
+    // Of smaller values, which the row lacks then, not all quotients are finite.
+    let scale = if scale > 1e-30 { scale } else { 0.0 };
+    let per_scale = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+    let codes = code.as_flattened_mut().iter_mut().zip(rest.as_flattened_mut());
+    let (mut sum, mut rest_sum) = (0, 0);
+    let mut squares = [0f64; 4];
+    for (&value, (code, rest)) in values.iter().zip(codes) {
+        *code = nearest(value * per_scale);
+        let held = f64::from(scale) * f64::from(*code);
+        let lack = f64::from(value) - held;
+        *rest = nearest(lack as f32 * per_scale * (1.0 / REST));
+        let rest_held = f64::from(scale * REST) * f64::from(*rest);
+        sum += i32::from(*code);
+        rest_sum += i32::from(*rest);
+        let parts = [held, lack, rest_held, lack - rest_held];
+        squares.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part * part);
+    }
+    let [length, lack, rest_length, rest_lack] = squares.map(f64::sqrt);
+    // Rounded up.
+    let up = |length: f64| (length * 1.000_001) as f32;
+    RowFacts {
+        term: 0.0,
+        scale,
+        length: up(length),
+        lack: up(lack + rounding),
+        rest_length: up(rest_length),
+        rest_lack: up(rest_lack + rounding),
+        sum,
+        rest_sum,
+    }
+}
+
+/// Rows as panels of codes.
+pub(crate) struct CodePanels {
+    width: Width,
+    /// Factor that turns a list distance into `h`.
+    pub(super) scale: f32,
+    /// Panel after panel, each as the quads of a row.
+    quads: Vec<Quads>,
+    facts: Vec<PanelFacts>,
+}
+
+impl CodePanels {
+    /// Memory of what is known of rows, while their panels are made.
+    pub(super) fn plan_of_facts(rows: usize) -> MemoryPlan {
+        MemoryPlan::new().with::<[RowFacts; 2]>("lengths of codes", rows)
+    }
+
+    /// The pairs of [`Panels::near`](super::Panels::near).
+    pub(super) fn near(&self, side: Side<'_>, others: &Self, other: Side<'_>) -> [u32; PANEL] {
+        let Some(set) = DotSet::here() else { return [u32::MAX; PANEL] };
+        let (rows, others) = (self.panel(side), others.panel(other));
+        let mut near = rows.near_by_codes(&others, set);
+        if rows.rests.is_empty() || near.iter().map(|near| near.count_ones()).sum::<u32>() < MANY {
+            return near;
+        }
+        let nearer = rows.near_by_rests(&others, set);
+        near.iter_mut().zip(nearer).for_each(|(near, nearer)| *near &= nearer);
+        near
+    }
+
+    fn panel<'a>(&'a self, side: Side<'a>) -> Panel<'a> {
+        let Width { code, all } = self.width;
+        let (codes, rests) = self.quads[side.panel * all..][..all].split_at(code);
+        Panel { codes, rests, facts: &self.facts[side.panel], bounds: side.bounds }
+    }
+}
+
+/// A panel of a comparison.
+struct Panel<'a> {
+    codes: &'a [Quads],
+    rests: &'a [Quads],
+    facts: &'a PanelFacts,
+    bounds: &'a PerRow,
+}
+
+impl<'a> Panel<'a> {
+    fn limits(&self) -> Limits<'a> {
+        Limits { terms: &self.facts.term, bounds: self.bounds }
+    }
+
+    /// The codes as numbers.
+    fn codes(&self) -> dot::Panel<'a> {
+        let Facts { sum, scale, .. } = self.facts;
+        dot::Panel { quads: self.codes, sums: sum, scales: scale }
+    }
+
+    /// The rests, with their scales.
+    fn rests<'s>(&'s self, scales: &'s PerRow) -> dot::Panel<'s> {
+        dot::Panel { quads: self.rests, sums: &self.facts.rest_sum, scales }
+    }
+
+    fn near_by_codes(&self, others: &Self, set: DotSet) -> [u32; PANEL] {
+        let mut products = [[0.0; PANEL]; PANEL];
+        set.add_products(self.codes(), others.codes(), &mut products);
+        let (rows, facts) = (self.facts, others.facts);
+        let lacks = [(&rows.lack, &facts.reach()), (&rows.length, &facts.lack)];
+        set.near(&products, lacks, self.limits(), others.limits())
+    }
+
+    fn near_by_rests(&self, others: &Self, set: DotSet) -> [u32; PANEL] {
+        let (rows, facts) = (self.facts, others.facts);
+        let scales = [rows, facts].map(|facts| facts.scale.map(|scale| scale * REST));
+        let mut products = [[0.0; PANEL]; PANEL];
+        set.add_products(self.codes(), others.codes(), &mut products);
+        set.add_products(self.codes(), others.rests(&scales[1]), &mut products);
+        set.add_products(self.rests(&scales[0]), others.codes(), &mut products);
+        let lacks = [
+            (&rows.rest_length, &facts.rest_length),
+            (&rows.rest_lack, &facts.reach()),
+            (&rows.reach(), &facts.rest_lack),
+        ];
+        set.near(&products, lacks, self.limits(), others.limits())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tagore_device::random::{Draws, Stage};
+
+    use super::*;
+    use crate::Vectors;
+
+    /// Filters keep every pair within its bound, and drop those that are farther than what codes
+    /// lack, on every instruction set.
+    #[test]
+    fn codes_drop_far_pairs_alone() {
+        let silent = Progress::silent();
+        for (dim, metric) in
+            [24, 100, 384].into_iter().flat_map(|dim| [(dim, Metric::L2), (dim, Metric::InnerProduct)])
+        {
+            let draws = Draws::new(6, Stage::Test, 0, dim as u64);
+            let unit = |i: usize| draws.unit(i as u64) as f32 - 0.5;
+            // One component is far larger than the others.
+            let value = |i: usize| if i % dim == 3 { 20.0 * unit(i) } else { unit(i) };
+            let base = Vectors::from_f32((0..40 * dim).map(value).collect(), dim).unwrap();
+            let space = Space::new(&base, metric, &silent).unwrap();
+            let coding = Coding::Rotated(Rotation::new(dim));
+            let mean = vec![if metric == Metric::L2 { 0.01 } else { 0.0 }; dim];
+            let form = PanelForm { metric, mean, coding: None };
+            let row = |row| space.query(row as u32);
+            let panels =
+                CodeRows::new(&form, &coding, 40, row, &silent).unwrap().panels(40, |row| row).unwrap();
+            let ids: Vec<u32> = (0..40).collect();
+            let all = |row: u32| {
+                let mut distances = Vec::new();
+                space.list_distances(space.query(row), &ids, &mut distances);
+                distances.into_iter().map(|distance| form.scale() * distance).collect::<Vec<_>>()
+            };
+            let exact: Vec<Vec<f32>> = ids.iter().map(|&row| all(row)).collect();
+            let square = |row: usize| base.host_row(row).iter().map(|x| x * x).sum::<f32>();
+            let longest = (0..40).map(square).fold(0f32, f32::max);
+            let bounds: PerRow = std::array::from_fn(|row| exact[row][(row * 7 + 11) % 40]);
+            let none = [f32::NEG_INFINITY; PANEL];
+            for set in [Some(DotSet::Portable), DotSet::here()].into_iter().flatten() {
+                for other in [0, 1] {
+                    let rows = panels.panel(Side { panel: 0, bounds: &bounds });
+                    let others = panels.panel(Side { panel: other, bounds: &none });
+                    let found =
+                        [(rows.near_by_codes(&others, set), 0.05), (rows.near_by_rests(&others, set), 5e-4)];
+                    for ((near, share), row) in
+                        found.iter().flat_map(|found| (0..PANEL).map(move |row| (found, row)))
+                    {
+                        for place in 0..PANEL {
+                            let is_near = near[row] >> place & 1 == 1;
+                            let id = other * PANEL + place;
+                            let Some(h) = exact[row].get(id) else {
+                                assert!(!is_near, "{dim}, {metric}: row {id} is none");
+                                continue;
+                            };
+                            let case = format!("{dim}, {metric}, {share}: {row}, {id}: {h} {}", bounds[row]);
+                            assert!(is_near || *h > bounds[row], "{case}");
+                            assert!(!is_near || *h <= bounds[row] + share * longest, "{case}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
