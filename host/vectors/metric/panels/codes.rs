@@ -21,7 +21,7 @@ use super::dot::{self, DotSet, Quad, Quads};
 use super::lanes::Limits;
 use super::{PANEL, PanelForm, PerRow, Side};
 use crate::gpu::MemoryPlan;
-use crate::memory::filled;
+use crate::memory::{fetch, filled};
 use crate::quantize::Rotation;
 use crate::vectors::space::{Query, Space};
 use crate::{DataShape, ElementType, Metric, Progress, Result};
@@ -31,6 +31,9 @@ const MANY: u32 = 48;
 
 /// Shorter rows gain nothing by products of bytes.
 const MIN_DIM: usize = 24;
+
+/// Rows that are on their way to the cache while one is copied to a panel.
+const AHEAD: usize = 4;
 
 /// A rest is counted in this share of the scale of its code.
 const REST: f32 = 1.0 / 256.0;
@@ -55,6 +58,79 @@ impl Coding {
             (ElementType::U8, Metric::L2) => Self::Whole { offset: 128.0 },
             _ => Self::Rotated(Rotation::new(space.dim())),
         })
+    }
+}
+
+impl Coding {
+    /// Makes rows codes, and rests if they have room in the `all` quads of each row; `lengths` are
+    /// those of the rows. Loops over rows are plain: the processor takes several at a time.
+    fn code(&self, columns: &[PerRow], lengths: &[f64; PANEL], quads: &mut [Quad], all: usize) -> PanelFacts {
+        let code = columns.len().div_ceil(4);
+        let mut known = PanelFacts::NONE;
+        let mut per_scale = [1.0; PANEL];
+        match self {
+            Self::Whole { .. } => known.scale = per_scale,
+            Self::Rotated(_) => {
+                let mut largest = [0f32; PANEL];
+                for column in columns {
+                    for row in 0..PANEL {
+                        largest[row] = largest[row].max(column[row].abs());
+                    }
+                }
+                // Of smaller values, which codes lack then, not all quotients are finite.
+                known.scale = largest.map(|largest| if largest > 1e-28 { largest / 127.0 } else { 0.0 });
+                per_scale = known.scale.map(|scale| if scale > 0.0 { 1.0 / scale } else { 0.0 });
+            }
+        }
+        // Squares of code, of what it lacks, of rest and of what both lack, in units of the scale.
+        let mut squares = [[0f32; PANEL]; 4];
+        for (quad, columns) in columns.chunks(4).enumerate() {
+            let [mut codes, mut rests] = [[0u32; PANEL]; 2];
+            for (column, shift) in columns.iter().zip((0..).step_by(8)) {
+                for row in 0..PANEL {
+                    let value = column[row] * per_scale[row];
+                    let code = nearest(value);
+                    let lack = value - code;
+                    let rest = nearest(lack * (1.0 / REST)).clamp(-127.0, 127.0);
+                    let rest_lack = lack - rest * REST;
+                    squares[0][row] += code * code;
+                    squares[1][row] += lack * lack;
+                    squares[2][row] += rest * REST * (rest * REST);
+                    squares[3][row] += rest_lack * rest_lack;
+                    known.sum[row] += code as i32;
+                    known.rest_sum[row] += rest as i32;
+                    codes[row] |= (code as i32 as u32 & 0xff) << shift;
+                    rests[row] |= (rest as i32 as u32 & 0xff) << shift;
+                }
+            }
+            let quad_of = |quads: u32| quads.to_le_bytes().map(|byte| byte as i8);
+            for (row, quads) in quads.chunks_exact_mut(all).enumerate() {
+                quads[quad] = quad_of(codes[row]);
+                if let Some(rest) = quads.get_mut(code + quad) {
+                    *rest = quad_of(rests[row]);
+                }
+            }
+        }
+        // Sums of squares, and quotients by the scale, are rounded.
+        let up = 1.0 + (columns.len() + 8) as f64 * f64::from(f32::EPSILON);
+        let rounding = match self {
+            Self::Whole { .. } => 0.0,
+            Self::Rotated(rotation) => rotation.rounding() + 4.0 * f64::from(f32::EPSILON),
+        };
+        for row in 0..PANEL {
+            let of = |part: usize, more: f64| {
+                let held = f64::from(known.scale[row]) * f64::from(squares[part][row]).sqrt();
+                ((held + more) * up) as f32
+            };
+            // A row without a scale is all that its code lacks.
+            let share = if known.scale[row] > 0.0 { rounding } else { 1.0 };
+            let more = share * lengths[row];
+            known.length[row] = of(0, 0.0);
+            known.lack[row] = of(1, more);
+            known.rest_length[row] = of(2, 0.0);
+            known.rest_lack[row] = of(3, more);
+        }
+        known
     }
 }
 
@@ -104,6 +180,19 @@ impl PanelFacts {
         self.rest_sum[place] = row.rest_sum;
     }
 
+    fn row(&self, place: usize) -> RowFacts {
+        Facts {
+            term: self.term[place],
+            scale: self.scale[place],
+            length: self.length[place],
+            lack: self.lack[place],
+            rest_length: self.rest_length[place],
+            rest_lack: self.rest_lack[place],
+            sum: self.sum[place],
+            rest_sum: self.rest_sum[place],
+        }
+    }
+
     /// At least the length of each row.
     fn reach(&self) -> PerRow {
         std::array::from_fn(|row| self.length[row] + self.lack[row] + self.rest_lack[row])
@@ -151,8 +240,8 @@ impl CodeRows {
         let mut quads = filled([0; 4], count * all)?;
         let mut facts = filled(RowFacts::default(), count)?;
         let blocks = quads.par_chunks_mut(PANEL * all).zip(facts.par_chunks_mut(PANEL)).enumerate();
-        let scratch = || (Vec::new(), vec![0f32; dim * PANEL], Vec::new());
-        blocks.try_for_each_init(scratch, |(components, values, one), (block, (quads, facts))| {
+        let scratch = || (Vec::new(), vec![0f32; dim * PANEL]);
+        blocks.try_for_each_init(scratch, |(components, values), (block, (quads, facts))| {
             progress.check()?;
             let mut squares = [0.0; PANEL];
             for place in 0..facts.len() {
@@ -162,21 +251,19 @@ impl CodeRows {
             if let Coding::Rotated(rotation) = coding {
                 rotation.apply(columns);
             }
-            for (place, (quads, facts)) in quads.chunks_exact_mut(all).zip(facts).enumerate() {
-                one.clear();
-                one.extend(columns.iter().map(|column| column[place]));
-                let (code, rest) = quads.split_at_mut(code);
-                *facts = match coding {
-                    Coding::Whole { .. } => whole(one, code),
-                    Coding::Rotated(rotation) => {
-                        coded(one, code, rest, rotation.rounding() * squares[place].sqrt())
-                    }
-                };
+            let known = coding.code(columns, &squares.map(f64::sqrt), quads, all);
+            for (place, facts) in facts.iter_mut().enumerate() {
+                *facts = known.row(place);
                 facts.term = form.term(squares[place]);
             }
             Ok(())
         })?;
         Ok(Self { width: Width { code, all }, scale: form.scale(), quads, facts })
+    }
+
+    /// The quads of a row.
+    fn quads(&self, row: usize) -> &[Quad] {
+        &self.quads[row * self.width.all..][..self.width.all]
     }
 
     /// The panels of `count` rows, those that `row` numbers.
@@ -188,9 +275,16 @@ impl CodeRows {
         let mut facts = filled(PanelFacts::NONE, panels)?;
         let mut all = filled([[0; 4]; PANEL], panels * width.all)?;
         all.par_chunks_mut(width.all).zip(&mut facts).enumerate().for_each(|(panel, (panels, facts))| {
-            for (place, row) in (panel * PANEL..count).map(&row).take(PANEL).enumerate() {
+            let places = panel * PANEL..count.min((panel + 1) * PANEL);
+            for (place, number) in places.clone().enumerate() {
+                if number + AHEAD < places.end {
+                    let next = row(number + AHEAD);
+                    fetch(&self.facts[next..=next]);
+                    fetch(self.quads(next));
+                }
+                let row = row(number);
                 facts.set(place, &self.facts[row]);
-                let quads = &self.quads[row * width.all..][..width.all];
+                let quads = self.quads(row);
                 panels.iter_mut().zip(quads).for_each(|(panel, &quad)| panel[place] = quad);
             }
         });
@@ -198,60 +292,13 @@ impl CodeRows {
     }
 }
 
-/// Makes whole numbers a code, which lacks nothing.
-fn whole(values: &[f32], code: &mut [Quad]) -> RowFacts {
-    let code = &mut code.as_flattened_mut()[..values.len()];
-    let mut facts = RowFacts { scale: 1.0, ..RowFacts::default() };
-    for (code, &value) in code.iter_mut().zip(values) {
-        *code = value as i8;
-        facts.sum += i32::from(*code);
-    }
-    facts
-}
-
-/// The nearest whole number, at most 127 from 0, of a value that is at most 200 from it. Without an
-/// instruction for it, `f32::round` is a slow function of the C library.
-#[inline]
-fn nearest(value: f32) -> i8 {
+/// The nearest whole number, of a value below 2^22. Without an instruction for it, `f32::round` is a
+/// slow function of the C library.
+#[inline(always)]
+fn nearest(value: f32) -> f32 {
     // Added to it, a float has no bits left for fractions.
     const WHOLE: f32 = 1.5 * (1 << 23) as f32;
-    ((value + WHOLE) - WHOLE).clamp(-127.0, 127.0) as i8
-}
-
-/// Makes values a code and a rest; the rotation rounded them by at most `rounding`.
-fn coded(values: &[f32], code: &mut [Quad], rest: &mut [Quad], rounding: f64) -> RowFacts {
-    let largest = values.iter().fold(0f32, |largest, x| largest.max(x.abs()));
-    let scale = largest / 127.0;
-    // Of smaller values, which the row lacks then, not all quotients are finite.
-    let scale = if scale > 1e-30 { scale } else { 0.0 };
-    let per_scale = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-    let codes = code.as_flattened_mut().iter_mut().zip(rest.as_flattened_mut());
-    let (mut sum, mut rest_sum) = (0, 0);
-    let mut squares = [0f64; 4];
-    for (&value, (code, rest)) in values.iter().zip(codes) {
-        *code = nearest(value * per_scale);
-        let held = f64::from(scale) * f64::from(*code);
-        let lack = f64::from(value) - held;
-        *rest = nearest(lack as f32 * per_scale * (1.0 / REST));
-        let rest_held = f64::from(scale * REST) * f64::from(*rest);
-        sum += i32::from(*code);
-        rest_sum += i32::from(*rest);
-        let parts = [held, lack, rest_held, lack - rest_held];
-        squares.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part * part);
-    }
-    let [length, lack, rest_length, rest_lack] = squares.map(f64::sqrt);
-    // Rounded up.
-    let up = |length: f64| (length * 1.000_001) as f32;
-    RowFacts {
-        term: 0.0,
-        scale,
-        length: up(length),
-        lack: up(lack + rounding),
-        rest_length: up(rest_length),
-        rest_lack: up(rest_lack + rounding),
-        sum,
-        rest_sum,
-    }
+    (value + WHOLE) - WHOLE
 }
 
 /// Rows as panels of codes.
