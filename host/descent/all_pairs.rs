@@ -1,6 +1,7 @@
 //! The exact k-NN graph on the CPU, from all pairs of rows.
 //!
-//! Panels of rows meet each other once. A filter drops the pairs that cannot enter the list of
+//! Rows of a cell meet first: their lists bound those of all others from the start, so that few pairs
+//! are left to add. Then panels of rows meet each other once. A filter drops the pairs that cannot enter the list of
 //! either row ([`Panels`]), and the others get their exact distance. A list ends with the smallest
 //! of all its keys, so the graph does not depend on the threads or on the instruction set.
 
@@ -9,8 +10,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
+use super::CellSettings;
+use super::cells::{self, Joined};
+use super::lists::NeighbourLists;
 use crate::gpu::MemoryPlan;
-use crate::memory::filled;
+use crate::memory::{collected_in_parallel, filled};
 use crate::search::exact::{Best, near_rows};
 use crate::vectors::panels::{PANEL, Panels, PerRow, Side};
 use crate::vectors::space::Space;
@@ -22,16 +26,27 @@ const PANELS: usize = 4;
 /// Rows of a block.
 const BLOCK: usize = PANELS * PANEL;
 
+/// Fewer rows have no cells: comparing all takes little longer. Tests have few.
+const MIN_CELLS: usize = if cfg!(test) { 200 } else { 8_192 };
+
+/// Rows of a cell, in times of the neighbours, and at least.
+const PER_CELL: (usize, usize) = (8, 250);
+
 /// Keys of a list beyond its `k` before it is cut.
 const PENDING: usize = 16;
 
-/// Host memory of [`all_pairs`]: while pairs are compared, and while the lists are gathered.
-pub(super) fn plans(data: &DataShape, k: usize) -> [MemoryPlan; 2] {
+/// Host memory of [`all_pairs`] with `threads` threads: while cells bound lists, while pairs are
+/// compared, and while the lists are gathered.
+pub(super) fn plans(data: &DataShape, k: usize, threads: usize) -> [MemoryPlan; 3] {
     let n = data.rows;
+    let lists = MemoryPlan::new().with::<Key>("lists", n * k).with::<Key>("bounds", n);
+    let bounding =
+        if n < MIN_CELLS { MemoryPlan::new() } else { lists.and(&cells::plan(data, cells_for(k), threads)) };
     let nearest = MemoryPlan::new()
         .with::<Key>("nearest so far", n * (k + PENDING))
+        .with::<Key>("bounds", n)
         .with::<(Best, f32)>("heads of lists", n);
-    [Panels::plan(data).and(&nearest), nearest.with::<Key>("lists", n * k)]
+    [bounding, Panels::plan(data).and(&nearest), nearest.with::<Key>("lists", n * k)]
 }
 
 /// The exact k-NN lists of all nodes, `k` keys per node; `k` is below the number of nodes.
@@ -40,12 +55,17 @@ pub(super) fn all_pairs(space: &Space<'_>, k: usize, progress: &Progress) -> Res
     if k == 0 {
         return Ok(Vec::new());
     }
-    let panels = Panels::new(space, progress)?;
+    let [bounding, comparing] = progress.parts([0.1, 1.0]);
+    let bounds = bounds(space, k, &bounding)?;
+    let panels = Panels::new(space, &comparing)?;
     let starts = (0..nodes).step_by(BLOCK);
-    let block = |first: usize| Ok(Mutex::new(Block::new(first, (nodes - first).min(BLOCK), k)?));
+    let block = |first: usize| {
+        let bounds = &bounds[first..nodes.min(first + BLOCK)];
+        Ok(Mutex::new(Block::new(first, bounds, k, &panels)?))
+    };
     let blocks = starts.map(block).collect::<Result<_>>()?;
     let pairs = AllPairs { space, panels, blocks };
-    pairs.run(progress)?;
+    pairs.run(&comparing)?;
     let AllPairs { panels, blocks, .. } = pairs;
     drop(panels);
     let mut keys = filled(key::NONE, nodes * k)?;
@@ -58,6 +78,23 @@ pub(super) fn all_pairs(space: &Space<'_>, k: usize, progress: &Progress) -> Res
     Ok(keys)
 }
 
+/// Cells whose rows meet first.
+fn cells_for(k: usize) -> CellSettings {
+    let nodes = (PER_CELL.0 * k).max(PER_CELL.1);
+    CellSettings { nodes_per_cell: Some(nodes), probes: Some(1), clusterings: Some(1) }
+}
+
+/// A key above those of the `k` nearest neighbours of each row, by the rows of its cell.
+fn bounds(space: &Space<'_>, k: usize, progress: &Progress) -> Result<Vec<Key>> {
+    if space.len() < MIN_CELLS {
+        return filled(Key::MAX, space.len());
+    }
+    let lists = NeighbourLists::new(space.len(), k)?;
+    let Joined { lists, .. } = cells::join(space, lists, cells_for(k), 0, progress)?;
+    let above = |list: &[Key]| if list[k - 1] == key::NONE { Key::MAX } else { key::plain(list[k - 1]) + 1 };
+    collected_in_parallel(lists.rows().map(above))
+}
+
 /// The lists of neighbouring rows so far.
 struct Block {
     /// The first row.
@@ -68,11 +105,14 @@ struct Block {
 }
 
 impl Block {
-    fn new(first: usize, rows: usize, k: usize) -> Result<Self> {
+    /// Empty lists of rows from `first` on, with a bound of each.
+    fn new(first: usize, keys: &[Key], k: usize, panels: &Panels<'_>) -> Result<Self> {
         let mut bounds = [[f32::NEG_INFINITY; PANEL]; PANELS];
-        // An infinite bound would admit the rows that fill up a panel.
-        bounds.as_flattened_mut()[..rows].fill(f32::MAX);
-        let lists = (0..rows).map(|_| Best::new(k, k + PENDING)).collect::<Result<_>>()?;
+        for (bound, &key) in bounds.as_flattened_mut().iter_mut().zip(keys) {
+            // An infinite bound would admit the rows that fill up a panel.
+            *bound = if key == Key::MAX { f32::MAX } else { panels.bound(key::distance(key)) };
+        }
+        let lists = keys.iter().map(|&key| Best::below(key, k, k + PENDING)).collect::<Result<_>>()?;
         Ok(Self { first, lists, bounds })
     }
 

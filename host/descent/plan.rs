@@ -120,8 +120,8 @@ pub(super) fn stages_on_cpu(
     let n = data.rows;
     let lists = MemoryPlan::new().with::<Key>("lists", n * k);
     if start == Start::AllPairs {
-        let [pairs, gathered] = all_pairs::plans(data, k);
-        return vec![on_cpu("all pairs", pairs), on_cpu("lists", gathered)];
+        let [bounding, pairs, gathered] = all_pairs::plans(data, k, threads);
+        return vec![on_cpu("cells", bounding), on_cpu("all pairs", pairs), on_cpu("lists", gathered)];
     }
     let mut stages = Vec::new();
     let visited = Visited::plan(n, threads);

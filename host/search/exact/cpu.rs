@@ -217,6 +217,14 @@ impl Best {
         Ok(Self { k, keys: with_capacity(room)?, bound: Key::MAX })
     }
 
+    /// As [`new`](Self::new), for `k` keys that are known to be below `bound`.
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub(crate) fn below(bound: Key, k: usize, room: usize) -> Result<Self> {
+        Ok(Self { bound, ..Self::new(k, room)? })
+    }
+
     /// The key that others must be below, once there is one.
     #[inline]
     pub(crate) fn bound(&self) -> Option<Key> {

@@ -35,6 +35,10 @@ const MIN_DIM: usize = 24;
 /// Rows that are on their way to the cache while one is copied to a panel.
 const AHEAD: usize = 4;
 
+/// Where a space has fewer rows, making codes of queries takes longer than comparing them. Tests
+/// have few.
+const MIN_ROWS: usize = if cfg!(test) { 1 } else { 1_024 };
+
 /// A rest is counted in this share of the scale of its code.
 const REST: f32 = 1.0 / 256.0;
 
@@ -50,7 +54,7 @@ pub(super) enum Coding {
 impl Coding {
     /// The coding of rows of `space`; none if products of bytes are no faster here.
     pub(super) fn new(space: &Space<'_>) -> Option<Self> {
-        if space.dim() < MIN_DIM || DotSet::here().is_none() {
+        if space.dim() < MIN_DIM || space.len() < MIN_ROWS || DotSet::here().is_none() {
             return None;
         }
         Some(match (space.vectors().element_type(), space.metric()) {
@@ -244,8 +248,8 @@ impl CodeRows {
         blocks.try_for_each_init(scratch, |(components, values), (block, (quads, facts))| {
             progress.check()?;
             let mut squares = [0.0; PANEL];
-            for place in 0..facts.len() {
-                squares[place] = form.fill(row(block * PANEL + place), components, values, place);
+            for (place, square) in squares.iter_mut().enumerate().take(facts.len()) {
+                *square = form.fill(row(block * PANEL + place), components, values, place);
             }
             let columns = values.as_chunks_mut::<PANEL>().0;
             if let Coding::Rotated(rotation) = coding {

@@ -33,7 +33,7 @@ pub(super) enum DotSet {
     #[cfg(target_arch = "x86_64")]
     Avx2,
     /// Slower than products of floats: for tests.
-    #[cfg_attr(not(test), allow(dead_code))]
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests alone choose it"))]
     Portable,
 }
 
@@ -141,8 +141,8 @@ unsafe fn products_by<S: Sums, const Q: usize, const P: usize>(
 ) {
     let quads = rows.quads.len().min(others.quads.len());
     let mut all = [[0i32; PANEL]; PANEL];
-    for row in 0..PANEL {
-        all[row] = [-RAISED * rows.sums[row]; PANEL];
+    for (sums, sum) in all.iter_mut().zip(rows.sums) {
+        *sums = [-RAISED * sum; PANEL];
     }
     for begin in (0..quads).step_by(QUADS) {
         for left in (0..PANEL).step_by(P * S::COUNT) {
@@ -340,8 +340,6 @@ mod tests {
     use tagore_device::random::{Draws, Stage};
 
     use super::*;
-
-    const ONES: PerRow = [1.0; PANEL];
 
     #[test]
     fn every_instruction_set_sums_exactly() {
