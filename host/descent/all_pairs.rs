@@ -1,7 +1,7 @@
 //! The exact k-NN graph on the CPU, from all pairs of rows.
 //!
-//! Rows of a cell meet first: their lists bound those of all others from the start, so that few pairs
-//! are left to add. Then panels of rows meet each other once. A filter drops the pairs that cannot enter the list of
+//! Rows of a cell meet first: what they find bounds the lists of all rows from the start. Then
+//! panels of rows meet each other once. A filter drops the pairs that cannot enter the list of
 //! either row ([`Panels`]), and the others get their exact distance. A list ends with the smallest
 //! of all its keys, so the graph does not depend on the threads or on the instruction set.
 

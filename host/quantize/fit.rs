@@ -19,10 +19,10 @@ use tagore_device::cluster::drawn;
 use tagore_device::random::{Draws, Stage};
 use tagore_device::vectors::code::Code;
 
-use super::rotation::Rotation;
 use super::scalar::{Compression, ScalarQuantizer, Use};
 use crate::vectors::norms::squares;
 use crate::vectors::queries::Queries;
+use crate::vectors::rotation::Rotation;
 use crate::vectors::space::{Query, Space};
 use crate::vectors::{Element, Vectors, with_matrix};
 use crate::{Metric, Progress, Result};

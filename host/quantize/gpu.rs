@@ -9,11 +9,11 @@ use tagore_device::vectors::code::{
     vectors_code_f32_i8,
 };
 
-use super::rotation::Rotation;
 use super::scalar::{Codes, Role};
 use super::{Compression, ScalarQuantizer};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::vectors::gpu::{OnDevice, Origin, Pick, stride};
+use crate::vectors::rotation::Rotation;
 use crate::{ElementType, Progress, Result, Vectors};
 
 /// Maximum bytes of vectors that are on the device at a time.

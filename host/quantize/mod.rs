@@ -4,14 +4,12 @@
 mod codebook;
 mod fit;
 pub(crate) mod gpu;
-mod rotation;
 mod scalar;
 
 use rayon::prelude::*;
 use tagore_device::random::{Draws, Stage};
 
 use codebook::{Codebook, ROUNDS};
-pub(crate) use rotation::Rotation;
 pub use scalar::Compression;
 pub(crate) use scalar::{Codes, ScalarQuantizer, Use};
 

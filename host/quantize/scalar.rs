@@ -25,10 +25,10 @@ use rayon::prelude::*;
 use tagore_device::vectors::code::Code;
 
 use super::fit::{self, Fitted, MIN_RECALL};
-use super::rotation::Rotation;
 use crate::gpu::Gpu;
 use crate::memory::zeros;
 use crate::vectors::norms::squares;
+use crate::vectors::rotation::Rotation;
 use crate::vectors::{Component, Element, Vectors, with_matrix};
 use crate::{ElementType, Error, Metric, Progress, Result};
 

@@ -30,7 +30,7 @@ pub(crate) use mapped::MappedFile;
 pub use mapped::changed_while_read;
 pub(crate) use matrix::{Matrix, TypedRows, with_matrix};
 pub use metric::Metric;
-pub(crate) use metric::{distance, embedding, mean, norms, panels, space};
+pub(crate) use metric::{distance, embedding, mean, norms, panels, rotation, space};
 pub(crate) use open::{map, map_rows, open_ids_as};
 pub(crate) use query::QueryBuffer;
 pub use repeated::Repeated;

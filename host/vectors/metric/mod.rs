@@ -5,6 +5,7 @@ pub(crate) mod embedding;
 pub(crate) mod mean;
 pub(crate) mod norms;
 pub(crate) mod panels;
+pub(crate) mod rotation;
 pub(crate) mod space;
 
 use std::fmt;

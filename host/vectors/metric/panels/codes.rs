@@ -22,7 +22,7 @@ use super::lanes::Limits;
 use super::{PANEL, PanelForm, PerRow, Side};
 use crate::gpu::MemoryPlan;
 use crate::memory::{fetch, filled};
-use crate::quantize::Rotation;
+use crate::vectors::rotation::Rotation;
 use crate::vectors::space::{Query, Space};
 use crate::{DataShape, ElementType, Metric, Progress, Result};
 
@@ -296,8 +296,8 @@ impl CodeRows {
     }
 }
 
-/// The nearest whole number, of a value below 2^22. Without an instruction for it, `f32::round` is a
-/// slow function of the C library.
+/// The nearest whole number, of a value below 2^22. Without an instruction for it, `f32::round` is
+/// a slow function of the C library.
 #[inline(always)]
 fn nearest(value: f32) -> f32 {
     // Added to it, a float has no bits left for fractions.

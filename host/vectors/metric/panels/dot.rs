@@ -53,8 +53,8 @@ impl DotSet {
         None
     }
 
-    /// Adds the products of all pairs of rows, times the scales of both. Panels have the same number
-    /// of quads, at most 1,024.
+    /// Adds the products of all pairs of rows, times the scales of both. Panels have the same
+    /// number of quads, at most 1,024.
     pub fn add_products(self, rows: Panel<'_>, others: Panel<'_>, out: &mut PerPair) {
         match self {
             // SAFETY: `here`, which alone makes this value, found the features.

@@ -41,7 +41,7 @@ impl Rotation {
     }
 
     /// Maximum number of factors of all transforms for `dim` components.
-    pub(super) fn factors(dim: usize) -> usize {
+    pub(crate) fn factors(dim: usize) -> usize {
         ROUNDS * dim
     }
 
