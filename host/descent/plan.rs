@@ -121,7 +121,9 @@ pub(super) fn stages_on_cpu(
     let lists = MemoryPlan::new().with::<Key>("lists", n * k);
     if start == Start::AllPairs {
         let [bounding, pairs, gathered] = all_pairs::plans(data, k, threads);
-        return vec![on_cpu("cells", bounding), on_cpu("all pairs", pairs), on_cpu("lists", gathered)];
+        let cells = (bounding.bytes() > 0).then(|| on_cpu("cells", bounding));
+        let others = [on_cpu("all pairs", pairs), on_cpu("lists", gathered)];
+        return cells.into_iter().chain(others).collect();
     }
     let mut stages = Vec::new();
     let visited = Visited::plan(n, threads);
