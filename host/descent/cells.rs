@@ -23,7 +23,7 @@ use crate::progress::{Progress, StageProgress};
 use crate::search::exact::{near_rows, nearest};
 use crate::vectors::panels::{PANEL, PanelSource, Panels, PerRow, Side};
 use crate::vectors::space::{Query, Space};
-use crate::{DataShape, ElementType, Metric, Result, Vectors};
+use crate::{DataShape, Metric, Result, Vectors};
 
 /// Defaults, by measurement (docs/decisions.md): nodes per cell, and cells that each node probes.
 const NODES_PER_CELL: usize = 500;
@@ -138,16 +138,15 @@ pub(super) struct Joined {
 
 /// Improves lists by the rows of near cells.
 pub(super) fn join(
-    space: &Space<'_>,
+    source: &PanelSource<'_>,
     mut lists: NeighbourLists,
     settings: CellSettings,
     seed: u64,
     progress: &Progress,
 ) -> Result<Joined> {
+    let space = source.space();
     let n = space.len();
     let clusterings = settings.clusterings.unwrap_or(1) as u32;
-    let is_bits = space.vectors().element_type() == ElementType::B1;
-    let source = if is_bits { None } else { Some(PanelSource::new(space, progress)?) };
     let (mut compared, mut added) = (0, 1.0);
     for number in 0..clusterings {
         let progress = progress.iteration(number, clusterings);
@@ -161,7 +160,7 @@ pub(super) fn join(
             lists.mark_visited();
             let pass = Pass {
                 space,
-                source: source.as_ref(),
+                source,
                 members: &members,
                 ranks,
                 lists: lists.share()?,
@@ -218,8 +217,7 @@ fn assign(space: &Space<'_>, cells: usize, probes: usize, seed: u64, progress: &
 /// One pass: the rows of each cell meet the rows that probe the cell at some ranks.
 struct Pass<'a> {
     space: &'a Space<'a>,
-    /// None of rows of bits, whose distances take less time than a filter.
-    source: Option<&'a PanelSource<'a>>,
+    source: &'a PanelSource<'a>,
     members: &'a Members,
     ranks: Range<usize>,
     lists: SharedLists,
@@ -228,7 +226,7 @@ struct Pass<'a> {
     compared: AtomicU64,
 }
 
-/// Rows of a cell, as panels if distances are filtered.
+/// Rows of a cell, as panels unless they are bits, whose distances take less time than a filter.
 struct CellRows<'a> {
     rows: &'a [u32],
     panels: Option<Panels<'static>>,
@@ -250,8 +248,7 @@ impl Pass<'_> {
     }
 
     fn rows<'a>(&self, rows: &'a [u32]) -> Result<CellRows<'a>> {
-        let panels = self.source.map(|source| source.panels(rows)).transpose()?;
-        Ok(CellRows { rows, panels })
+        Ok(CellRows { rows, panels: self.source.some(rows)? })
     }
 
     fn compare_cell(&self, cell: usize, scratch: &mut Scratch, stage: &StageProgress<'_>) -> Result<()> {
@@ -359,9 +356,10 @@ mod tests {
                 continue;
             }
             let space = Space::new(base, metric, &silent).unwrap();
+            let source = PanelSource::new(&space, &silent).unwrap();
             let settings = CellSettings { nodes_per_cell: Some(60), probes: Some(3), clusterings: Some(1) };
             let lists = NeighbourLists::new(n, k).unwrap();
-            let Joined { lists, compared, .. } = join(&space, lists, settings, 7, &silent).unwrap();
+            let Joined { lists, compared, .. } = join(&source, lists, settings, 7, &silent).unwrap();
             let keys = lists.into_keys();
             let (cells, probes) = sizes(settings, n);
             let members = assign(&space, cells, probes, 7, &silent).unwrap();

@@ -18,6 +18,7 @@ use crate::Result;
 use crate::parallel::for_each_node;
 use crate::progress::Progress;
 use crate::search::visited::Visited;
+use crate::vectors::panels::PanelSource;
 use crate::vectors::space::Space;
 
 /// Maximum number of neighbours of each kind in a node's join of phase 1: new, old, reverse new,
@@ -57,7 +58,8 @@ pub(super) fn descend(
     let mut descent = Descent { space, settings, distances: AtomicU64::new(0) };
     let mut lists = NeighbourLists::new(nodes, settings.k)?;
     if settings.start == Start::Cells {
-        let joined = cells::join(space, lists, settings.cells, settings.seed, &starting)?;
+        let source = PanelSource::new(space, &starting)?;
+        let joined = cells::join(&source, lists, settings.cells, settings.seed, &starting)?;
         lists = joined.lists;
         if is_auto_after_cells && joined.added < SKIP_REFINE {
             most_refine = 0;

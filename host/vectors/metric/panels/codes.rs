@@ -9,11 +9,11 @@
 //! rest  = round((x - scale * code) * 256 / scale)
 //! ```
 //!
-//! Rows of bytes are their codes. What codes of a row lack is known as a length: of
-//! `x = a + e` and `y = b + f`, where `a` and `b` are what the codes stand for,
-//! `|x·y - a·b| <= |e| (|b| + |f|) + |a| |f|`. So products of codes filter with certainty, about a
-//! hundredth of `|x| |y|` too low. Where that leaves many pairs, of rows far nearer to each other
-//! than they are long, products with the rests filter again, to a ten-thousandth.
+//! Rows of bytes are their own codes. Let codes stand for `a` and `b`, and `x = a + e`,
+//! `y = b + f`. Then `|x·y - a·b| <= |e| (|b| + |f|) + |a| |f|`, and these lengths are all known.
+//! So a filter by products of codes is certain: its `h` is low by about a hundredth of `|x| |y|`.
+//! Rows that are far nearer to each other than they are long pass it in great number; products with
+//! the rests, which are low by a ten-thousandth, filter them again.
 
 use rayon::prelude::*;
 
@@ -42,8 +42,18 @@ const MIN_ROWS: usize = if cfg!(test) { 1 } else { 1_024 };
 /// A rest is counted in this share of the scale of its code.
 const REST: f32 = 1.0 / 256.0;
 
-/// How rows become codes.
-pub(super) enum Coding {
+/// The products of bytes of this processor; none if rows of `space` gain nothing by them.
+pub(super) fn products(space: &Space<'_>) -> Option<DotSet> {
+    DotSet::here().filter(|_| space.dim() >= MIN_DIM && space.len() >= MIN_ROWS)
+}
+
+/// How rows become codes, and the instructions that multiply them.
+pub(super) struct Coding {
+    set: DotSet,
+    values: Values,
+}
+
+enum Values {
     /// Less an offset, components are whole numbers from -128 to 127.
     Whole {
         offset: f32,
@@ -52,29 +62,49 @@ pub(super) enum Coding {
 }
 
 impl Coding {
-    /// The coding of rows of `space`; none if products of bytes are no faster here.
+    /// The coding of rows of `space`; none if they gain nothing by it.
     pub(super) fn new(space: &Space<'_>) -> Option<Self> {
-        if space.dim() < MIN_DIM || space.len() < MIN_ROWS || DotSet::here().is_none() {
-            return None;
-        }
-        Some(match (space.vectors().element_type(), space.metric()) {
-            (ElementType::I8, Metric::L2 | Metric::InnerProduct) => Self::Whole { offset: 0.0 },
-            (ElementType::U8, Metric::L2) => Self::Whole { offset: 128.0 },
-            _ => Self::Rotated(Rotation::new(space.dim())),
-        })
+        let set = products(space)?;
+        let values = match (space.vectors().element_type(), space.metric()) {
+            (ElementType::I8, Metric::L2 | Metric::InnerProduct) => Values::Whole { offset: 0.0 },
+            (ElementType::U8, Metric::L2) => Values::Whole { offset: 128.0 },
+            _ => Values::Rotated(Rotation::new(space.dim())),
+        };
+        Some(Self { set, values })
     }
-}
 
-impl Coding {
-    /// Makes rows codes, and rests if they have room in the `all` quads of each row; `lengths` are
-    /// those of the rows. Loops over rows are plain: the processor takes several at a time.
-    fn code(&self, columns: &[PerRow], lengths: &[f64; PANEL], quads: &mut [Quad], all: usize) -> PanelFacts {
-        let code = columns.len().div_ceil(4);
+    /// What is taken off each component, if that is not its mean.
+    pub(super) fn offset(&self) -> Option<f32> {
+        match self.values {
+            Values::Whole { offset } => Some(offset),
+            Values::Rotated(_) => None,
+        }
+    }
+
+    /// The quads of a row of `dim` components.
+    fn width(&self, dim: usize) -> Width {
+        let code = dim.div_ceil(4);
+        let all = if self.offset().is_some() { code } else { 2 * code };
+        Width { code, all }
+    }
+
+    /// Makes rows of these lengths codes, with rests if the width has room for them. Loops over
+    /// rows are plain: the processor takes several at a time.
+    fn code(
+        &self,
+        columns: &[PerRow],
+        lengths: &[f64; PANEL],
+        quads: &mut [Quad],
+        width: Width,
+    ) -> PanelFacts {
         let mut known = PanelFacts::NONE;
         let mut per_scale = [1.0; PANEL];
-        match self {
-            Self::Whole { .. } => known.scale = per_scale,
-            Self::Rotated(_) => {
+        let rounding = match &self.values {
+            Values::Whole { .. } => {
+                known.scale = per_scale;
+                0.0
+            }
+            Values::Rotated(rotation) => {
                 let mut largest = [0f32; PANEL];
                 for column in columns {
                     for row in 0..PANEL {
@@ -84,8 +114,9 @@ impl Coding {
                 // Of smaller values, which codes lack then, not all quotients are finite.
                 known.scale = largest.map(|largest| if largest > 1e-28 { largest / 127.0 } else { 0.0 });
                 per_scale = known.scale.map(|scale| if scale > 0.0 { 1.0 / scale } else { 0.0 });
+                rotation.rounding() + 4.0 * f64::from(f32::EPSILON)
             }
-        }
+        };
         // Squares of code, of what it lacks, of rest and of what both lack, in units of the scale.
         let mut squares = [[0f32; PANEL]; 4];
         for (quad, columns) in columns.chunks(4).enumerate() {
@@ -108,31 +139,27 @@ impl Coding {
                 }
             }
             let quad_of = |quads: u32| quads.to_le_bytes().map(|byte| byte as i8);
-            for (row, quads) in quads.chunks_exact_mut(all).enumerate() {
+            for (row, quads) in quads.chunks_exact_mut(width.all).enumerate() {
                 quads[quad] = quad_of(codes[row]);
-                if let Some(rest) = quads.get_mut(code + quad) {
+                if let Some(rest) = quads.get_mut(width.code + quad) {
                     *rest = quad_of(rests[row]);
                 }
             }
         }
         // Sums of squares, and quotients by the scale, are rounded.
         let up = 1.0 + (columns.len() + 8) as f64 * f64::from(f32::EPSILON);
-        let rounding = match self {
-            Self::Whole { .. } => 0.0,
-            Self::Rotated(rotation) => rotation.rounding() + 4.0 * f64::from(f32::EPSILON),
-        };
         for row in 0..PANEL {
-            let of = |part: usize, more: f64| {
-                let held = f64::from(known.scale[row]) * f64::from(squares[part][row]).sqrt();
-                ((held + more) * up) as f32
+            let at_least = |part: usize, more: f64| {
+                let length = f64::from(known.scale[row]) * f64::from(squares[part][row]).sqrt();
+                ((length + more) * up) as f32
             };
             // A row without a scale is all that its code lacks.
             let share = if known.scale[row] > 0.0 { rounding } else { 1.0 };
             let more = share * lengths[row];
-            known.length[row] = of(0, 0.0);
-            known.lack[row] = of(1, more);
-            known.rest_length[row] = of(2, 0.0);
-            known.rest_lack[row] = of(3, more);
+            known.length[row] = at_least(0, 0.0);
+            known.lack[row] = at_least(1, more);
+            known.rest_length[row] = at_least(2, 0.0);
+            known.rest_lack[row] = at_least(3, more);
         }
         known
     }
@@ -205,8 +232,8 @@ impl PanelFacts {
 
 /// The codes of rows, row by row.
 pub(crate) struct CodeRows {
+    set: DotSet,
     width: Width,
-    scale: f32,
     /// Code after code, each with its rest if it has one.
     quads: Vec<Quad>,
     facts: Vec<RowFacts>,
@@ -239,11 +266,10 @@ impl CodeRows {
         progress: &Progress,
     ) -> Result<Self> {
         let dim = form.mean.len();
-        let code = dim.div_ceil(4);
-        let all = if matches!(coding, Coding::Whole { .. }) { code } else { 2 * code };
-        let mut quads = filled([0; 4], count * all)?;
+        let width = coding.width(dim);
+        let mut quads = filled([0; 4], count * width.all)?;
         let mut facts = filled(RowFacts::default(), count)?;
-        let blocks = quads.par_chunks_mut(PANEL * all).zip(facts.par_chunks_mut(PANEL)).enumerate();
+        let blocks = quads.par_chunks_mut(PANEL * width.all).zip(facts.par_chunks_mut(PANEL)).enumerate();
         let scratch = || (Vec::new(), vec![0f32; dim * PANEL]);
         blocks.try_for_each_init(scratch, |(components, values), (block, (quads, facts))| {
             progress.check()?;
@@ -252,17 +278,17 @@ impl CodeRows {
                 *square = form.fill(row(block * PANEL + place), components, values, place);
             }
             let columns = values.as_chunks_mut::<PANEL>().0;
-            if let Coding::Rotated(rotation) = coding {
+            if let Values::Rotated(rotation) = &coding.values {
                 rotation.apply(columns);
             }
-            let known = coding.code(columns, &squares.map(f64::sqrt), quads, all);
+            let known = coding.code(columns, &squares.map(f64::sqrt), quads, width);
             for (place, facts) in facts.iter_mut().enumerate() {
                 *facts = known.row(place);
                 facts.term = form.term(squares[place]);
             }
             Ok(())
         })?;
-        Ok(Self { width: Width { code, all }, scale: form.scale(), quads, facts })
+        Ok(Self { set: coding.set, width, quads, facts })
     }
 
     /// The quads of a row.
@@ -270,7 +296,7 @@ impl CodeRows {
         &self.quads[row * self.width.all..][..self.width.all]
     }
 
-    /// The panels of `count` rows, those that `row` numbers.
+    /// The panels of `count` rows; `row` gives the number of each.
     ///
     /// # Errors
     /// If memory is short.
@@ -292,7 +318,7 @@ impl CodeRows {
                 panels.iter_mut().zip(quads).for_each(|(panel, &quad)| panel[place] = quad);
             }
         });
-        Ok(CodePanels { width, scale: self.scale, quads: all, facts })
+        Ok(CodePanels { set: self.set, width, quads: all, facts })
     }
 }
 
@@ -307,9 +333,8 @@ fn nearest(value: f32) -> f32 {
 
 /// Rows as panels of codes.
 pub(crate) struct CodePanels {
+    set: DotSet,
     width: Width,
-    /// Factor that turns a list distance into `h`.
-    pub(super) scale: f32,
     /// Panel after panel, each as the quads of a row.
     quads: Vec<Quads>,
     facts: Vec<PanelFacts>,
@@ -323,15 +348,7 @@ impl CodePanels {
 
     /// The pairs of [`Panels::near`](super::Panels::near).
     pub(super) fn near(&self, side: Side<'_>, others: &Self, other: Side<'_>) -> [u32; PANEL] {
-        let Some(set) = DotSet::here() else { return [u32::MAX; PANEL] };
-        let (rows, others) = (self.panel(side), others.panel(other));
-        let mut near = rows.near_by_codes(&others, set);
-        if rows.rests.is_empty() || near.iter().map(|near| near.count_ones()).sum::<u32>() < MANY {
-            return near;
-        }
-        let nearer = rows.near_by_rests(&others, set);
-        near.iter_mut().zip(nearer).for_each(|(near, nearer)| *near &= nearer);
-        near
+        self.panel(side).near(&others.panel(other), self.set, MANY)
     }
 
     fn panel<'a>(&'a self, side: Side<'a>) -> Panel<'a> {
@@ -365,25 +382,24 @@ impl<'a> Panel<'a> {
         dot::Panel { quads: self.rests, sums: &self.facts.rest_sum, scales }
     }
 
-    fn near_by_codes(&self, others: &Self, set: DotSet) -> [u32; PANEL] {
+    /// The near pairs by codes; where these leave at least `many`, by rests too.
+    fn near(&self, others: &Self, set: DotSet, many: u32) -> [u32; PANEL] {
+        let (rows, facts) = (self.facts, others.facts);
+        let (reach, other_reach) = (rows.reach(), facts.reach());
         let mut products = [[0.0; PANEL]; PANEL];
         set.add_products(self.codes(), others.codes(), &mut products);
-        let (rows, facts) = (self.facts, others.facts);
-        let lacks = [(&rows.lack, &facts.reach()), (&rows.length, &facts.lack)];
-        set.near(&products, lacks, self.limits(), others.limits())
-    }
-
-    fn near_by_rests(&self, others: &Self, set: DotSet) -> [u32; PANEL] {
-        let (rows, facts) = (self.facts, others.facts);
+        let lacks = [(&rows.lack, &other_reach), (&rows.length, &facts.lack)];
+        let near = set.near(&products, lacks, self.limits(), others.limits());
+        if self.rests.is_empty() || near.iter().map(|near| near.count_ones()).sum::<u32>() < many {
+            return near;
+        }
         let scales = [rows, facts].map(|facts| facts.scale.map(|scale| scale * REST));
-        let mut products = [[0.0; PANEL]; PANEL];
-        set.add_products(self.codes(), others.codes(), &mut products);
         set.add_products(self.codes(), others.rests(&scales[1]), &mut products);
         set.add_products(self.rests(&scales[0]), others.codes(), &mut products);
         let lacks = [
             (&rows.rest_length, &facts.rest_length),
-            (&rows.rest_lack, &facts.reach()),
-            (&rows.reach(), &facts.rest_lack),
+            (&rows.rest_lack, &other_reach),
+            (&reach, &facts.rest_lack),
         ];
         set.near(&products, lacks, self.limits(), others.limits())
     }
@@ -396,8 +412,8 @@ mod tests {
     use super::*;
     use crate::Vectors;
 
-    /// Filters keep every pair within its bound, and drop those that are farther than what codes
-    /// lack, on every instruction set.
+    /// On every instruction set, a filter keeps all pairs within their bound, and none that is
+    /// beyond it by more than codes lack.
     #[test]
     fn codes_drop_far_pairs_alone() {
         let silent = Progress::silent();
@@ -410,12 +426,9 @@ mod tests {
             let value = |i: usize| if i % dim == 3 { 20.0 * unit(i) } else { unit(i) };
             let base = Vectors::from_f32((0..40 * dim).map(value).collect(), dim).unwrap();
             let space = Space::new(&base, metric, &silent).unwrap();
-            let coding = Coding::Rotated(Rotation::new(dim));
             let mean = vec![if metric == Metric::L2 { 0.01 } else { 0.0 }; dim];
             let form = PanelForm { metric, mean, coding: None };
             let row = |row| space.query(row as u32);
-            let panels =
-                CodeRows::new(&form, &coding, 40, row, &silent).unwrap().panels(40, |row| row).unwrap();
             let ids: Vec<u32> = (0..40).collect();
             let all = |row: u32| {
                 let mut distances = Vec::new();
@@ -428,11 +441,14 @@ mod tests {
             let bounds: PerRow = std::array::from_fn(|row| exact[row][(row * 7 + 11) % 40]);
             let none = [f32::NEG_INFINITY; PANEL];
             for set in [Some(DotSet::Portable), DotSet::here()].into_iter().flatten() {
+                let coding = Coding { set, values: Values::Rotated(Rotation::new(dim)) };
+                let codes = CodeRows::new(&form, &coding, 40, row, &silent).unwrap();
+                let panels = codes.panels(40, |row| row).unwrap();
                 for other in [0, 1] {
                     let rows = panels.panel(Side { panel: 0, bounds: &bounds });
                     let others = panels.panel(Side { panel: other, bounds: &none });
-                    let found =
-                        [(rows.near_by_codes(&others, set), 0.05), (rows.near_by_rests(&others, set), 5e-4)];
+                    let found = [(u32::MAX, 0.05), (0, 5e-4)]
+                        .map(|(many, share)| (rows.near(&others, set, many), share));
                     for ((near, share), row) in
                         found.iter().flat_map(|found| (0..PANEL).map(move |row| (found, row)))
                     {

@@ -102,11 +102,10 @@ trait Sums: Copy {
     /// - The processor has the instructions of this type. So for all functions.
     unsafe fn load(sums: &[i32]) -> Self;
 
-    /// Adds the products of `row` and the first [`COUNT`](Self::COUNT) of `others`, raised by
-    /// [`RAISED`].
+    /// Adds the products of `Q` rows and of `P` registers of `others`, raised by [`RAISED`].
     ///
     /// # Panics
-    /// If there are fewer others.
+    /// If there are fewer rows or others.
     ///
     /// # Safety
     /// - As [`load`](Self::load).
@@ -128,8 +127,8 @@ trait Sums: Copy {
 
 /// [`DotSet::add_products`] by registers of type `S`, in parts of `Q` rows by `P` registers of
 /// others, whose sums fit the registers. Loops are plain: iterators of several slices are not
-/// inlined here without optimisation across crates. Sums are below 4 * 1,024 * 255 * 127, which 31
-/// bits hold.
+/// inlined here without optimisation across crates. Sums are at most 4 * 1,024 * 255 * 128, which
+/// 31 bits hold.
 ///
 /// # Safety
 /// - The processor has the instructions of `S`.
@@ -215,90 +214,72 @@ mod x86 {
         i32::from_ne_bytes([a as u8, b as u8, c as u8, d as u8])
     }
 
-    /// The bit that raises a code as an unsigned byte.
-    const RAISE: i8 = i8::MIN;
+    /// The bits that raise the codes of a quad as unsigned bytes.
+    const RAISE: i32 = i32::from_ne_bytes([0x80; 4]);
 
-    impl Sums for __m512i {
-        const COUNT: usize = 16;
+    /// [`Sums`] of a register by its instructions: load, store, one number in all lanes, exclusive
+    /// or, and the products of bytes.
+    macro_rules! sums {
+        ($register:ty, $load:ident, $store:ident, $all:ident, $xor:ident, $dot:ident) => {
+            impl Sums for $register {
+                const COUNT: usize = size_of::<Self>() / size_of::<i32>();
 
-        #[inline(always)]
-        unsafe fn load(sums: &[i32]) -> Self {
-            let sums = &sums[..Self::COUNT];
-            // SAFETY: the caller's promise, and as many sums as the register holds.
-            unsafe { _mm512_loadu_si512(sums.as_ptr().cast()) }
-        }
-
-        #[inline(always)]
-        unsafe fn add_products<const Q: usize, const P: usize>(
-            sums: &mut [[Self; P]; Q],
-            rows: &[Quad],
-            others: &[Quad],
-        ) {
-            let (rows, others) = (&rows[..Q], &others[..P * Self::COUNT]);
-            // SAFETY: the caller's promise, and as many quads as the registers hold.
-            unsafe {
-                let mut raised = [_mm512_setzero_si512(); P];
-                for p in 0..P {
-                    let others = _mm512_loadu_si512(others[p * Self::COUNT..].as_ptr().cast());
-                    raised[p] = _mm512_xor_si512(others, _mm512_set1_epi8(RAISE));
+                #[inline(always)]
+                unsafe fn load(sums: &[i32]) -> Self {
+                    let sums = &sums[..Self::COUNT];
+                    // SAFETY: the caller's promise, and as many sums as the register holds.
+                    unsafe { $load(sums.as_ptr().cast()) }
                 }
-                for q in 0..Q {
-                    let row = _mm512_set1_epi32(whole(rows[q]));
-                    for p in 0..P {
-                        sums[q][p] = _mm512_dpbusd_epi32(sums[q][p], raised[p], row);
+
+                #[inline(always)]
+                unsafe fn add_products<const Q: usize, const P: usize>(
+                    sums: &mut [[Self; P]; Q],
+                    rows: &[Quad],
+                    others: &[Quad],
+                ) {
+                    let (rows, others) = (&rows[..Q], &others[..P * Self::COUNT]);
+                    // SAFETY: the caller's promise, and as many quads as the registers hold.
+                    unsafe {
+                        let mut raised = [$all(0); P];
+                        for p in 0..P {
+                            let others = $load(others[p * Self::COUNT..].as_ptr().cast());
+                            raised[p] = $xor(others, $all(RAISE));
+                        }
+                        for q in 0..Q {
+                            let row = $all(whole(rows[q]));
+                            for p in 0..P {
+                                sums[q][p] = $dot(sums[q][p], raised[p], row);
+                            }
+                        }
                     }
                 }
-            }
-        }
 
-        #[inline(always)]
-        unsafe fn store(self, sums: &mut [i32]) {
-            let sums = &mut sums[..Self::COUNT];
-            // SAFETY: the caller's promise, and as many sums as the register holds.
-            unsafe { _mm512_storeu_si512(sums.as_mut_ptr().cast(), self) }
-        }
-    }
-
-    impl Sums for __m256i {
-        const COUNT: usize = 8;
-
-        #[inline(always)]
-        unsafe fn load(sums: &[i32]) -> Self {
-            let sums = &sums[..Self::COUNT];
-            // SAFETY: the caller's promise, and as many sums as the register holds.
-            unsafe { _mm256_loadu_si256(sums.as_ptr().cast()) }
-        }
-
-        #[inline(always)]
-        unsafe fn add_products<const Q: usize, const P: usize>(
-            sums: &mut [[Self; P]; Q],
-            rows: &[Quad],
-            others: &[Quad],
-        ) {
-            let (rows, others) = (&rows[..Q], &others[..P * Self::COUNT]);
-            // SAFETY: the caller's promise, and as many quads as the registers hold.
-            unsafe {
-                let mut raised = [_mm256_setzero_si256(); P];
-                for p in 0..P {
-                    let others = _mm256_loadu_si256(others[p * Self::COUNT..].as_ptr().cast());
-                    raised[p] = _mm256_xor_si256(others, _mm256_set1_epi8(RAISE));
-                }
-                for q in 0..Q {
-                    let row = _mm256_set1_epi32(whole(rows[q]));
-                    for p in 0..P {
-                        sums[q][p] = _mm256_dpbusd_avx_epi32(sums[q][p], raised[p], row);
-                    }
+                #[inline(always)]
+                unsafe fn store(self, sums: &mut [i32]) {
+                    let sums = &mut sums[..Self::COUNT];
+                    // SAFETY: the caller's promise, and as many sums as the register holds.
+                    unsafe { $store(sums.as_mut_ptr().cast(), self) }
                 }
             }
-        }
-
-        #[inline(always)]
-        unsafe fn store(self, sums: &mut [i32]) {
-            let sums = &mut sums[..Self::COUNT];
-            // SAFETY: the caller's promise, and as many sums as the register holds.
-            unsafe { _mm256_storeu_si256(sums.as_mut_ptr().cast(), self) }
-        }
+        };
     }
+
+    sums!(
+        __m512i,
+        _mm512_loadu_si512,
+        _mm512_storeu_si512,
+        _mm512_set1_epi32,
+        _mm512_xor_si512,
+        _mm512_dpbusd_epi32
+    );
+    sums!(
+        __m256i,
+        _mm256_loadu_si256,
+        _mm256_storeu_si256,
+        _mm256_set1_epi32,
+        _mm256_xor_si256,
+        _mm256_dpbusd_avx_epi32
+    );
 
     #[target_feature(enable = "avx512f,avx512vnni")]
     pub(super) fn products512(rows: Panel<'_>, others: Panel<'_>, out: &mut PerPair) {

@@ -17,8 +17,6 @@ const DIMS: usize = 128;
 /// Rows as panels of f32 values.
 pub(crate) struct FloatPanels {
     dim: usize,
-    /// Factor that turns a list distance into `h`.
-    pub(super) scale: f32,
     values: Vec<f32>,
     /// The term of each row; infinite for the rows that fill up the last panel.
     terms: Vec<PerRow>,
@@ -47,7 +45,7 @@ impl FloatPanels {
             }
             Ok(())
         })?;
-        Ok(Self { dim, scale: form.scale(), values, terms })
+        Ok(Self { dim, values, terms })
     }
 
     /// The pairs of [`Panels::near`](super::Panels::near).

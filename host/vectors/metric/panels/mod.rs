@@ -18,7 +18,7 @@ use floats::FloatPanels;
 use crate::gpu::MemoryPlan;
 use crate::vectors::bits::BitPanels;
 use crate::vectors::space::{Query, Space};
-use crate::vectors::{Metric, TypedRows};
+use crate::vectors::{Bits, Matrix, Metric, TypedRows};
 use crate::{DataShape, ElementType, Progress, Result};
 
 /// Rows of a panel. A panel holds the first component of all of its rows, then the second, and so
@@ -39,57 +39,48 @@ pub(crate) struct Side<'a> {
 }
 
 /// Rows as panels.
-pub(crate) enum Panels<'a> {
+pub(crate) struct Panels<'a> {
+    /// The factor that turns a list distance into `h`.
+    scale: f32,
+    form: Form<'a>,
+}
+
+enum Form<'a> {
     Floats(FloatPanels),
     Codes(CodePanels),
     /// Rows of bits, whose exact distances take less time than a filter.
     Bits(BitPanels<'a>),
 }
 
-impl<'a> Panels<'a> {
-    /// Memory of the panels of all rows, beside the rows.
+impl Panels<'_> {
+    /// Memory of the panels of all rows, and of what they are made from.
     pub(crate) fn plan(data: &DataShape) -> MemoryPlan {
         if data.element == ElementType::B1 {
             return MemoryPlan::new();
         }
-        // Codes with their rests, which are made row by row first, take as much as floats.
+        // Codes with their rests, row by row and as panels, take as much as floats.
         let rows = data.rows.next_multiple_of(PANEL);
         let panels = MemoryPlan::new().with::<f32>("panels", rows * data.dim.next_multiple_of(4));
         panels.and(&CodePanels::plan_of_facts(rows))
     }
 
-    /// The panels of all rows of `space`.
-    ///
-    /// # Errors
-    /// If memory is short, or the work is cancelled.
-    pub(crate) fn new(space: &'a Space<'_>, progress: &Progress) -> Result<Self> {
-        match space.rows() {
-            TypedRows::B1(rows) => Ok(Self::Bits(BitPanels { rows, count: space.len() })),
-            _ => {
-                let row = |row| space.query(row as u32);
-                PanelForm::new(space, progress)?.panels(space.len(), row, progress)
-            }
-        }
-    }
-
     /// The `h` of a list distance.
     pub(crate) fn bound(&self, distance: f32) -> f32 {
-        match self {
-            Self::Floats(panels) => panels.scale * distance,
-            Self::Codes(panels) => panels.scale * distance,
-            Self::Bits(_) => distance,
-        }
+        self.scale * distance
     }
 
-    /// The pairs of rows of a panel and of a panel of `others`, of the same form, with an `h` of at
-    /// most the bound of either row. Bit `j` of element `i` stands for row `i` of the first and row
-    /// `j` of the second.
+    /// The pairs of rows of a panel and of a panel of `others`, with an `h` of at most the bound of
+    /// either row. Bit `j` of element `i` stands for row `i` of the first and row `j` of the
+    /// second.
+    ///
+    /// # Panics
+    /// If `others` are of another space.
     pub(crate) fn near(&self, side: Side<'_>, others: &Self, other: Side<'_>) -> [u32; PANEL] {
-        match (self, others) {
-            (Self::Floats(panels), Self::Floats(others)) => panels.near(side, others, other),
-            (Self::Codes(panels), Self::Codes(others)) => panels.near(side, others, other),
-            (Self::Bits(panels), _) => panels.near(side, other),
-            _ => [u32::MAX; PANEL],
+        match (&self.form, &others.form) {
+            (Form::Floats(panels), Form::Floats(others)) => panels.near(side, others, other),
+            (Form::Codes(panels), Form::Codes(others)) => panels.near(side, others, other),
+            (Form::Bits(panels), Form::Bits(_)) => panels.near(side, other),
+            _ => unreachable!("panels of one space have one form"),
         }
     }
 }
@@ -109,7 +100,7 @@ impl PanelForm {
     pub(crate) fn is_worth_its_time(space: &Space<'_>) -> bool {
         match space.vectors().element_type() {
             ElementType::B1 => false,
-            ElementType::U8 | ElementType::I8 => Coding::new(space).is_some(),
+            ElementType::U8 | ElementType::I8 => codes::products(space).is_some(),
             ElementType::F32 | ElementType::F16 | ElementType::Bf16 => true,
         }
     }
@@ -121,10 +112,11 @@ impl PanelForm {
     pub(crate) fn new(space: &Space<'_>, progress: &Progress) -> Result<Self> {
         let metric = space.metric();
         let coding = Coding::new(space);
-        let mean = match (&coding, metric) {
-            (Some(Coding::Whole { offset }), _) => vec![*offset; space.dim()],
-            (_, Metric::InnerProduct) => vec![0.0; space.dim()],
-            _ => space.mean(progress)?.into_iter().map(|mean| mean as f32).collect(),
+        let offset = coding.as_ref().and_then(Coding::offset);
+        let mean = match (offset, metric) {
+            (Some(offset), _) => vec![offset; space.dim()],
+            (None, Metric::InnerProduct) => vec![0.0; space.dim()],
+            (None, _) => space.mean(progress)?.into_iter().map(|mean| mean as f32).collect(),
         };
         Ok(Self { metric, mean, coding })
     }
@@ -139,13 +131,13 @@ impl PanelForm {
         row: impl Fn(usize) -> Query<'q> + Sync,
         progress: &Progress,
     ) -> Result<Panels<'static>> {
-        match &self.coding {
-            None => Ok(Panels::Floats(FloatPanels::new(self, count, row, progress)?)),
+        let form = match &self.coding {
+            None => Form::Floats(FloatPanels::new(self, count, row, progress)?),
             Some(coding) => {
-                let rows = CodeRows::new(self, coding, count, row, progress)?;
-                Ok(Panels::Codes(rows.panels(count, |place| place)?))
+                Form::Codes(CodeRows::new(self, coding, count, row, progress)?.panels(count, |place| place)?)
             }
-        }
+        };
+        Ok(Panels { scale: self.scale(), form })
     }
 
     /// Writes a row less the mean as row `place` of a panel of values; returns its squared length.
@@ -181,12 +173,17 @@ fn rounding(dim: usize) -> f64 {
     (2 * dim + 32) as f64 * f64::from(f32::EPSILON / 2.0)
 }
 
-/// All rows of a space, for panels of some of them in any order.
+/// The rows of a space, from which panels of all or of some are made.
 pub(crate) struct PanelSource<'a> {
     space: &'a Space<'a>,
-    form: PanelForm,
-    /// The codes of all rows, if panels are codes.
-    codes: Option<CodeRows>,
+    rows: SourceRows<'a>,
+}
+
+enum SourceRows<'a> {
+    /// Their panels are the rows themselves.
+    Bits(Matrix<'a, Bits>),
+    /// With the codes of all rows, if panels are codes.
+    Values(PanelForm, Option<CodeRows>),
 }
 
 impl<'a> PanelSource<'a> {
@@ -195,29 +192,61 @@ impl<'a> PanelSource<'a> {
         CodeRows::plan(data)
     }
 
-    /// The rows of `space`, which are not bits.
+    /// The rows of `space`.
     ///
     /// # Errors
     /// If memory is short, or the work is cancelled.
     pub(crate) fn new(space: &'a Space<'a>, progress: &Progress) -> Result<Self> {
+        if let TypedRows::B1(rows) = space.rows() {
+            return Ok(Self { space, rows: SourceRows::Bits(rows) });
+        }
         let form = PanelForm::new(space, progress)?;
         let row = |row| space.query(row as u32);
         let codes = form.coding.as_ref();
         let codes = codes.map(|coding| CodeRows::new(&form, coding, space.len(), row, progress));
-        Ok(Self { space, codes: codes.transpose()?, form })
+        Ok(Self { space, rows: SourceRows::Values(form, codes.transpose()?) })
     }
 
-    /// The panels of some rows.
+    pub(crate) fn space(&self) -> &'a Space<'a> {
+        self.space
+    }
+
+    /// The panels of all rows.
+    ///
+    /// # Errors
+    /// If memory is short, or the work is cancelled.
+    pub(crate) fn all(&self, progress: &Progress) -> Result<Panels<'a>> {
+        let count = self.space.len();
+        match &self.rows {
+            &SourceRows::Bits(rows) => Ok(Panels { scale: 1.0, form: Form::Bits(BitPanels { rows, count }) }),
+            SourceRows::Values(form, codes) => {
+                self.values(form, codes.as_ref(), count, |place| place, progress)
+            }
+        }
+    }
+
+    /// The panels of some rows; none of bits.
     ///
     /// # Errors
     /// If memory is short.
-    pub(crate) fn panels(&self, rows: &[u32]) -> Result<Panels<'static>> {
-        match &self.codes {
-            Some(codes) => Ok(Panels::Codes(codes.panels(rows.len(), |place| rows[place] as usize)?)),
-            None => {
-                let row = |place: usize| self.space.query(rows[place]);
-                self.form.panels(rows.len(), row, &Progress::silent())
-            }
+    pub(crate) fn some(&self, rows: &[u32]) -> Result<Option<Panels<'static>>> {
+        let SourceRows::Values(form, codes) = &self.rows else { return Ok(None) };
+        let row = |place: usize| rows[place] as usize;
+        self.values(form, codes.as_ref(), rows.len(), row, &Progress::silent()).map(Some)
+    }
+
+    /// The panels of `count` rows; `row` gives the number of each.
+    fn values(
+        &self,
+        form: &PanelForm,
+        codes: Option<&CodeRows>,
+        count: usize,
+        row: impl Fn(usize) -> usize + Sync,
+        progress: &Progress,
+    ) -> Result<Panels<'static>> {
+        match codes {
+            Some(codes) => Ok(Panels { scale: form.scale(), form: Form::Codes(codes.panels(count, row)?) }),
+            None => form.panels(count, |place| self.space.query(row(place) as u32), progress),
         }
     }
 }
