@@ -80,7 +80,8 @@ fn check(base: &Vectors, builder: &Builder, case: &str) {
     PEAK.store(before, Ordering::Relaxed);
     threads.install(|| builder.build(base)).unwrap();
     let taken = (PEAK.load(Ordering::Relaxed) - before) as u64;
-    assert!(taken <= planned + SMALL && 10 * taken >= 8 * planned, "{case}: {taken} of {planned}");
+    // Plans hold on every processor: where pairs are filtered by codes, panels take half.
+    assert!(taken <= planned + SMALL && 10 * taken >= 7 * planned, "{case}: {taken} of {planned}");
 }
 
 #[test]
