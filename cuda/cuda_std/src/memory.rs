@@ -206,78 +206,89 @@ impl<T: AtomicValue> GlobalMut<T> {
     }
 }
 
-/// Loads with an instruction of the global state space. The compiler cannot infer the space of an
-/// address in a parameter struct.
+/// `load` and `store` with the instructions of a state space. The compiler cannot infer the space of
+/// an address in a parameter struct.
 #[cfg(target_os = "cuda")]
-#[inline(always)]
-fn load<T: Plain>(address: u64) -> T {
-    use core::arch::asm;
-    use core::mem::transmute_copy;
-    // SAFETY: the promise of the running kernel covers the address; a `Plain` may have any bits.
-    unsafe {
-        match size_of::<T>() {
-            1 => {
-                let v: u16;
-                asm!("ld.global.u8 {}, [{}];", out(reg16) v, in(reg64) address, options(pure, readonly, nostack));
-                transmute_copy(&(v as u8))
+macro_rules! accesses {
+    ($space:literal, $address:ty, $register:ident) => {
+        #[inline(always)]
+        fn load<T: crate::memory::Plain>(address: $address) -> T {
+            use core::arch::asm;
+            use core::mem::transmute_copy;
+            macro_rules! load {
+                ($kind:literal, $value:ident: $to:ident) => {
+                    asm!(concat!("ld.", $space, ".", $kind, " {}, [{}];"), out($to) $value,
+                        in($register) address, options(pure, readonly, nostack))
+                };
             }
-            2 => {
-                let v: u16;
-                asm!("ld.global.b16 {}, [{}];", out(reg16) v, in(reg64) address, options(pure, readonly, nostack));
-                transmute_copy(&v)
-            }
-            4 => {
-                let v: u32;
-                asm!("ld.global.b32 {}, [{}];", out(reg32) v, in(reg64) address, options(pure, readonly, nostack));
-                transmute_copy(&v)
-            }
-            8 => {
-                let v: u64;
-                asm!("ld.global.b64 {}, [{}];", out(reg64) v, in(reg64) address, options(pure, readonly, nostack));
-                transmute_copy(&v)
-            }
-            _ => {
-                let (a, b, c, d): (u32, u32, u32, u32);
-                asm!("ld.global.v4.b32 {{{}, {}, {}, {}}}, [{}];", out(reg32) a, out(reg32) b, out(reg32) c,
-                    out(reg32) d, in(reg64) address, options(pure, readonly, nostack));
-                transmute_copy(&Quad([a, b, c, d]))
+            // SAFETY: the promise of the running kernel covers the address; a `Plain` may have any
+            // bits.
+            unsafe {
+                match size_of::<T>() {
+                    1 => {
+                        let v: u16;
+                        load!("u8", v: reg16);
+                        transmute_copy(&(v as u8))
+                    }
+                    2 => {
+                        let v: u16;
+                        load!("b16", v: reg16);
+                        transmute_copy(&v)
+                    }
+                    4 => {
+                        let v: u32;
+                        load!("b32", v: reg32);
+                        transmute_copy(&v)
+                    }
+                    8 => {
+                        let v: u64;
+                        load!("b64", v: reg64);
+                        transmute_copy(&v)
+                    }
+                    _ => {
+                        let (a, b, c, d): (u32, u32, u32, u32);
+                        asm!(concat!("ld.", $space, ".v4.b32 {{{}, {}, {}, {}}}, [{}];"), out(reg32) a,
+                            out(reg32) b, out(reg32) c, out(reg32) d, in($register) address,
+                            options(pure, readonly, nostack));
+                        transmute_copy(&crate::memory::Quad([a, b, c, d]))
+                    }
+                }
             }
         }
-    }
+
+        #[inline(always)]
+        fn store<T: crate::memory::Plain>(address: $address, value: T) {
+            use core::arch::asm;
+            use core::mem::transmute_copy;
+            macro_rules! store {
+                ($kind:literal, $value:expr, $from:ident) => {
+                    asm!(concat!("st.", $space, ".", $kind, " [{}], {};"), in($register) address,
+                        in($from) $value, options(nostack))
+                };
+            }
+            // SAFETY: the promise of the running kernel covers the address; sizes match in each arm.
+            unsafe {
+                match size_of::<T>() {
+                    1 => store!("u8", transmute_copy::<T, u8>(&value) as u16, reg16),
+                    2 => store!("b16", transmute_copy::<T, u16>(&value), reg16),
+                    4 => store!("b32", transmute_copy::<T, u32>(&value), reg32),
+                    8 => store!("b64", transmute_copy::<T, u64>(&value), reg64),
+                    _ => {
+                        let crate::memory::Quad([a, b, c, d]) = transmute_copy(&value);
+                        asm!(concat!("st.", $space, ".v4.b32 [{}], {{{}, {}, {}, {}}};"),
+                            in($register) address, in(reg32) a, in(reg32) b, in(reg32) c, in(reg32) d,
+                            options(nostack));
+                    }
+                }
+            }
+        }
+    };
 }
 
 #[cfg(target_os = "cuda")]
-#[inline(always)]
-fn store<T: Plain>(address: u64, value: T) {
-    use core::arch::asm;
-    use core::mem::transmute_copy;
-    // SAFETY: the promise of the running kernel covers the address; sizes match in each arm.
-    unsafe {
-        match size_of::<T>() {
-            1 => {
-                let v: u8 = transmute_copy(&value);
-                asm!("st.global.u8 [{}], {};", in(reg64) address, in(reg16) v as u16, options(nostack));
-            }
-            2 => {
-                let v: u16 = transmute_copy(&value);
-                asm!("st.global.b16 [{}], {};", in(reg64) address, in(reg16) v, options(nostack));
-            }
-            4 => {
-                let v: u32 = transmute_copy(&value);
-                asm!("st.global.b32 [{}], {};", in(reg64) address, in(reg32) v, options(nostack));
-            }
-            8 => {
-                let v: u64 = transmute_copy(&value);
-                asm!("st.global.b64 [{}], {};", in(reg64) address, in(reg64) v, options(nostack));
-            }
-            _ => {
-                let Quad([a, b, c, d]) = transmute_copy(&value);
-                asm!("st.global.v4.b32 [{}], {{{}, {}, {}, {}}};", in(reg64) address, in(reg32) a,
-                    in(reg32) b, in(reg32) c, in(reg32) d, options(nostack));
-            }
-        }
-    }
-}
+pub(crate) use accesses;
+#[cfg(target_os = "cuda")]
+accesses!("global", u64, reg64);
 
 #[cfg(not(target_os = "cuda"))]
 #[track_caller]

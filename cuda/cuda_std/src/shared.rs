@@ -204,75 +204,7 @@ impl<T: AtomicValue> Shared<T> {
 }
 
 #[cfg(target_os = "cuda")]
-#[inline(always)]
-fn load<T: Plain>(address: u32) -> T {
-    use core::arch::asm;
-    use core::mem::transmute_copy;
-    // SAFETY: the promise of the running kernel covers the address; a `Plain` may have any bits.
-    unsafe {
-        match size_of::<T>() {
-            1 => {
-                let v: u16;
-                asm!("ld.shared.u8 {}, [{}];", out(reg16) v, in(reg32) address, options(pure, readonly, nostack));
-                transmute_copy(&(v as u8))
-            }
-            2 => {
-                let v: u16;
-                asm!("ld.shared.b16 {}, [{}];", out(reg16) v, in(reg32) address, options(pure, readonly, nostack));
-                transmute_copy(&v)
-            }
-            4 => {
-                let v: u32;
-                asm!("ld.shared.b32 {}, [{}];", out(reg32) v, in(reg32) address, options(pure, readonly, nostack));
-                transmute_copy(&v)
-            }
-            8 => {
-                let v: u64;
-                asm!("ld.shared.b64 {}, [{}];", out(reg64) v, in(reg32) address, options(pure, readonly, nostack));
-                transmute_copy(&v)
-            }
-            _ => {
-                let (a, b, c, d): (u32, u32, u32, u32);
-                asm!("ld.shared.v4.b32 {{{}, {}, {}, {}}}, [{}];", out(reg32) a, out(reg32) b, out(reg32) c,
-                    out(reg32) d, in(reg32) address, options(pure, readonly, nostack));
-                transmute_copy(&Quad([a, b, c, d]))
-            }
-        }
-    }
-}
-
-#[cfg(target_os = "cuda")]
-#[inline(always)]
-fn store<T: Plain>(address: u32, value: T) {
-    use core::arch::asm;
-    use core::mem::transmute_copy;
-    // SAFETY: the promise of the running kernel covers the address; sizes match in each arm.
-    unsafe {
-        match size_of::<T>() {
-            1 => {
-                let v: u8 = transmute_copy(&value);
-                asm!("st.shared.u8 [{}], {};", in(reg32) address, in(reg16) v as u16, options(nostack));
-            }
-            2 => {
-                let v: u16 = transmute_copy(&value);
-                asm!("st.shared.b16 [{}], {};", in(reg32) address, in(reg16) v, options(nostack));
-            }
-            4 => {
-                let v: u32 = transmute_copy(&value);
-                asm!("st.shared.b32 [{}], {};", in(reg32) address, in(reg32) v, options(nostack));
-            }
-            8 => {
-                let v: u64 = transmute_copy(&value);
-                asm!("st.shared.b64 [{}], {};", in(reg32) address, in(reg64) v, options(nostack));
-            }
-            _ => {
-                let Quad([a, b, c, d]) = transmute_copy(&value);
-                asm!("st.shared.v4.b32 [{}], {{{}, {}, {}, {}}};", in(reg32) address, in(reg32) a,
-                    in(reg32) b, in(reg32) c, in(reg32) d, options(nostack));
-            }
-        }
-    }
-}
+crate::memory::accesses!("shared", u32, reg32);
 
 #[cfg(not(target_os = "cuda"))]
 #[track_caller]
