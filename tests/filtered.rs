@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use half::f16;
 use tagore::{
-    Builder, Description, Device, Error, IdSet, Index, Metric, Neighbor, Progress, Search, Searcher,
-    Strategy, Vectors, ground_truth,
+    Builder, Description, Device, Error, ExactSearch, IdSet, Index, Metric, Neighbor, Progress, Search,
+    Searcher, Strategy, TestQueries, Vectors, ground_truth,
 };
 
 use crate::gpu::devices;
@@ -208,6 +208,54 @@ fn every_device_finds_what_the_cpu_finds_or_exactly_the_nearest() {
             }
         }
     }
+}
+
+#[test]
+fn exact_search_among_some_rows_judges_filtered_searches() {
+    let (base, queries) = (uniform(3000, 5, 1), uniform(12, 5, 2));
+    let ids = IdSet::from_ids(3000, (0..3000).filter(|id: &u32| id.is_multiple_of(3))).unwrap();
+    let left_out = IdSet::from_ids(3000, (0..3000).filter(|id: &u32| id.is_multiple_of(5))).unwrap();
+    for metric in METRICS {
+        let builder = Builder::new(Strategy::cagra().degree(16)).knn(32).metric(metric).device(Device::Cpu);
+        let whole = builder.clone().build(&base).unwrap();
+        let part = builder.among(left_out.complement()).build(&base).unwrap();
+        for index in [whole, part] {
+            let has_all = index.left_out().is_none();
+            let may_be_found = |id: u32| id.is_multiple_of(3) && (has_all || !id.is_multiple_of(5));
+            let searcher = Searcher::new(index, base.clone(), &Progress::silent()).unwrap();
+            let expected = exact(&searcher, &queries, may_be_found);
+            let rows = IdSet::from_ids(3000, (0..3000).filter(|&id| may_be_found(id))).unwrap();
+            for device in devices().into_iter().chain([Device::Cpu]) {
+                let search = ExactSearch::new(7).metric(metric).among(rows.clone()).device(device);
+                let (truth, _) = search.run(&base, &queries).unwrap();
+                for (query, expected) in expected.iter().enumerate() {
+                    let ids = expected[..7].iter().map(|row| row.id);
+                    assert!(ids.eq(truth.ids(query).iter().copied()), "{metric}, {device}");
+                    let distances = expected[..7].iter().map(|row| row.distance);
+                    assert!(distances.eq(truth.distances(query).unwrap().iter().copied()));
+                }
+            }
+            // A truth of all rows serves too, if enough of its rows may be found.
+            let truth = ground_truth(&base, &queries, metric, 200, &Progress::silent()).unwrap();
+            let judged = |test: TestQueries<'_>| searcher.evaluate(test, &[100], &Progress::silent());
+            let test = TestQueries::new(&queries, &truth, 7);
+            let found = batch(&searcher, &queries, Search::new(7).beam(100).among(&ids));
+            let evaluation = judged(test.among(&ids)).unwrap()[0];
+            assert!((evaluation.recall_ids - recall(&found, &expected, 7)).abs() < 1e-12, "{metric}");
+            assert!(evaluation.recall > 0.9, "{metric}: {}", evaluation.recall);
+            let short = ground_truth(&base, &queries, metric, 7, &Progress::silent()).unwrap();
+            let error = judged(TestQueries::new(&queries, &short, 7).among(&ids)).unwrap_err().to_string();
+            assert!(error.contains("that a search may find, expected 7: make it with more"), "{error}");
+            let other = IdSet::all(2999);
+            let error = judged(test.among(&other)).unwrap_err().to_string();
+            assert!(error.contains("filter: found a set of 2999 rows, expected 3000"), "{error}");
+        }
+    }
+    let refused =
+        |k: usize, ids: IdSet| ExactSearch::new(k).among(ids).run(&base, &queries).unwrap_err().to_string();
+    assert!(refused(1001, ids).contains("k: found 1001, expected 1 to the 1000 rows in the set of"));
+    assert!(refused(1, IdSet::new(3000)).contains("k: found 1, expected 1 to the 0 rows in the set of"));
+    assert!(refused(1, IdSet::all(9)).contains("filter: found a set of 9 rows, expected 3000"));
 }
 
 #[test]

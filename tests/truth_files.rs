@@ -66,7 +66,7 @@ fn ground_truth_round_trips() {
     assert_eq!(GroundTruth::open(&path, &Progress::silent()).unwrap(), with);
     without.save(&path).unwrap();
     assert_eq!(fs::read(&path).unwrap(), words(&[2, 2, 1, 2, 3, 4]));
-    for name in ["gt.ivecs", "gt.npy"] {
+    for name in ["gt.ivecs", "gt.ibin", "gt.npy"] {
         with.save(folder.path(name)).unwrap();
         assert_eq!(GroundTruth::open(folder.path(name), &Progress::silent()).unwrap(), without, "{name}");
     }

@@ -61,13 +61,15 @@ pub struct tagore_search_options {
 pub struct tagore_exact_options {
     /// sizeof(tagore_exact_options)
     pub size: usize,
-    /// Neighbours per query: 1 to the rows of the base.
+    /// Neighbours per query: 1 to the rows that may be found.
     pub k: usize,
     /// The device: "auto" (the default, null), "cpu", "cuda" or "cuda:1"; or several that share the
     /// search: "cuda:0,1".
     pub device: *const c_char,
     /// Maximum bytes of memory of each device; 0 for all that is free.
     pub device_memory: u64,
+    /// Null, or the rows that may be found.
+    pub among: *const tagore_id_set,
     /// The metric, TAGORE_L2 by default.
     pub metric: tagore_metric,
     /// 0
@@ -356,6 +358,10 @@ pub extern "C" fn tagore_exact_search(
         search = search.devices(&unsafe { devices(options.device, Device::Auto) }?);
         if device_memory > 0 {
             search = search.device_memory(device_memory);
+        }
+        // SAFETY: by the header, null or a set that is valid during the call.
+        if let Some(tagore_id_set(ids)) = unsafe { handle(options.among) } {
+            search = search.among(ids.clone());
         }
         let mut room = match room {
             Room::Host(room) => room,

@@ -594,6 +594,17 @@ static void searches(void) {
     exact.k = 0;
     FAILS(ARGUMENT, "k: found 0", tagore_exact_search(vectors, &queries, &exact, NULL, &results));
     exact.k = K;
+    tagore_id_set *some = NULL;
+    const uint64_t words[WORDS] = {1 << 5 | 1 << 7 | 1 << 9};
+    WORKS(tagore_id_set_create(ROWS, words, WORDS, &some));
+    exact.among = some;
+    FAILS(ARGUMENT, "1 to the 3 rows in the set", tagore_exact_search(vectors, &queries, &exact, NULL, &results));
+    exact.k = 3;
+    WORKS(tagore_exact_search(vectors, &queries, &exact, NULL, &results));
+    HOLDS(ids[0] + ids[1] + ids[2] == 21 && ids[3] >= 5 && ids[3] <= 9);
+    tagore_id_set_free(some);
+    exact.among = NULL;
+    exact.k = K;
     FAILS(CANCELLED, "interrupted", tagore_exact_search(vectors, &queries, &exact, &cancel, &results));
 }
 

@@ -31,7 +31,7 @@ const SHORT: [Short; 19] = [
         name: "tagore",
         examples: &[
             "tagore build base.npy",
-            "tagore search base.npy --index base.tagore --queries query.npy -o found.csv",
+            "tagore search base.npy --queries query.npy -o found.csv",
             "tagore demo",
         ],
         shown: &[],
@@ -92,23 +92,34 @@ const SHORT: [Short; 19] = [
     Short {
         name: "tagore search",
         examples: &[
-            "tagore search base.npy --index base.tagore --queries query.npy -o found.csv",
-            "tagore search base.npy --index base.tagore --queries query.npy -k 100 --beam 400 -o found.npy",
+            "tagore search base.npy --queries query.npy -o found.csv",
+            "tagore search base.npy --index cosine.tagore --queries query.npy -k 100 --beam 400 -o found.npy",
         ],
         shown: &["positional", "index", "queries", "k", "beam", "output", "vectors", "device"],
     },
     Short {
         name: "tagore eval",
         examples: &[
-            "tagore eval base.npy --index base.tagore --queries query.npy --groundtruth gt.bin",
+            "tagore eval base.npy --queries query.npy",
             "tagore eval base.npy --index base.tagore --queries query.npy --groundtruth gt.bin --plot x.svg",
         ],
-        shown: &["positional", "index", "queries", "groundtruth", "k", "beams", "plot", "vectors", "device"],
+        shown: &[
+            "positional",
+            "index",
+            "queries",
+            "groundtruth",
+            "filter",
+            "k",
+            "beams",
+            "plot",
+            "vectors",
+            "device",
+        ],
     },
     Short {
         name: "tagore groundtruth",
         examples: &["tagore groundtruth base.npy --queries query.npy -k 100 -o gt.bin"],
-        shown: &["positional", "queries", "metric", "k", "output", "device"],
+        shown: &["positional", "queries", "metric", "k", "filter", "output", "device"],
     },
     Short {
         name: "tagore synth",

@@ -1,13 +1,16 @@
 //! `tagore eval`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use tagore::{DistanceConvention, Evaluation, TestQueries};
+use tagore::{
+    DistanceConvention, Evaluation, ExactSearch, GroundTruth, IdSet, Searcher, TestQueries, Vectors,
+};
 
 use crate::draw::{Series, recall_qps_plot};
 use crate::error::{Error, Result};
 use crate::files::Kind;
+use crate::options::Filter;
 use crate::output::{Output, grouped};
 use crate::read::open_ids;
 use crate::search::{K, Searched};
@@ -16,9 +19,12 @@ use crate::search::{K, Searched};
 pub(crate) struct Args {
     #[command(flatten)]
     searched: Searched,
-    /// Exact nearest neighbours of the queries
+    /// Exact nearest neighbours of the queries, as `tagore groundtruth` writes them [default: exact
+    /// search finds them]
     #[arg(long, value_name = "GT")]
-    groundtruth: PathBuf,
+    groundtruth: Option<PathBuf>,
+    #[command(flatten)]
+    filter: Filter,
     /// Neighbours per query [default: 10, or those of the ground truth if fewer]
     #[arg(short)]
     k: Option<usize>,
@@ -32,18 +38,24 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
-        self.searched.files().and_read([&self.groundtruth]).write(Kind::Plot, &self.plot).check(output)?;
+        let files = self.searched.files().and_read(&self.groundtruth).and_read(&self.filter.file);
+        files.write(Kind::Plot, &self.plot).check(output)?;
         let (index, base, queries) = self.searched.open()?;
-        let truth = open_ids(&self.groundtruth, output.progress())?;
         let progress = output.progress();
+        let filter = self.filter.open(&base)?;
+        let given = self.groundtruth.as_deref().map(|path| open_ids(path, progress)).transpose()?;
         let searcher = self.searched.searcher(index, base, output)?;
         let (index, base) = (searcher.index(), searcher.base());
+        let truth = match given {
+            Some(truth) => truth,
+            None => self.exact(&searcher, &queries, filter.as_ref(), output)?,
+        };
         let k = self.k.unwrap_or(K.min(truth.k()));
         let beams = self
             .beams
             .clone()
             .unwrap_or_else(|| if k > 20 { vec![k, 2 * k, 4 * k] } else { vec![20, 50, 100] });
-        let test = TestQueries::new(&queries, &truth, k);
+        let test = TestQueries { among: filter.as_ref(), ..TestQueries::new(&queries, &truth, k) };
         let evaluations = searcher.evaluate(test, &beams, progress);
         let evaluations = evaluations.map_err(|error| Error::from(error).renamed("beam", "beams"))?;
         let convention = searcher.distance_convention(&queries, &truth, k)?;
@@ -77,9 +89,32 @@ impl Args {
         Ok(())
     }
 
-    /// Prints the distance convention of the ground truth, if it is not `ours`.
+    /// The exact nearest neighbours of the queries, among the rows that a search may find.
+    fn exact(
+        &self,
+        searcher: &Searcher,
+        queries: &Vectors,
+        filter: Option<&IdSet>,
+        output: &Output,
+    ) -> Result<GroundTruth> {
+        let (index, base) = (searcher.index(), searcher.base());
+        let left_out = index.left_out();
+        let held = |id: &u32| left_out.is_none_or(|rows| !rows.contains(*id));
+        let among = match filter {
+            Some(rows) => Some(IdSet::from_ids(base.len(), rows.iter().filter(held))?),
+            None => left_out.map(IdSet::complement),
+        };
+        let k = self.k.unwrap_or(K.min(among.as_ref().map_or(base.len(), IdSet::len).max(1)));
+        let search = ExactSearch::new(k).metric(index.metric()).among(among);
+        let search = search.devices(self.searched.devices()).progress(output.progress().clone());
+        let (truth, stats) = search.run(base, queries)?;
+        output.say(format_args!("exact search on {} in {:.2} s", stats.device, stats.seconds));
+        Ok(truth)
+    }
+
+    /// Prints the distance convention of the given ground truth, if it is not `ours`.
     fn say_convention(&self, found: Option<DistanceConvention>, ours: DistanceConvention, output: &Output) {
-        let path = self.groundtruth.display();
+        let Some(path) = self.groundtruth.as_deref().map(Path::display) else { return };
         match found {
             None => {}
             Some(DistanceConvention::Unknown) => {

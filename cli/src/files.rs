@@ -37,8 +37,8 @@ impl Kind {
     fn extensions(self) -> &'static [&'static str] {
         match self {
             Self::Index => &["tagore"],
-            Self::Ids => &["bin", "gt", "ivecs", "npy"],
-            Self::Results => &["bin", "gt", "ivecs", "npy", "csv", "jsonl"],
+            Self::Ids => &["bin", "gt", "ivecs", "ibin", "npy"],
+            Self::Results => &["bin", "gt", "ivecs", "ibin", "npy", "csv", "jsonl"],
             Self::Lines => &["jsonl", "json"],
             Self::Json => &["json"],
             Self::Html => &["html", "htm"],

@@ -2,12 +2,12 @@
 
 use serde_json::json;
 use tagore::gpu::KernelTime;
-use tagore::{ExactSearch, ExactStats};
+use tagore::{ExactSearch, ExactStats, IdSet};
 
 use crate::error::Result;
 use crate::files::Files;
 use crate::metric::MetricName;
-use crate::options::{BaseAndQueries, Devices};
+use crate::options::{BaseAndQueries, Devices, Filter};
 use crate::output::{Output, grouped, name};
 use crate::results::ResultOptions;
 
@@ -25,6 +25,8 @@ pub(crate) struct Args {
     #[arg(short)]
     k: Option<usize>,
     #[command(flatten)]
+    filter: Filter,
+    #[command(flatten)]
     results: ResultOptions,
     /// Device: auto, cpu, cuda, cuda:N, or several (cuda:N,M,..) that share the search
     #[arg(long, default_value = "auto")]
@@ -34,11 +36,15 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let kind = self.results.kind(output.is_json())?;
-        Files::read(self.data.files()).write(kind, [self.results.path()]).check(output)?;
+        Files::read(self.data.files())
+            .and_read(&self.filter.file)
+            .write(kind, [self.results.path()])
+            .check(output)?;
         let (base, queries) = self.data.open()?;
         let metric = self.metric.resolve(base.element_type())?;
-        let k = self.k.unwrap_or(K.min(base.len()));
-        let search = ExactSearch::new(k).metric(metric).devices(&self.device.0);
+        let filter = self.filter.open(&base)?;
+        let k = self.k.unwrap_or(K.min(filter.as_ref().map_or(base.len(), IdSet::len).max(1)));
+        let search = ExactSearch::new(k).metric(metric).among(filter).devices(&self.device.0);
         let (truth, stats) = search.progress(output.progress().clone()).run(&base, &queries)?;
         self.results.write(&truth, output)?;
         let ExactStats { device, seconds, jit, kernels } = &stats;

@@ -10,7 +10,7 @@ use std::time::Instant;
 use serde_json::json;
 use tagore::gpu::KernelTime;
 use tagore::{
-    CellSettings, Descent, DescentStats, Device, ElementType, Format, Index, IndexFormat, Iterations,
+    CellSettings, Descent, DescentStats, Device, ElementType, Format, IdSet, Index, IndexFormat, Iterations,
     KnnGraph, Metric, Progress, PruneStats, RecallSample, Start, Vectors, peak_host_bytes,
 };
 use tagore_text::path_text;
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::metric::MetricName;
 use crate::output::{Output, grouped};
 pub(crate) use crate::read::open;
-use crate::read::{other_program, own_format, text_file};
+use crate::read::{file_of, open_filter, other_program, own_format, text_file};
 use crate::spool;
 
 /// Identifiers of the arguments of a [`DataSet`], which other arguments replace.
@@ -106,10 +106,61 @@ impl BaseAndQueries {
         [self.base.path(), &self.queries]
     }
 
+    /// Opens the index that `tagore build` made of the base, if it was given no other name.
+    pub(crate) fn open_index(&self) -> Result<Index> {
+        let base = self.base.path();
+        if Index::is_index(base) {
+            let made = path_text(base);
+            let expected = format!("vectors: `tagore search BASE --index {made}` takes both");
+            return Err(Error::file(base, "an index", expected));
+        }
+        let path = index_of(base, "--index")?;
+        if !path.exists() {
+            let (made, base) = (path_text(&path), path_text(base));
+            let text = format!("--index: found none, and no {made}, which `tagore build {base}` makes");
+            return Err(Error::usage(text));
+        }
+        Ok(open_index(&path)?)
+    }
+
     /// Opens the base and the queries.
     pub(crate) fn open(&self) -> Result<(Vectors, Vectors)> {
         Ok((self.base.open()?, open(&self.queries, self.query_format)?))
     }
+}
+
+/// The rows of the base that may be found.
+#[derive(clap::Args)]
+pub(crate) struct Filter {
+    /// Rows that may be found: ids in a text file, or an array of NumPy, of ids or of a bool per
+    /// row
+    #[arg(long = "filter", value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}
+
+impl Filter {
+    /// The rows of `base` that pass; all if none.
+    pub(crate) fn open(&self, base: &Vectors) -> Result<Option<IdSet>> {
+        self.file.as_deref().map(|path| open_filter(path, base.len())).transpose().map_err(Error::from)
+    }
+}
+
+/// The index of `base` if `flag` names no other file: beside it, with the extension of an index.
+pub(crate) fn index_of(base: &Path, flag: &str) -> Result<PathBuf> {
+    if spool::is_copy(base) {
+        let text = format!("{flag}: found none, expected a file: a pipe has no name to take for the index");
+        return Err(Error::usage(text));
+    }
+    if base.is_dir() {
+        return Err(Error::file(base, "a folder", "a file"));
+    }
+    if base.to_str().is_some_and(|text| text.contains("://")) {
+        return Err(Error::file(base, "an address", "a file, such as `curl -LO` makes of it"));
+    }
+    let name = file_of(base).with_extension("");
+    // The compression of a file follows its format.
+    let name = if Format::from_path(&name).is_ok() { name.with_extension("") } else { name };
+    Ok(name.with_added_extension("tagore"))
 }
 
 /// Opens an index file.

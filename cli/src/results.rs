@@ -13,13 +13,13 @@ use crate::output::{Output, STANDARD, is_standard};
 /// The output of results.
 #[derive(clap::Args)]
 pub(crate) struct ResultOptions {
-    /// File of ids and distances: .csv, .jsonl, or else in the layout of a ground truth (.ivecs and
-    /// .npy: ids alone); - for CSV on standard output [default: standard output, a line per query:
-    /// its number, then ID:DISTANCE of each neighbour]
+    /// File of ids and distances: .csv, .jsonl, or else in the layout of a ground truth (.ivecs,
+    /// .ibin and .npy: ids alone); - for CSV on standard output [default: standard output, a line
+    /// per query: its number, then ID:DISTANCE of each neighbour]
     #[arg(short, long, value_name = "RESULT")]
     output: Option<PathBuf>,
-    /// Format of RESULT: csv, jsonl, bin, ivecs or npy [default: by its extension; jsonl on
-    /// standard output with --json]
+    /// Format of RESULT: csv, jsonl, bin, ivecs, ibin or npy [default: by its extension;
+    /// jsonl on standard output with --json]
     #[arg(long, value_name = "FORMAT")]
     to: Option<ResultFormat>,
 }
@@ -41,12 +41,13 @@ enum ResultFormat {
 }
 
 /// The formats and their names.
-const FORMATS: [(&str, ResultFormat); 6] = [
+const FORMATS: [(&str, ResultFormat); 7] = [
     ("csv", ResultFormat::Csv),
     ("jsonl", ResultFormat::JsonLines),
     ("bin", ResultFormat::Bin),
     ("gt", ResultFormat::Bin),
     ("ivecs", ResultFormat::Ids(Format::Ivecs)),
+    ("ibin", ResultFormat::Ids(Format::Ibin)),
     ("npy", ResultFormat::Ids(Format::Npy)),
 ];
 
@@ -57,7 +58,7 @@ impl FromStr for ResultFormat {
         let known = FORMATS.into_iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         known
             .map(|(_, format)| format)
-            .ok_or_else(|| format!("found {name}, expected csv, jsonl, bin, ivecs or npy"))
+            .ok_or_else(|| format!("found {name}, expected csv, jsonl, bin, ivecs, ibin or npy"))
     }
 }
 

@@ -5,22 +5,21 @@ use std::thread;
 use std::time::Instant;
 
 use serde_json::json;
-use tagore::{GroundTruth, IdSet, Index, Search, Searcher, Vectors, prepare_search};
+use tagore::{Device, GroundTruth, IdSet, Index, Search, Searcher, Vectors, prepare_search};
 
 use crate::error::Result;
 use crate::files::Files;
-use crate::options::{BaseAndQueries, Devices, open_index};
+use crate::options::{BaseAndQueries, Devices, Filter, open_index};
 use crate::output::{Output, grouped, name};
-use crate::read::open_filter;
 use crate::results::ResultOptions;
 use crate::walked::Walked;
 
 /// An index, its base, queries, and the devices of searches.
 #[derive(clap::Args)]
 pub(crate) struct Searched {
-    /// Index
+    /// Index [default: the name of the base with the extension .tagore, as `tagore build` makes]
     #[arg(long, value_name = "INDEX")]
-    index: PathBuf,
+    index: Option<PathBuf>,
     #[command(flatten)]
     data: BaseAndQueries,
     /// Device of searches: auto, cpu, cuda, cuda:N, or several (cuda:N,M,..) that share the queries
@@ -37,13 +36,20 @@ pub(crate) struct Searched {
 impl Searched {
     /// Files to read.
     pub(crate) fn files(&self) -> Files {
-        Files::read([&self.index]).and_read(self.data.files())
+        Files::read(&self.index).and_read(self.data.files())
     }
 
     pub(crate) fn open(&self) -> Result<(Index, Vectors, Vectors)> {
-        let index = open_index(&self.index)?;
+        let index = match &self.index {
+            Some(path) => open_index(path)?,
+            None => self.data.open_index()?,
+        };
         let (base, queries) = self.data.open()?;
         Ok((index, base, queries))
+    }
+
+    pub(crate) fn devices(&self) -> &[Device] {
+        &self.device.0
     }
 
     pub(crate) fn searcher(&self, index: Index, base: Vectors, output: &Output) -> Result<Searcher> {
@@ -66,10 +72,8 @@ pub(crate) struct Args {
     /// 512]
     #[arg(long, value_name = "L")]
     beam: Option<usize>,
-    /// Rows that may be found: ids in a text file, or an array of NumPy, of ids or of a bool per
-    /// row
-    #[arg(long, value_name = "FILE")]
-    filter: Option<PathBuf>,
+    #[command(flatten)]
+    filter: Filter,
     #[command(flatten)]
     results: ResultOptions,
 }
@@ -77,9 +81,9 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let kind = self.results.kind(output.is_json())?;
-        self.searched.files().and_read(&self.filter).write(kind, [self.results.path()]).check(output)?;
+        self.searched.files().and_read(&self.filter.file).write(kind, [self.results.path()]).check(output)?;
         let (index, base, queries) = self.searched.open()?;
-        let filter = self.filter.as_deref().map(|path| open_filter(path, base.len())).transpose()?;
+        let filter = self.filter.open(&base)?;
         let passing = filter.as_ref().map_or(base.len(), IdSet::len);
         let k = self.k.unwrap_or(K.min(passing).max(1));
         let search = self.beam.iter().fold(Search::new(k), |search, &beam| search.beam(beam));
@@ -130,7 +134,7 @@ impl Args {
             "event": "search", "queries": count as u64, "k": k, "beam": beam,
             "device": device, "prepare": prepare, "seconds": seconds, "qps": count / seconds,
             "device_seconds": device_seconds, "device_qps": device_seconds.map(|seconds| count / seconds), "distances": distances,
-            "short": short, "passing": self.filter.map(|_| passing),
+            "short": short, "passing": filter.map(|_| passing),
         }));
         Ok(())
     }

@@ -67,8 +67,9 @@ const RENAMED: [(&str, &str, &str); 5] = [
 
 /// Names that other programs give to flags, and what is written here: that of the first line whose
 /// flag the command has.
-const OTHERS: [(&str, &str); 17] = [
+const OTHERS: [(&str, &str); 18] = [
     ("--ef --ef-search --efsearch --itopk --itopk-size --search-list -L --L", "--beam"),
+    ("--ef --ef-search --efsearch --itopk --itopk-size --search-list -L --L --beam", "--beams"),
     ("--ef-construction --efc --build-list -L --L", "--candidates"),
     ("--top-k --topk --limit --num-results -n --n", "-k"),
     ("--rows --count --num --size -n", "--n"),
@@ -91,7 +92,7 @@ const OTHERS: [(&str, &str); 17] = [
 const REPLACE: [&str; 5] = ["--force", "-f", "--overwrite", "--yes", "-y"];
 
 /// Names that other programs give to subcommands, and those of the subcommands here.
-const MEANT: [(&str, &str); 20] = [
+const MEANT: [(&str, &str); 22] = [
     ("add", "update, live insert"),
     ("append", "update, live insert"),
     ("create", "build"),
@@ -99,6 +100,7 @@ const MEANT: [(&str, &str); 20] = [
     ("exact", "groundtruth"),
     ("export", "convert"),
     ("generate", "synth"),
+    ("gt", "groundtruth"),
     ("import", "convert"),
     ("index", "build"),
     ("info", "inspect"),
@@ -110,6 +112,7 @@ const MEANT: [(&str, &str); 20] = [
     ("show", "inspect"),
     ("stats", "inspect"),
     ("train", "build"),
+    ("truth", "groundtruth"),
     ("upsert", "update, live insert"),
     ("view", "inspect"),
 ];

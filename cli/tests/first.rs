@@ -27,12 +27,25 @@ fn a_data_set_alone_is_enough() {
         "plan base.fbin",
         "knn base.fbin --knn 20",
         "groundtruth base.fbin --queries query.fbin -o truth.bin",
-        "search base.fbin --index index.tagore --queries query.fbin -o found.bin",
+        "search base.fbin --queries query.fbin -o found.bin",
+        "eval base.fbin --queries query.fbin",
+        "search base.fbin --index index.tagore --queries query.fbin -o found.ibin",
         "eval base.fbin --index index.tagore --queries query.fbin --groundtruth gt.bin",
+        "knn base.fbin --knn 20 -o graph.ibin",
         "inspect base.fbin",
         "bench search base.fbin --index index.tagore --queries query.fbin --groundtruth gt.bin",
     ] {
         s.succeeds(command);
+    }
+    // Exact search finds what it is compared with, of the rows that the index holds.
+    let exactly = s.succeeds("eval base.fbin --queries query.fbin --beams 100")[0].clone();
+    let given = "eval base.fbin --queries query.fbin --beams 100 --groundtruth truth.bin";
+    assert_eq!(exactly["recall"], s.succeeds(given)[0]["recall"]);
+    for command in ["search", "eval"] {
+        let said = ["--index: found none, and no query.tagore, which `tagore build query.fbin` makes"];
+        s.fails(2, &format!("{command} query.fbin --queries query.fbin"), &said);
+        let said = ["base.tagore: found an index, expected vectors", "BASE --index base.tagore"];
+        s.fails(1, &format!("{command} base.tagore --queries query.fbin"), &said);
     }
     // What is read is not written over, and a pipe has no name.
     fs::copy(s.path("base.fbin"), s.path("x.tagore")).unwrap();

@@ -143,6 +143,19 @@ fn a_filter_names_the_rows_that_may_be_found() {
     }
     s.fails(1, &format!("{search} --filter none.txt -o x.bin"), &["none.txt"]);
     assert!(!s.path("x.bin").exists());
+    // Exact search and the measured recall know the filter too.
+    let data = "base.fbin --queries query.fbin --device cpu --filter ids.txt";
+    let truth = &s.succeeds(&format!("groundtruth {data} -o some.ibin"))[0];
+    assert_eq!(truth["k"], 6);
+    let written: Vec<u32> = bytemuck::pod_collect_to_vec(&std::fs::read(s.path("some.ibin")).unwrap());
+    assert!(written[2..].iter().all(|id| ids.contains(id)), "{written:?}");
+    for truth in ["", "--groundtruth some.ibin"] {
+        let eval = &s.succeeds(&format!("eval {data} --index index.tagore {truth} -k 6 --beams 20"))[0];
+        assert_eq!((&eval["recall"], &eval["recall_ids"]), (&1.0.into(), &1.0.into()), "{truth}");
+    }
+    let unfit = format!("eval {data} --index index.tagore --groundtruth gt.bin");
+    s.fails(1, &unfit, &["that a search may find", "make it with more neighbours"]);
+    s.fails(1, &format!("groundtruth {data} -k 7 -o x.bin"), &["k: found 7, expected 1 to the 6 rows in"]);
 }
 
 #[test]

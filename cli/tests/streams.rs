@@ -126,7 +126,7 @@ fn standard_output_takes_every_format() {
         assert_eq!(printed.status.code(), Some(0), "{}", String::from_utf8_lossy(&printed.stderr));
         assert!(printed.stdout == fs::read(s.path(file)).unwrap(), "{command} as {extension}");
     };
-    for extension in ["csv", "jsonl", "bin", "ivecs", "npy"] {
+    for extension in ["csv", "jsonl", "bin", "ivecs", "ibin", "npy"] {
         compare(&search, extension, &format!("found.{extension}"));
         compare(&truth, extension, &format!("truth.{extension}"));
     }

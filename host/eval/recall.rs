@@ -13,7 +13,7 @@ use crate::index::Index;
 use crate::search::exact::ExactSearch;
 use crate::search::{Engine, Search, SearchResult, Searcher};
 use crate::vectors::space::Space;
-use crate::{Device, Error, GroundTruth, Metric, Progress, Result, Vectors};
+use crate::{Device, Error, GroundTruth, IdSet, Metric, Progress, Result, Vectors};
 
 /// Quality and speed of an index at one beam.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,12 +50,21 @@ pub struct TestQueries<'a> {
     pub truth: &'a GroundTruth,
     /// Neighbours searched per query.
     pub k: usize,
+    /// The rows that searches may find; all if none.
+    pub among: Option<&'a IdSet>,
 }
 
 impl<'a> TestQueries<'a> {
     /// Queries with their exact neighbours, for searches that return `k` neighbours each.
     pub fn new(queries: &'a Vectors, truth: &'a GroundTruth, k: usize) -> Self {
-        Self { queries, truth, k }
+        Self { queries, truth, k, among: None }
+    }
+
+    /// Measures searches that find rows of `ids` only, a set of the rows of the base.
+    #[must_use]
+    pub fn among(mut self, ids: &'a IdSet) -> Self {
+        self.among = Some(ids);
+        self
     }
 }
 
@@ -77,7 +86,8 @@ pub fn evaluate(
 impl Searcher {
     /// Searches with each of `beams` and compares the results with the ground truth.
     ///
-    /// Rows that the index [leaves out](Index::left_out) do not count: a truth may hold them beside
+    /// Rows that no search may find, since the index [leaves them out](Index::left_out) or they are
+    /// not [among](TestQueries::among) those asked for, do not count: a truth may hold them beside
     /// enough others.
     ///
     /// Once, before the searches, the ids of the truth are checked by exact search of at most 64 of
@@ -86,7 +96,7 @@ impl Searcher {
     ///
     /// # Errors
     /// As [`Searcher::search`], or if the truth does not belong to these queries and this base: it
-    /// has another number of rows, an id is unknown or there twice, too few ids are in the index,
+    /// has another number of rows, an id is unknown or there twice, too few ids may be found,
     /// or a row of the base is nearer, by more than 1e-4 of the distance (1e-3 for a base in f16)
     /// and by the metric of the index, than the one in its place.
     pub fn evaluate(
@@ -107,26 +117,26 @@ impl Engine<'_> {
         beams: &[usize],
         progress: &Progress,
     ) -> Result<Vec<Evaluation>> {
-        let TestQueries { queries, truth, k } = test;
+        let TestQueries { queries, truth, k, among } = test;
         let space = self.space();
         let prepared = space.queries(queries, progress)?;
         if queries.is_empty() {
             return Err(Error::mismatch(queries.describe(), "0 rows", "at least 1"));
         }
-        let of_index;
-        let truth = match self.index().left_out() {
-            None => truth,
-            Some(left_out) => {
-                of_index = truth.without(left_out, k)?;
-                &of_index
-            }
+        let search = among.into_iter().fold(Search::new(k), Search::among);
+        among.map_or(Ok(()), |ids| ids.check("filter", self.base()))?;
+        let of_index = self.index().left_out().map(IdSet::complement);
+        let rows = match (of_index, among) {
+            (Some(rows), Some(among)) => Some(rows.intersection(among)),
+            (rows, among) => rows.or_else(|| among.cloned()),
         };
-        let check = TruthCheck { engine: self, queries, prepared: &prepared, truth, k };
+        let of_rows = rows.as_ref().map(|rows| truth.among(rows, k)).transpose()?;
+        let truth = of_rows.as_ref().unwrap_or(truth);
+        let check = TruthCheck { engine: self, queries, prepared: &prepared, truth, k, rows: rows.as_ref() };
         let truth = CheckedTruth::new(&check, progress)?;
         let count = queries.len() as f64;
         let evaluation = |&beam: &usize| {
-            let search = Search::new(k).beam(beam);
-            let (result, seconds) = timed(|| self.run(&prepared, search, progress))?;
+            let (result, seconds) = timed(|| self.run(&prepared, search.beam(beam), progress))?;
             let hits = |query| truth.hits(query, result.ids(query), result.distances(query));
             let sum = |(near, same): (usize, usize), found: (usize, usize)| (near + found.0, same + found.1);
             let (near, same) = (0..queries.len()).map(hits).fold((0, 0), sum);

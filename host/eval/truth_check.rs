@@ -13,7 +13,7 @@ use crate::search::exact::{ExactSearch, gpu::MAX_K};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
 use crate::vectors::{TypedRows, spread_rows, with_matrix};
-use crate::{Device, ElementType, Error, GroundTruth, Metric, Progress, Result, Vectors};
+use crate::{Device, ElementType, Error, GroundTruth, IdSet, Metric, Progress, Result, Vectors};
 
 /// Queries in the sample, and the seed of their draw.
 const SAMPLE: usize = 64;
@@ -132,6 +132,8 @@ pub(super) struct TruthCheck<'a> {
     pub prepared: &'a Queries<'a>,
     pub truth: &'a GroundTruth,
     pub k: usize,
+    /// The rows that searches may find; all if none.
+    pub rows: Option<&'a IdSet>,
 }
 
 impl<'a> TruthCheck<'a> {
@@ -156,10 +158,10 @@ impl<'a> TruthCheck<'a> {
         sample.dedup();
         let queries = self.queries.select(&sample)?;
         let exact = ExactSearch::new(self.k).devices(&devices).progress(progress.clone());
-        let keys = match self.engine.index().left_out() {
+        let keys = match self.rows {
             None => exact.nearest_to(space, &space.queries(&queries, progress)?)?,
-            Some(left_out) => {
-                let rows: Vec<u32> = left_out.complement().iter().collect();
+            Some(rows) => {
+                let rows: Vec<u32> = rows.iter().collect();
                 let part = Space::owned(self.engine.base().only(&rows)?, space.metric(), progress)?;
                 let keys = exact.nearest_to(&part, &part.queries(&queries, progress)?)?;
                 keys.into_iter().map(|key| key::pack(key::distance(key), rows[key as u32 as usize])).collect()
@@ -226,7 +228,8 @@ impl<'a> TruthCheck<'a> {
     fn is_nearest_by(&self, metric: Metric, query: usize, exact: &[u32]) -> bool {
         let base = self.engine.base();
         let list = self.list(query);
-        let spread = spread_rows(base.len()).map(|row| row as u32);
+        let may_be_found = |row: &u32| self.rows.is_none_or(|rows| rows.contains(*row));
+        let spread = spread_rows(base.len()).map(|row| row as u32).filter(may_be_found);
         let rest = exact.iter().copied().chain(spread).filter(|id| !list.contains(id));
         let mut rest: Vec<u32> = rest.collect();
         rest.sort_unstable();

@@ -10,7 +10,6 @@ use tagore::{BuildCost, Builder, Device, KnnGraph, KnnSample, Metric, Progress, 
 
 use crate::array::{self, Pair};
 use crate::errors::Names;
-use crate::filter;
 use crate::index::{Built, Index};
 use crate::options::{BUILD, Options, SAMPLE, check_metric};
 use crate::process::process;
@@ -31,8 +30,7 @@ pub(crate) fn build(x: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResu
     if let Some(sample) = &sample {
         options.call(SAMPLE)?.run(py, |progress| sample.validate(progress))?;
     }
-    let rows = options.value("filter")?;
-    let rows = rows.map(|rows| filter::id_set(&rows, "filter", base.len(), ids.as_ref())).transpose()?;
+    let rows = options.filter(base.len(), ids.as_ref())?;
     let builder = builder.among(rows).queries(sample);
     let built = call.run(py, |progress| {
         let graph = graph.as_deref().map(|path| (path, metric));

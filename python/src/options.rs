@@ -7,12 +7,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
 use tagore::outofcore::Limits;
 use tagore::{
-    Builder, CellSettings, Descent, Device, ExactSearch, Iterations, Metric, Progress, SearchCodes, Start,
+    Builder, CellSettings, Descent, Device, ExactSearch, IdSet, Ids, Iterations, Metric, SearchCodes, Start,
     Strategy, Vectors,
 };
 
 use crate::array::Bytes;
 use crate::errors::{self, Names};
+use crate::filter;
 use crate::process::process;
 use crate::watch::Call;
 
@@ -204,9 +205,16 @@ impl<'py> Options<'_, 'py> {
     }
 
     /// The settings of an exact search for `k` neighbours.
-    pub(crate) fn exact(self, k: usize, progress: &Progress, devices: &[Device]) -> PyResult<ExactSearch> {
-        let metric = self.metric()?;
-        Ok(ExactSearch::new(k).metric(metric).devices(devices).progress(progress.clone()))
+    pub(crate) fn exact(self, k: usize, base: &Vectors, devices: &[Device]) -> PyResult<ExactSearch> {
+        let search = ExactSearch::new(k).metric(self.metric()?).devices(devices);
+        Ok(search.among(self.filter(base.len(), None)?))
+    }
+
+    /// The rows of a base of `rows` rows, with `ids` of their own if any, that pass the filter; all
+    /// if none.
+    pub(crate) fn filter(self, rows: usize, ids: Option<&Ids>) -> PyResult<Option<IdSet>> {
+        let given = self.value("filter")?;
+        given.map(|given| filter::id_set(&given, "filter", rows, ids)).transpose()
     }
 
     /// Limits of a build.

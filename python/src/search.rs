@@ -9,13 +9,13 @@ use tagore::{
     Searcher, TestQueries, Vectors,
 };
 
+use crate::array;
 use crate::array::Pair;
 use crate::device_array::{DeviceArray, Values};
 use crate::errors::{self, Names};
 use crate::index::{Index, Place};
 use crate::options::Options;
 use crate::process::process;
-use crate::{array, filter};
 
 const QUERIES: Names = Names { vectors: "q", renamed: &[] };
 
@@ -32,8 +32,6 @@ struct Settings {
 
 impl Settings {
     fn read(index: &Index, k: usize, options: Options<'_, '_>) -> PyResult<Self> {
-        let filter = options.0.get_item("filter")?.filter(|filter| !filter.is_none());
-        let rows = index.index.len();
         Ok(Self {
             k,
             beam: options.count("beam")?,
@@ -41,9 +39,7 @@ impl Settings {
             width: options.count("width")?,
             rerank: options.count("rerank")?,
             place: place(options)?,
-            filter: filter
-                .map(|filter| filter::id_set(&filter, "filter", rows, index.ids.as_ref()))
-                .transpose()?,
+            filter: options.filter(index.index.len(), index.ids.as_ref())?,
         })
     }
 
@@ -239,12 +235,14 @@ pub(crate) fn evaluate(
     let truth = GroundTruth::new(columns, values, None)
         .map_err(|error| errors::exception(py, error, &Names { vectors: "q", renamed: &[("k", "truth")] }))?;
     let k = options.count("k")?.unwrap_or_else(|| truth.k().min(10));
+    let among = options.filter(index.index.len(), index.ids.as_ref())?;
     let (place, rerank) = (place(options)?, options.count("rerank")?);
     let names = Names { vectors: "q", renamed: &[("beam", "beams")] };
     let found = options.call(names)?.run(py, |progress| {
         let searcher = index.searcher(&place, progress)?;
         let searcher = rerank.map_or(searcher.clone(), |rerank| searcher.rerank(rerank));
-        searcher.evaluate(TestQueries::new(&queries, &truth, k), &beams, progress)
+        let test = TestQueries { among: among.as_ref(), ..TestQueries::new(&queries, &truth, k) };
+        searcher.evaluate(test, &beams, progress)
     })?;
     Ok(json!(found).to_string())
 }
@@ -265,7 +263,7 @@ pub(crate) fn exact<'py>(
     let (py, options) = (base.py(), Options(options));
     let bytes = options.bytes()?;
     let (base, queries) = (array::vectors(base, "base", bytes)?, array::queries(q, "q", bytes)?);
-    let search = options.exact(k, &Progress::silent(), &options.devices()?)?;
+    let search = options.exact(k, &base, &options.devices()?)?;
     check(py, &queries, options)?;
     let call = options.call(Names { vectors: "base", renamed: &[] })?;
     let truth = call.run(py, |progress| {
@@ -289,7 +287,7 @@ pub(crate) fn exact_on_device(
     let bytes = options.bytes()?;
     let (base, queries) = (array::vectors(base, "base", bytes)?, array::queries(q, "q", bytes)?);
     let device = options.device()?;
-    let search = options.exact(k, &Progress::silent(), &[device])?;
+    let search = options.exact(k, &base, &[device])?;
     check(py, &queries, options)?;
     let call = options.call(Names { vectors: "base", renamed: &[] })?;
     call.run(py, |progress| {

@@ -328,6 +328,7 @@ def exact(
     k: int | None = None,
     metric: Metric = "l2",
     *,
+    filter: Any = None,
     device: Devices = "auto",
     threads: int | None = None,
     progress: Progress = None,
@@ -341,6 +342,7 @@ def exact(
         q: queries, shape (m, dim).
         k: neighbours per query, 1 to n; 100, or n if that is less, unless given.
         metric: as of `build`.
+        filter: rows that may be found: n bools, or ids.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, or several that share the search, as
             ``cuda:0,1`` or a list.
         threads: threads of the call; one per core unless given.
@@ -368,9 +370,15 @@ def exact(
         raise refused("q", f"{queries.shape[1]} columns", f"{array.shape[1]} as in base")
     device = on(device, base=array, q=queries)
     to_device = leaves_on(device, output)
-    k = min(100, max(len(array), 1)) if k is None else whole(k, "k")
+    some = None if filter is None else passing(filter)
+    if k is None:
+        found = len(array) if some is None else int(some.sum()) if some.dtype.kind == "b" else len(some)
+        k = min(100, max(found, 1))
+    k = whole(k, "k")
     with reporting(progress) as callback:
-        options = given(metric=measured.name, device=device, threads=threads, progress=callback)
+        options = given(
+            metric=measured.name, filter=some, device=device, threads=threads, progress=callback
+        )
         if to_device:
             return cast(Pair, _tagore.exact_on_device(array, queries, k, options))
         near, apart = _tagore.exact(array, queries, k, options)

@@ -319,6 +319,7 @@ class Index:
         k: int | None = None,
         beams: Sequence[int] | None = None,
         *,
+        filter: Any = None,
         device: Devices = "auto",
         vectors: Walked = "full",
         rerank: int | None = None,
@@ -334,6 +335,7 @@ class Index:
                 `exact`.
             k: neighbours that count; 10, or as many as the truth has, unless given.
             beams: the beams; 10, 20, 50, 100 and 200 unless given, from k on.
+            filter: rows that may be found, as in `search`; others in the truth do not count.
             device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, or several that share the queries, as
                 ``cuda:0,1`` or a list.
             vectors: what searches walk on, as in `search`.
@@ -365,6 +367,7 @@ class Index:
         with reporting(progress) as callback:
             options = given(
                 k=None if k is None else whole(k, "k"),
+                filter=None if filter is None else passing(filter),
                 device=device,
                 vectors=vectors,
                 rerank=rerank,

@@ -78,6 +78,20 @@ def test_exact_search_is_that_of_numpy(x, q):
     assert recall(ids, nearest(x, q, 20)[0]) > 0.999
 
 
+def test_exact_search_and_recall_know_a_filter(index, x, q):
+    mask = np.arange(len(x)) % 3 == 0
+    ids, _ = tagore_ann.exact(x, q, k=10, filter=mask)
+    assert np.array_equal(ids, tagore_ann.exact(x, q, k=10, filter=np.flatnonzero(mask))[0])
+    assert np.array_equal(ids, 3 * tagore_ann.exact(x[mask], q, k=10)[0])
+    assert tagore_ann.exact(x, q, filter=[5, 9])[0].shape == (len(q), 2)
+    [at] = index.evaluate(q, ids, filter=mask, beams=[200])
+    found = index.search(q, k=10, beam=200, filter=mask).ids
+    assert at["recall_ids"] == pytest.approx(np.mean([np.isin(a, b).mean() for a, b in zip(ids, found, strict=True)]))
+    assert at["recall"] > 0.95
+    with pytest.raises(tagore_ann.ArgumentError, match="filter: "):
+        tagore_ann.exact(x, q, filter=[len(x)])
+
+
 def test_an_evaluation_measures_recall(index, x, q):
     truth, _ = tagore_ann.exact(x, q, k=10)
     low, high = index.evaluate(q, truth, beams=[10, 200])

@@ -5,7 +5,7 @@ mod in_memory;
 mod options;
 
 use std::panic::resume_unwind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 
 use serde_json::{Value, json};
@@ -14,13 +14,13 @@ use tagore::{
     Builder, DataShape, Fingerprint, Format, Index, IndexRoom, Measure, QueryStats, Report, Strategy, Vectors,
 };
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files::{Files, Kind};
 use crate::laps::Laps;
 use crate::limits::LimitOptions;
-use crate::options::{DescentOptions, Input};
+use crate::options::{DescentOptions, Input, index_of};
 use crate::output::{Output, grouped};
-use crate::read::{file_of, open};
+use crate::read::open;
 use crate::report::{ReportFiles, ReportOptions, beside, name_files};
 use crate::spool;
 use crate::walked::BuiltOn;
@@ -114,7 +114,7 @@ impl Args {
     pub(crate) fn run(mut self, output: &Output) -> Result<()> {
         let mut laps = Laps::begin();
         let given = self.strategy.as_ref().map(|strategy| self.prune.builder(strategy)).transpose()?;
-        self.index = self.output.take().map_or_else(|| default_output(self.input.path()), Ok)?;
+        self.index = self.output.take().map_or_else(|| index_of(self.input.path(), "--output"), Ok)?;
         self.report.check()?;
         self.files().check(output)?;
         let base = self.input.open()?;
@@ -279,24 +279,6 @@ pub(crate) fn default_kind(in_memory: bool, output: &Output) -> Strategy {
     };
     output.say(format_args!("kind      {}, the default{what}: --kind chooses another", kind.kind()));
     kind
-}
-
-/// The index of `base` if no other file is named: beside it, with the extension of an index.
-fn default_output(base: &Path) -> Result<PathBuf> {
-    if spool::is_copy(base) {
-        let text = "--output: found none, expected a file: a pipe has no name to take for the index";
-        return Err(Error::usage(text));
-    }
-    if base.is_dir() {
-        return Err(Error::file(base, "a folder", "a file"));
-    }
-    if base.to_str().is_some_and(|text| text.contains("://")) {
-        return Err(Error::file(base, "an address", "a file, such as `curl -LO` makes of it"));
-    }
-    let name = file_of(base).with_extension("");
-    // The compression of a file follows its format.
-    let name = if Format::from_path(&name).is_ok() { name.with_extension("") } else { name };
-    Ok(name.with_added_extension("tagore"))
 }
 
 /// Prints what became of the sample of queries, if there is one.

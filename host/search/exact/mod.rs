@@ -19,7 +19,7 @@ use crate::memory::{collected_in_parallel, filled};
 use crate::progress::Progress;
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
-use crate::{Device, DeviceResults, Error, GroundTruth, Metric, Result, Vectors};
+use crate::{Device, DeviceResults, Error, GroundTruth, IdSet, Metric, Result, Vectors};
 
 /// Minimum number of multiply-adds for which `Device::Auto` takes a GPU: below, starting the GPU
 /// takes longer.
@@ -41,6 +41,8 @@ pub struct ExactSearch {
     k: usize,
     metric: Metric,
     devices: Vec<Device>,
+    /// The rows that may be found; all if none.
+    among: Option<Arc<IdSet>>,
     device_memory: Option<u64>,
     progress: Progress,
     /// The GPU that holds the base, if one does: searches for nodes of the base run there.
@@ -64,7 +66,8 @@ impl ExactSearch {
     /// A search for `k` rows per query, by L2 distance.
     pub fn new(k: usize) -> Self {
         let (metric, devices) = (Metric::default(), vec![Device::Auto]);
-        Self { k, metric, devices, device_memory: None, progress: Progress::silent(), there: None }
+        let progress = Progress::silent();
+        Self { k, metric, devices, among: None, device_memory: None, progress, there: None }
     }
 
     /// Sets the metric.
@@ -85,6 +88,14 @@ impl ExactSearch {
     #[must_use]
     pub fn devices(mut self, devices: &[Device]) -> Self {
         self.devices = devices.to_vec();
+        self
+    }
+
+    /// Finds rows of `ids` only, a set of the rows of the base; any row if `None`, as unless set.
+    /// Rows in host memory are read where they lie; those on a device are copied there.
+    #[must_use]
+    pub fn among(mut self, ids: impl Into<Option<IdSet>>) -> Self {
+        self.among = ids.into().map(Arc::new);
         self
     }
 
@@ -112,7 +123,8 @@ impl ExactSearch {
     /// Searches `base`: for every query the exact nearest rows, nearest first, ties by id.
     ///
     /// # Errors
-    /// If `k` is 0 or above the rows of `base`, the dimensions differ, a value is not finite or too
+    /// If `k` is 0 or above the rows that may be found, these are of another number of rows than
+    /// `base`, the dimensions differ, a value is not finite or too
     /// large or too small for the metric, a device is missing or lacks memory, several devices are
     /// not GPUs or not each named once, or the work is cancelled.
     pub fn run(&self, base: &Vectors, queries: &Vectors) -> Result<(GroundTruth, ExactStats)> {
@@ -137,17 +149,26 @@ impl ExactSearch {
 
     /// The keys of [`run`](Self::run).
     fn keys(&self, base: &Vectors, queries: &Vectors) -> Result<(Vec<Key>, ExactStats)> {
-        let k = self.k;
-        if k == 0 || k > base.len() {
-            let expected = format!("1 to the {} rows of {}", base.len(), base.describe());
+        let (k, began) = (self.k, Instant::now());
+        let among = self.among.as_deref();
+        among.map_or(Ok(()), |ids| ids.check("filter", base))?;
+        let ids: Option<Vec<u32>> = among.map(|ids| ids.iter().collect());
+        let rows = ids.as_ref().map_or(base.len(), Vec::len);
+        if k == 0 || k > rows {
+            let of_set = if ids.is_some() { "in the set " } else { "" };
+            let expected = format!("1 to the {rows} rows {of_set}of {}", base.describe());
             return Err(Error::argument("k", k, expected));
         }
-        let began = Instant::now();
+        let part = ids.as_ref().map(|ids| base.only(ids)).transpose()?;
+        let base = part.as_ref().unwrap_or(base);
         let space = Space::new(base, self.metric, &self.progress)?;
         let queries = space.queries(queries, &self.progress)?;
         let gpus = self.gpus(&space, queries.len())?;
         let measurements = gpus.as_ref().map_or(Ok(Vec::new()), |gpus| SharedTimes::begin(gpus.all()))?;
-        let keys = self.nearest_on(gpus.as_ref(), &space, &queries)?;
+        let mut keys = self.nearest_on(gpus.as_ref(), &space, &queries)?;
+        if let Some(ids) = &ids {
+            keys = named(&keys, ids, k)?;
+        }
         let measured = SharedTimes::end(measurements)?;
         let stats = ExactStats {
             device: gpus.as_ref().map_or("cpu", Gpus::name).to_owned(),

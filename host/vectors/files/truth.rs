@@ -70,22 +70,21 @@ impl GroundTruth {
         self.queries == 0
     }
 
-    /// The first `k` ids of each query that are not among the rows `left_out` of an index.
+    /// The first `k` ids of each query that are in `rows`, those that a search may find.
     ///
     /// # Errors
     /// If a query has fewer, or `k` is above that of this ground truth.
-    pub(crate) fn without(&self, left_out: &IdSet, k: usize) -> Result<Self> {
+    pub(crate) fn among(&self, rows: &IdSet, k: usize) -> Result<Self> {
         if k > self.k {
             return Err(Error::argument("k", k, format_args!("1 to the {} of the ground truth", self.k)));
         }
         let mut ids = Vec::with_capacity(self.queries * k);
         for query in 0..self.queries {
             let start = ids.len();
-            let is_in = |&id: &u32| !left_out.contains(id);
-            ids.extend(self.ids(query).iter().copied().filter(is_in).take(k));
+            ids.extend(self.ids(query).iter().copied().filter(|&id| rows.contains(id)).take(k));
             let found = ids.len() - start;
             if found < k {
-                let found = format!("{found} neighbours of query {query} that are in the index");
+                let found = format!("{found} neighbours of query {query} that a search may find");
                 let expected = format!("{k}: make it with more neighbours per query, or take a smaller k");
                 return Err(Error::mismatch(self.describe(), found, expected));
             }
@@ -174,14 +173,14 @@ impl GroundTruth {
     }
 
     /// Writes the numbers of queries and neighbours, the ids and the distances if known, as the
-    /// big-ann tools do; with the extension ivecs or npy, only the ids in that format. The file
+    /// big-ann tools do; with the extension ivecs, ibin or npy, only the ids in that format. The file
     /// appears only when it is complete.
     ///
     /// # Errors
     /// If the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        if let Ok(format @ (Format::Ivecs | Format::Npy)) = Format::from_path(path) {
+        if let Ok(format @ (Format::Ivecs | Format::Ibin | Format::Npy)) = Format::from_path(path) {
             return self.save_ids(path, format);
         }
         let mut file = AtomicFile::create(path)?;
