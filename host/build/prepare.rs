@@ -97,11 +97,17 @@ mod tests {
         }
     }
 
-    /// Data of each type under each metric.
-    fn all_data(rows: u32) -> impl Iterator<Item = (Vectors, Metric)> {
-        let metrics = [Metric::L2, Metric::Cosine, Metric::InnerProduct];
-        let all = (0..TYPES).flat_map(move |number| metrics.map(|metric| (base(number, rows), metric)));
-        all.filter(|(base, metric)| metric.check(base.element_type()).is_ok())
+    const METRICS: [Metric; 3] = [Metric::L2, Metric::Cosine, Metric::InnerProduct];
+
+    /// Floats under each metric, and each other type under one of them; another one for each
+    /// `turn`.
+    fn all_data(rows: u32, turn: usize) -> impl Iterator<Item = (Vectors, Metric)> {
+        let floats = METRICS.map(|metric| (base(0, rows), metric)).into_iter();
+        floats.chain((1..TYPES).map(move |number| {
+            let (base, metric) = (base(number, rows), METRICS[(number + turn) % 3]);
+            let has_metric = metric.check(base.element_type()).is_ok();
+            (base, if has_metric { metric } else { Metric::L2 })
+        }))
     }
 
     /// The largest planned bytes of each buffer of these stages.
@@ -139,8 +145,9 @@ mod tests {
     #[test]
     fn descents_launch_and_take_what_they_plan() {
         let mut all = BTreeMap::new();
-        for (start, rows) in [(Start::Cells, 768), (Start::Random, 130), (Start::AllPairs, 40)] {
-            for (base, metric) in all_data(rows) {
+        let starts = [(Start::Cells, 768), (Start::Random, 130), (Start::AllPairs, 40)];
+        for (turn, (start, rows)) in starts.into_iter().enumerate() {
+            for (base, metric) in all_data(rows, turn) {
                 let case = format!("{start} {metric} {}", base.element_type());
                 let gpu = Gpu::emulated(1);
                 let descent = Descent::new().knn(9).metric(metric).start(start).on(&gpu);
@@ -159,10 +166,11 @@ mod tests {
     #[test]
     fn prunings_launch_and_take_what_they_plan() {
         let mut all = BTreeMap::new();
-        for (base, metric) in all_data(50) {
-            let graph = Descent::new().knn(12).metric(metric).device(Device::Cpu).build(&base).unwrap();
-            let data = DataShape::inspect(&base, &Progress::silent()).unwrap();
-            for strategy in Strategy::all() {
+        for (turn, strategy) in Strategy::all().into_iter().enumerate() {
+            for (base, metric) in all_data(50, turn) {
+                let graph = Descent::new().knn(12).metric(metric).device(Device::Cpu).build(&base).unwrap();
+                let data = DataShape::inspect(&base, &Progress::silent()).unwrap();
+                let strategy = strategy.clone();
                 let case = format!("{} {metric} {}", strategy.kind(), base.element_type());
                 let gpu = Gpu::emulated(1);
                 let descent = Descent::new().metric(metric).on(&gpu);

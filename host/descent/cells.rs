@@ -27,7 +27,7 @@ use crate::{DataShape, Metric, Result, Vectors};
 
 /// Defaults, by measurement (docs/decisions.md): nodes per cell, and cells that each node probes.
 const NODES_PER_CELL: usize = 500;
-const PROBES: usize = 16;
+const PROBES: usize = 32;
 
 /// Rows of a sample per centre.
 const SAMPLE_PER_CELL: usize = 16;
@@ -42,8 +42,11 @@ const GROUP: usize = 4;
 /// of one cell do not meet, so a cell of rows that no centre divides costs bounded time.
 const MAX_PART: usize = 8;
 
-/// Ranks of the passes. Nearer cells come first: they leave fewer pairs to later ones.
-const PASSES: [(usize, usize); 5] = [(0, 1), (1, 2), (2, 5), (5, 12), (12, MAX_PROBES as usize)];
+/// Ranks of the passes. Nearer cells come first: they leave fewer pairs to later ones. None follows
+/// one that added a smaller share than `FEW` of the entries.
+const PASSES: [(usize, usize); 6] = [(0, 1), (1, 2), (2, 5), (5, 12), (12, 24), (24, MAX_PROBES as usize)];
+
+const FEW: f64 = 0.01;
 
 /// The members of each cell.
 struct Members {
@@ -172,6 +175,9 @@ pub(super) fn join(
             lists = pass.lists.into_lists();
             added = lists.unvisited_share();
             tracing::debug!(added, compared, "a pass over cells ends");
+            if added < FEW {
+                break;
+            }
         }
     }
     Ok(Joined { lists, compared, added })

@@ -13,13 +13,14 @@ use tagore_device::random::{Draws, Stage};
 use super::lists::{NeighbourLists, SharedLists};
 use super::reverse::Reverse;
 use super::table::{IdTable, fill};
-use super::{CellSettings, DescentStats, Iterations, Start, cells};
-use crate::Result;
+use super::{CellSettings, DescentStats, Iterations, Start, cells, sampled};
 use crate::parallel::for_each_node;
 use crate::progress::Progress;
+use crate::search::exact::ExactSearch;
 use crate::search::visited::Visited;
 use crate::vectors::panels::PanelSource;
 use crate::vectors::space::Space;
+use crate::{Device, Result};
 
 /// Maximum number of neighbours of each kind in a node's join of phase 1: new, old, reverse new,
 /// reverse old.
@@ -61,7 +62,10 @@ pub(super) fn descend(
         let source = PanelSource::new(space, &starting)?;
         let joined = cells::join(&source, lists, settings.cells, settings.seed, &starting)?;
         lists = joined.lists;
-        if is_auto_after_cells && joined.added < SKIP_REFINE {
+        if is_auto_after_cells
+            && joined.added < SKIP_REFINE
+            && found_share(space, &lists, settings.seed)? > FOUND
+        {
             most_refine = 0;
         }
         *descent.distances.get_mut() += joined.compared;
@@ -97,10 +101,29 @@ pub(super) fn descend(
 /// costs a third of the time or more and gains 0.002 of recall (docs/decisions.md).
 const STOP_JOIN: f64 = 0.35;
 
-/// `auto` ends phase 2 once an iteration adds a smaller share than this of the list entries, and
-/// leaves it out if the last pass over cells does: what finds few neighbours leaves few.
+/// `auto` ends phase 2 once an iteration adds a smaller share than this of the list entries.
 const STOP_REFINE: f64 = 0.015;
-const SKIP_REFINE: f64 = 0.01;
+
+/// `auto` leaves phase 2 out if the last pass over cells added a smaller share than this, and lists
+/// hold more than this share of the neighbours of some nodes: what finds few may leave many, as
+/// where norms differ much.
+const SKIP_REFINE: f64 = 0.02;
+const FOUND: f64 = 0.9;
+
+/// Nodes whose lists are compared with exact search.
+const CHECKED: usize = 64;
+
+/// The share of the exact neighbours of some nodes in their lists.
+fn found_share(space: &Space<'_>, lists: &NeighbourLists, seed: u64) -> Result<f64> {
+    let (k, nodes) = (lists.k(), sampled(space.len(), CHECKED, seed));
+    let exact = ExactSearch::new(k).device(Device::Cpu).neighbors_of(space, &nodes)?;
+    let near = |(&node, exact): (&u32, &[Key])| {
+        let list = lists.row(node as usize).iter().map(|&key| key::plain(key));
+        list.filter(|&key| key <= exact[k - 1]).count()
+    };
+    let found: usize = nodes.iter().zip(exact.chunks_exact(k)).map(near).sum();
+    Ok(found as f64 / (nodes.len() * k) as f64)
+}
 
 struct Descent<'a> {
     space: &'a Space<'a>,

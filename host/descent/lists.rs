@@ -31,8 +31,7 @@ impl NeighbourLists {
         self.keys.len() / self.k
     }
 
-    #[cfg(test)]
-    fn row(&self, node: usize) -> &[Key] {
+    pub(super) fn row(&self, node: usize) -> &[Key] {
         &self.keys[node * self.k..][..self.k]
     }
 
