@@ -206,8 +206,8 @@ impl<T: AtomicValue> GlobalMut<T> {
     }
 }
 
-/// `load` and `store` with the instructions of a state space. The compiler cannot infer the space of
-/// an address in a parameter struct.
+/// `load` and `store` with the instructions of a state space. The compiler cannot infer the space
+/// of an address in a parameter struct.
 #[cfg(target_os = "cuda")]
 macro_rules! accesses {
     ($space:literal, $address:ty, $register:ident) => {
