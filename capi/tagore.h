@@ -617,7 +617,7 @@ typedef struct {
      */
     size_t size;
     /**
-     * Neighbours per query: 1 to the rows of the base.
+     * Neighbours per query: 1 to the rows that may be found.
      */
     size_t k;
     /**
@@ -629,6 +629,10 @@ typedef struct {
      * Maximum bytes of memory of each device; 0 for all that is free.
      */
     uint64_t device_memory;
+    /**
+     * Null, or the rows that may be found.
+     */
+    const tagore_id_set *among;
     /**
      * The metric, TAGORE_L2 by default.
      */
