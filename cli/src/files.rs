@@ -14,8 +14,8 @@ use crate::read::file_of;
 pub(crate) enum Kind {
     /// An index of this library.
     Index,
-    /// A k-NN graph, ids or a ground truth.
-    Ids,
+    /// A k-NN graph: ids and distances.
+    Graph,
     /// Results of searches: ids, or text.
     Results,
     /// JSON lines.
@@ -37,7 +37,7 @@ impl Kind {
     fn extensions(self) -> &'static [&'static str] {
         match self {
             Self::Index => &["tagore"],
-            Self::Ids => &["bin", "gt", "ivecs", "ibin", "npy"],
+            Self::Graph => &["bin", "gt"],
             Self::Results => &["bin", "gt", "ivecs", "ibin", "npy", "csv", "jsonl"],
             Self::Lines => &["jsonl", "json"],
             Self::Json => &["json"],

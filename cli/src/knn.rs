@@ -28,7 +28,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         let began = Instant::now();
-        Files::read([self.input.path()]).write(Kind::Ids, &self.output).check(output)?;
+        Files::read([self.input.path()]).write(Kind::Graph, &self.output).check(output)?;
         let devices = self.descent.device.0.len();
         if devices > 1 {
             return Err(Error::usage(format!(

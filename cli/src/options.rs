@@ -116,9 +116,9 @@ impl BaseAndQueries {
         }
         let path = index_of(base, "--index")?;
         if !path.exists() {
-            let (made, base) = (path_text(&path), path_text(base));
-            let text = format!("--index: found none, and no {made}, which `tagore build {base}` makes");
-            return Err(Error::usage(text));
+            let base = path_text(base);
+            let expected = format!("an index: `tagore build {base}` makes it, --index names another");
+            return Err(Error::file(&path, "no file", expected));
         }
         Ok(open_index(&path)?)
     }

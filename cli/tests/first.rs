@@ -31,7 +31,6 @@ fn a_data_set_alone_is_enough() {
         "eval base.fbin --queries query.fbin",
         "search base.fbin --index index.tagore --queries query.fbin -o found.ibin",
         "eval base.fbin --index index.tagore --queries query.fbin --groundtruth gt.bin",
-        "knn base.fbin --knn 20 -o graph.ibin",
         "inspect base.fbin",
         "bench search base.fbin --index index.tagore --queries query.fbin --groundtruth gt.bin",
     ] {
@@ -42,8 +41,8 @@ fn a_data_set_alone_is_enough() {
     let given = "eval base.fbin --queries query.fbin --beams 100 --groundtruth truth.bin";
     assert_eq!(exactly["recall"], s.succeeds(given)[0]["recall"]);
     for command in ["search", "eval"] {
-        let said = ["--index: found none, and no query.tagore, which `tagore build query.fbin` makes"];
-        s.fails(2, &format!("{command} query.fbin --queries query.fbin"), &said);
+        let said = ["query.tagore: found no file, expected an index: `tagore build query.fbin` makes it"];
+        s.fails(1, &format!("{command} query.fbin --queries query.fbin"), &said);
         let said = ["base.tagore: found an index, expected vectors", "BASE --index base.tagore"];
         s.fails(1, &format!("{command} base.tagore --queries query.fbin"), &said);
     }
