@@ -266,7 +266,7 @@ macro_rules! accesses {
                         in($from) $value, options(nostack))
                 };
             }
-            // SAFETY: the promise of the running kernel covers the address; sizes match in each arm.
+            // SAFETY: the promise of the running kernel covers the address, and sizes match.
             unsafe {
                 match size_of::<T>() {
                     1 => store!("u8", transmute_copy::<T, u8>(&value) as u16, reg16),

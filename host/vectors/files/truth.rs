@@ -173,8 +173,8 @@ impl GroundTruth {
     }
 
     /// Writes the numbers of queries and neighbours, the ids and the distances if known, as the
-    /// big-ann tools do; with the extension ivecs, ibin or npy, only the ids in that format. The file
-    /// appears only when it is complete.
+    /// big-ann tools do; with the extension ivecs, ibin or npy, only the ids in that format. The
+    /// file appears only when it is complete.
     ///
     /// # Errors
     /// If the file cannot be written.
