@@ -376,9 +376,7 @@ def exact(
         k = min(100, max(found, 1))
     k = whole(k, "k")
     with reporting(progress) as callback:
-        options = given(
-            metric=measured.name, filter=some, device=device, threads=threads, progress=callback
-        )
+        options = given(metric=measured.name, filter=some, device=device, threads=threads, progress=callback)
         if to_device:
             return cast(Pair, _tagore.exact_on_device(array, queries, k, options))
         near, apart = _tagore.exact(array, queries, k, options)
