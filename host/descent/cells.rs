@@ -42,11 +42,11 @@ const GROUP: usize = 4;
 /// of one cell do not meet, so a cell of rows that no centre divides costs bounded time.
 const MAX_PART: usize = 8;
 
-/// Ranks of the passes. Nearer cells come first: they leave fewer pairs to later ones. None follows
-/// one that added a smaller share than `FEW` of the entries.
+/// Ranks of the passes. Nearer cells come first: they leave fewer pairs to later ones.
 const PASSES: [(usize, usize); 6] = [(0, 1), (1, 2), (2, 5), (5, 12), (12, 24), (24, MAX_PROBES as usize)];
 
-const FEW: f64 = 0.01;
+/// Passes end once one adds a smaller share of the entries.
+const MIN_ADDED: f64 = 0.01;
 
 /// The members of each cell.
 struct Members {
@@ -175,7 +175,7 @@ pub(super) fn join(
             lists = pass.lists.into_lists();
             added = lists.unvisited_share();
             tracing::debug!(added, compared, "a pass over cells ends");
-            if added < FEW {
+            if added < MIN_ADDED {
                 break;
             }
         }

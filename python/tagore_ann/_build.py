@@ -372,7 +372,7 @@ def exact(
     to_device = leaves_on(device, output)
     some = None if filter is None else passing(filter)
     if k is None:
-        found = len(array) if some is None else int(some.sum()) if some.dtype.kind == "b" else len(some)
+        found = len(array) if some is None else int(some.sum()) if some.dtype.kind == "b" else len(np.unique(some))
         k = min(100, max(found, 1))
     k = whole(k, "k")
     with reporting(progress) as callback:

@@ -83,7 +83,7 @@ def test_exact_search_and_recall_know_a_filter(index, x, q):
     ids, _ = tagore_ann.exact(x, q, k=10, filter=mask)
     assert np.array_equal(ids, tagore_ann.exact(x, q, k=10, filter=np.flatnonzero(mask))[0])
     assert np.array_equal(ids, 3 * tagore_ann.exact(x[mask], q, k=10)[0])
-    assert tagore_ann.exact(x, q, filter=[5, 9])[0].shape == (len(q), 2)
+    assert tagore_ann.exact(x, q, filter=[5, 9, 5])[0].shape == (len(q), 2)
     [at] = index.evaluate(q, ids, filter=mask, beams=[200])
     found = index.search(q, k=10, beam=200, filter=mask).ids
     assert at["recall_ids"] == pytest.approx(np.mean([np.isin(a, b).mean() for a, b in zip(ids, found, strict=True)]))

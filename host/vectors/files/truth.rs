@@ -70,7 +70,7 @@ impl GroundTruth {
         self.queries == 0
     }
 
-    /// The first `k` ids of each query that are in `rows`, those that a search may find.
+    /// The first `k` ids of each query that are in `rows`: a search may find no others.
     ///
     /// # Errors
     /// If a query has fewer, or `k` is above that of this ground truth.
