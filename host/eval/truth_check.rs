@@ -161,10 +161,8 @@ impl<'a> TruthCheck<'a> {
         let keys = match self.rows {
             None => exact.nearest_to(space, &space.queries(&queries, progress)?)?,
             Some(rows) => {
-                let rows: Vec<u32> = rows.iter().collect();
-                let part = Space::owned(self.engine.base().only(&rows)?, space.metric(), progress)?;
-                let keys = exact.nearest_to(&part, &part.queries(&queries, progress)?)?;
-                keys.into_iter().map(|key| key::pack(key::distance(key), rows[key as u32 as usize])).collect()
+                let among = exact.metric(space.metric()).among(rows.clone());
+                among.keys(self.engine.base(), &queries)?.0
             }
         };
         let exact = Exact { queries: sample, k: self.k, keys };

@@ -148,7 +148,7 @@ impl ExactSearch {
     }
 
     /// The keys of [`run`](Self::run).
-    fn keys(&self, base: &Vectors, queries: &Vectors) -> Result<(Vec<Key>, ExactStats)> {
+    pub(crate) fn keys(&self, base: &Vectors, queries: &Vectors) -> Result<(Vec<Key>, ExactStats)> {
         let (k, began) = (self.k, Instant::now());
         let among = self.among.as_deref();
         among.map_or(Ok(()), |ids| ids.check("filter", base))?;
