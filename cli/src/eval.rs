@@ -98,12 +98,7 @@ impl Args {
         output: &Output,
     ) -> Result<GroundTruth> {
         let (index, base) = (searcher.index(), searcher.base());
-        let left_out = index.left_out();
-        let held = |id: &u32| left_out.is_none_or(|rows| !rows.contains(*id));
-        let among = match filter {
-            Some(rows) => Some(IdSet::from_ids(base.len(), rows.iter().filter(held))?),
-            None => left_out.map(IdSet::complement),
-        };
+        let among = index.searched(filter);
         let k = self.k.unwrap_or(K.min(among.as_ref().map_or(base.len(), IdSet::len).max(1)));
         let search = ExactSearch::new(k).metric(index.metric()).among(among);
         let search = search.devices(self.searched.devices()).progress(output.progress().clone());

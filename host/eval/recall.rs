@@ -125,11 +125,7 @@ impl Engine<'_> {
         }
         let search = among.into_iter().fold(Search::new(k), Search::among);
         among.map_or(Ok(()), |ids| ids.check("filter", self.base()))?;
-        let of_index = self.index().left_out().map(IdSet::complement);
-        let rows = match (of_index, among) {
-            (Some(rows), Some(among)) => Some(rows.intersection(among)),
-            (rows, among) => rows.or_else(|| among.cloned()),
-        };
+        let rows = self.index().searched(among);
         let of_rows = rows.as_ref().map(|rows| truth.among(rows, k)).transpose()?;
         let truth = of_rows.as_ref().unwrap_or(truth);
         let check = TruthCheck { engine: self, queries, prepared: &prepared, truth, k, rows: rows.as_ref() };

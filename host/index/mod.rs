@@ -347,6 +347,15 @@ impl Index {
         self.absent.left_out.as_ref()
     }
 
+    /// The rows that a search among `ids`, a set of the rows of the base, may find; all if none.
+    pub fn searched(&self, ids: Option<&IdSet>) -> Option<IdSet> {
+        let held = self.left_out().map(IdSet::complement);
+        match (held, ids) {
+            (Some(held), Some(ids)) => Some(held.intersection(ids)),
+            (held, ids) => held.or_else(|| ids.cloned()),
+        }
+    }
+
     /// Whether `row` was left out of the build.
     pub(crate) fn is_left_out(&self, row: u32) -> bool {
         self.absent.is_left_out(row)
