@@ -76,6 +76,7 @@ impl Kind {
         let names: Vec<String> = known.iter().map(|known| format!(".{known}")).collect();
         let expected = match self {
             Self::Index => ".tagore or none: `tagore convert` writes the formats of other systems".to_owned(),
+            Self::Graph => format!("{} or none: formats of ids alone hold no distances", names.join(", ")),
             _ => format!("{} or none", names.join(", ")),
         };
         refuse(path, found, &expected)
