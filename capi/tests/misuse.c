@@ -595,8 +595,8 @@ static void searches(void) {
     FAILS(ARGUMENT, "k: found 0", tagore_exact_search(vectors, &queries, &exact, NULL, &results));
     exact.k = K;
     tagore_id_set *some = NULL;
-    const uint64_t words[WORDS] = {1 << 5 | 1 << 7 | 1 << 9};
-    WORKS(tagore_id_set_create(ROWS, words, WORDS, &some));
+    const uint64_t three[WORDS] = {1 << 5 | 1 << 7 | 1 << 9};
+    WORKS(tagore_id_set_create(ROWS, three, WORDS, &some));
     exact.among = some;
     FAILS(ARGUMENT, "1 to the 3 rows in the set", tagore_exact_search(vectors, &queries, &exact, NULL, &results));
     exact.k = 3;
