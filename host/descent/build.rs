@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use super::gpu::{self, DeviceGraph};
+use super::sample::Checked;
 use super::settle::{self, Settling};
-use super::{Descent, DescentStats, KnnGraph, Start, all_pairs, cpu};
+use super::{Descent, DescentStats, KnnGraph, KnnSample, Start, all_pairs, cpu};
 use crate::gpu::{Communicator, Gpu, SharedTimes};
 use crate::memory::{check_room, peak_host_bytes};
 use crate::vectors::DataShape;
@@ -27,8 +28,14 @@ impl Descent {
                 }
                 let gpus = std::slice::from_ref(&gpu);
                 let measurements = SharedTimes::begin(gpus)?;
-                let (keys, mut stats) =
-                    self.on_gpu(Communicator::alone(&gpu), space, k, &self.progress).run()?;
+                let run = |descent: &Self| {
+                    descent.on_gpu(Communicator::alone(&gpu), space, k, &self.progress).run()
+                };
+                let (mut keys, mut stats) = run(self)?;
+                let lists = |nodes: &[u32]| Ok(KnnSample::of_keys(&keys, k, nodes));
+                if self.misses_many(&gpu, space, k, lists)? {
+                    (keys, stats) = run(&self.clone().start(Start::AllPairs))?;
+                }
                 stats.measured(gpus, measurements)?;
                 KnnGraph::from_keys(k, metric, nodes, &keys, stats)
             }
@@ -40,6 +47,32 @@ impl Descent {
                 self.build_on_cpu(space, &data, k)
             }
         }
+    }
+
+    /// Whether a start from cells left out so many neighbours of some nodes that all pairs are
+    /// compared after all. `lists` gives the lists of these nodes.
+    pub(super) fn misses_many(
+        &self,
+        gpu: &Gpu,
+        space: &Space<'_>,
+        k: usize,
+        lists: impl FnOnce(&[u32]) -> Result<KnnSample>,
+    ) -> Result<bool> {
+        let data = DataShape {
+            rows: space.len(),
+            dim: space.dim(),
+            element: space.vectors().element_type(),
+            bytes: false,
+        };
+        if self.start != Start::Auto
+            || data.rows > gpu::ALL_PAIRS_OF_PRODUCTS
+            || !self.starts_from_cells(&data, k)
+        {
+            return Ok(false);
+        }
+        let checked = Checked::on_gpu(gpu, space, k, self.seed, &self.progress)?;
+        let lists = lists(checked.nodes())?;
+        Ok(checked.found_share(lists.lists().map(|list| list.iter().copied())) < cpu::FOUND)
     }
 
     /// Builds the graph on a GPU and leaves it there; `k` is not 0.
@@ -103,7 +136,10 @@ impl Descent {
         let began = Instant::now();
         let (nodes, metric) = (space.len(), self.metric);
         let start = self.start_on_cpu(data, k);
-        let all_pairs = start == Start::AllPairs;
+        let mut all_pairs = start == Start::AllPairs;
+        if k > 0 && self.may_compare_all(data, start) {
+            all_pairs = cpu::needs_all_pairs(space, self.settings, k, self.seed, &self.progress)?;
+        }
         let longer = self.unsettled(k, nodes);
         let [finding, settling] =
             self.progress.parts([1.0, if self.has_residuals() { SETTLING } else { 0.0 }]);

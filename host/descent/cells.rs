@@ -15,6 +15,7 @@ use tagore_device::random::{Draws, Stage};
 
 use super::CellSettings;
 use super::lists::{NeighbourLists, SharedLists};
+use super::sample::{Checked, sampled};
 use crate::cluster::ROUNDS;
 use crate::cluster::cpu::{CentreSample, Centres};
 use crate::gpu::MemoryPlan;
@@ -183,41 +184,96 @@ pub(super) fn join(
     Ok(Joined { lists, compared, added })
 }
 
-/// Finds centres, and the cells that each row probes.
+/// The cells that each row probes, by centres that k-means finds.
 fn assign(space: &Space<'_>, cells: usize, probes: usize, seed: u64, progress: &Progress) -> Result<Members> {
-    let (vectors, n, dim) = (space.vectors(), space.len(), space.dim());
+    let n = space.len();
+    let stage = progress.stage("cluster", (ROUNDS as usize * sample_of(cells, n) + n) as u64);
     let silent = progress.unwatched();
-    let count = (cells * SAMPLE_PER_CELL).min(n);
-    let row_of =
-        |index: u32| drawn(Draws::new(seed, Stage::Cells, 0, index.into()), index, count as u32, n as u32);
-    let stage = progress.stage("cluster", (ROUNDS as usize * count + n) as u64);
-    // The nearest centres of rows, `probes` of each.
-    let nearest_of = |centres: &Vectors, rows: &[u32], probes: usize| -> Result<Vec<u32>> {
-        let mut values: Vec<f32> = filled(0.0, rows.len() * dim)?;
-        values.par_chunks_exact_mut(dim).zip(rows).for_each(|(values, &row)| {
-            values.copy_from_slice(&vectors.host_row(row as usize));
-        });
-        let centres = Space::unprepared(centres, Metric::L2);
-        let query = |index: usize| (Query::new(&values[index * dim..][..dim], false), None);
-        let keys = nearest(&centres, None, rows.len(), query, probes, &silent)?;
-        stage.advance(rows.len() as u64)?;
-        Ok(keys.into_iter().map(key::id).collect())
-    };
-    let sample: Vec<u32> = (0..count as u32).map(row_of).collect();
-    let found = |centres: &Centres| {
-        let centres = Vectors::from_f32(centres.values().to_vec(), dim)?;
-        let own = nearest_of(&centres, &sample, 1)?;
-        Ok(own.into_iter().map(|centre| [centre; 2]).collect())
-    };
-    let centres = Centres::find(vectors, cells, CentreSample { count, row_of }, seed, found)?;
-    let centres = Vectors::from_f32(centres.values().to_vec(), dim)?;
+    let centres = centres(space, cells, seed, &stage, &silent)?;
     let mut cells_of = filled(0u32, n * probes)?;
     for (block, cells_of) in cells_of.chunks_mut(ASSIGNED * probes).enumerate() {
         let first = (block * ASSIGNED) as u32;
         let rows: Vec<u32> = (first..first + (cells_of.len() / probes) as u32).collect();
-        cells_of.copy_from_slice(&nearest_of(&centres, &rows, probes)?);
+        cells_of.copy_from_slice(&nearest_centres(space, &centres, &rows, probes, &silent)?);
+        stage.advance(rows.len() as u64)?;
     }
     Members::new(cells_of, cells, probes)
+}
+
+/// Rows of a sample for `cells` cells of `n` rows.
+fn sample_of(cells: usize, n: usize) -> usize {
+    (cells * SAMPLE_PER_CELL).min(n)
+}
+
+/// The centres of k-means on a sample.
+fn centres(
+    space: &Space<'_>,
+    cells: usize,
+    seed: u64,
+    stage: &StageProgress<'_>,
+    silent: &Progress,
+) -> Result<Vectors> {
+    let (vectors, n) = (space.vectors(), space.len());
+    let count = sample_of(cells, n);
+    let row_of =
+        |index: u32| drawn(Draws::new(seed, Stage::Cells, 0, index.into()), index, count as u32, n as u32);
+    let sample: Vec<u32> = (0..count as u32).map(row_of).collect();
+    let as_vectors = |centres: &Centres| Vectors::from_f32(centres.values().to_vec(), space.dim());
+    let found = |centres: &Centres| {
+        let own = nearest_centres(space, &as_vectors(centres)?, &sample, 1, silent)?;
+        stage.advance(count as u64)?;
+        Ok(own.into_iter().map(|centre| [centre; 2]).collect())
+    };
+    as_vectors(&Centres::find(vectors, cells, CentreSample { count, row_of }, seed, found)?)
+}
+
+/// The nearest centres of `rows`, `probes` of each.
+fn nearest_centres(
+    space: &Space<'_>,
+    centres: &Vectors,
+    rows: &[u32],
+    probes: usize,
+    progress: &Progress,
+) -> Result<Vec<u32>> {
+    let (vectors, dim) = (space.vectors(), space.dim());
+    let mut values: Vec<f32> = filled(0.0, rows.len() * dim)?;
+    values.par_chunks_exact_mut(dim).zip(rows).for_each(|(values, &row)| {
+        values.copy_from_slice(&vectors.host_row(row as usize));
+    });
+    let centres = Space::unprepared(centres, Metric::L2);
+    let query = |index: usize| (Query::new(&values[index * dim..][..dim], false), None);
+    let keys = nearest(&centres, None, rows.len(), query, probes, progress)?;
+    Ok(keys.into_iter().map(key::id).collect())
+}
+
+/// The share of the near neighbours of checked nodes that [`join`] would compare with their node,
+/// about: the sizes of cells are those of a sample.
+pub(super) fn share_met(
+    space: &Space<'_>,
+    settings: CellSettings,
+    seed: u64,
+    checked: &Checked,
+    silent: &Progress,
+) -> Result<f64> {
+    let n = space.len();
+    let (cells, probes) = sizes(settings, n);
+    let centres = centres(space, cells, seed, &silent.stage("cluster", 0), silent)?;
+    let cells_of = |rows: &[u32]| nearest_centres(space, &centres, rows, probes, silent);
+    let sample = sampled(n, cells * SAMPLE_PER_CELL, seed);
+    let mut members = vec![0usize; cells];
+    cells_of(&sample)?.iter().step_by(probes).for_each(|&cell| members[cell as usize] += 1);
+    // Rows of different parts of a cell do not meet.
+    let max_part = MAX_PART * sample.len().div_ceil(cells);
+    let meet_in = |cell: u32| 1.0 / members[cell as usize].div_ceil(max_part).max(1) as f64;
+    let (nodes, neighbors): (Vec<u32>, Vec<u32>) = checked.near().unzip();
+    let (probed, by_neighbors) = (cells_of(&nodes)?, cells_of(&neighbors)?);
+    let pairs = probed.chunks_exact(probes).zip(by_neighbors.chunks_exact(probes));
+    let met = pairs.map(|(node, neighbor)| {
+        let sides = [(node, neighbor[0]), (neighbor, node[0])];
+        sides.iter().filter(|side| side.0.contains(&side.1)).map(|side| meet_in(side.1)).fold(0.0, f64::max)
+    });
+    // Where all neighbours are equally far, any are as good.
+    Ok(if nodes.is_empty() { 1.0 } else { met.sum::<f64>() / nodes.len() as f64 })
 }
 
 /// One pass: the rows of each cell meet the rows that probe the cell at some ranks.

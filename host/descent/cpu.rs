@@ -12,15 +12,15 @@ use tagore_device::random::{Draws, Stage};
 
 use super::lists::{NeighbourLists, SharedLists};
 use super::reverse::Reverse;
+use super::sample::Checked;
 use super::table::{IdTable, fill};
-use super::{CellSettings, DescentStats, Iterations, Start, cells, sampled};
+use super::{CellSettings, DescentStats, Iterations, Start, cells};
+use crate::Result;
 use crate::parallel::for_each_node;
 use crate::progress::Progress;
-use crate::search::exact::ExactSearch;
 use crate::search::visited::Visited;
 use crate::vectors::panels::PanelSource;
 use crate::vectors::space::Space;
-use crate::{Device, Result};
 
 /// Maximum number of neighbours of each kind in a node's join of phase 1: new, old, reverse new,
 /// reverse old.
@@ -62,11 +62,13 @@ pub(super) fn descend(
         let source = PanelSource::new(space, &starting)?;
         let joined = cells::join(&source, lists, settings.cells, settings.seed, &starting)?;
         lists = joined.lists;
-        if is_auto_after_cells
-            && joined.added < SKIP_REFINE
-            && found_share(space, &lists, settings.seed)? > FOUND
-        {
-            most_refine = 0;
+        if is_auto_after_cells && joined.added < SKIP_REFINE {
+            let checked = Checked::on_cpu(space, settings.k, settings.seed, progress)?;
+            let found =
+                |&node: &u32| lists.row(node as usize).iter().map(|&key| key::distance(key::plain(key)));
+            if checked.found_share(checked.nodes().iter().map(found)) > FOUND {
+                most_refine = 0;
+            }
         }
         *descent.distances.get_mut() += joined.compared;
     } else {
@@ -108,21 +110,21 @@ const STOP_REFINE: f64 = 0.015;
 /// hold more than this share of the neighbours of some nodes: what finds few may leave many, as
 /// where norms differ much.
 const SKIP_REFINE: f64 = 0.02;
-const FOUND: f64 = 0.9;
+pub(super) const FOUND: f64 = 0.9;
 
-/// Nodes whose lists are compared with exact search.
-const CHECKED: usize = 64;
-
-/// The share of the exact neighbours of some nodes in their lists.
-fn found_share(space: &Space<'_>, lists: &NeighbourLists, seed: u64) -> Result<f64> {
-    let (k, nodes) = (lists.k(), sampled(space.len(), CHECKED, seed));
-    let exact = ExactSearch::new(k).device(Device::Cpu).neighbors_of(space, &nodes)?;
-    let near = |(&node, exact): (&u32, &[Key])| {
-        let list = lists.row(node as usize).iter().map(|&key| key::plain(key));
-        list.filter(|&key| key <= exact[k - 1]).count()
-    };
-    let found: usize = nodes.iter().zip(exact.chunks_exact(k)).map(near).sum();
-    Ok(found as f64 / (nodes.len() * k) as f64)
+/// Whether a start from cells would leave out too many neighbours of some nodes, so that comparing
+/// all pairs takes less time than finding them later.
+pub(super) fn needs_all_pairs(
+    space: &Space<'_>,
+    settings: CellSettings,
+    k: usize,
+    seed: u64,
+    progress: &Progress,
+) -> Result<bool> {
+    let checked = Checked::on_cpu(space, k, seed, progress)?;
+    let met = cells::share_met(space, settings, seed, &checked, &progress.unwatched())?;
+    tracing::debug!(met, "neighbours of some nodes that meet them in cells");
+    Ok(met < FOUND)
 }
 
 struct Descent<'a> {
@@ -298,4 +300,33 @@ fn nearest(lists: &NeighbourLists, count: usize) -> Result<IdTable> {
         fill(near, row.iter().take_while(|&&k| k != key::NONE).map(|&k| key::id(k)));
     });
     Ok(near)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Metric, Synth, SynthKind};
+
+    /// Data whose norms differ need all pairs, others do not: what the cells of a few rows say is
+    /// what lists find.
+    #[test]
+    fn the_cells_of_some_nodes_tell_what_a_start_from_cells_finds() {
+        let (n, k, seed) = (6000, 20, 3);
+        let settings = CellSettings { nodes_per_cell: Some(60), probes: Some(12), clusterings: Some(1) };
+        let silent = Progress::silent();
+        for (kind, needs) in [(SynthKind::Lognormal, true), (SynthKind::Mixture, false)] {
+            let base = Synth::of_kind(kind, n, 48, 4).unwrap().base();
+            let space = Space::new(&base, Metric::L2, &silent).unwrap();
+            let checked = Checked::on_cpu(&space, k, seed, &silent).unwrap();
+            let source = PanelSource::new(&space, &silent).unwrap();
+            let lists = NeighbourLists::new(n, k).unwrap();
+            let found = cells::join(&source, lists, settings, seed, &silent).unwrap().lists;
+            let found =
+                |&node: &u32| found.row(node as usize).iter().map(|&key| key::distance(key::plain(key)));
+            let found = checked.found_share(checked.nodes().iter().map(found));
+            let met = cells::share_met(&space, settings, seed, &checked, &silent).unwrap();
+            assert!((found - met).abs() < 0.05, "{kind}: {found} and {met}");
+            assert_eq!(needs_all_pairs(&space, settings, k, seed, &silent).unwrap(), needs, "{kind}: {met}");
+        }
+    }
 }

@@ -185,7 +185,12 @@ impl Descent {
         results.check(base.len().saturating_mul(k))?;
         let space = Space::new(base, self.metric, &self.progress)?;
         if let Some(gpu) = self.gpu(base.len(), base.dim())?.filter(|gpu| k > 0 && results.is_on(gpu)) {
-            let DeviceGraph { lists, stats, .. } = self.build_on_device(&gpu, &space, k)?;
+            let mut graph = self.build_on_device(&gpu, &space, k)?;
+            if self.misses_many(&gpu, &space, k, |nodes| KnnSample::on_device(&gpu, &graph.lists, nodes))? {
+                drop(graph);
+                graph = self.clone().start(Start::AllPairs).build_on_device(&gpu, &space, k)?;
+            }
+            let DeviceGraph { lists, stats, .. } = graph;
             results.write(&gpu, &lists.keys, 0, base.len() * k)?;
             gpu.synchronize()?;
             return Ok(stats);
@@ -301,6 +306,12 @@ impl Descent {
             Start::Auto => Start::Cells,
             start => start,
         }
+    }
+
+    /// Whether a build on the CPU with this `start` compares all pairs of `data` where cells would
+    /// leave out neighbours.
+    fn may_compare_all(&self, data: &DataShape, start: Start) -> bool {
+        self.start == Start::Auto && start == Start::Cells && data.rows <= plan::MAX_HARD_PAIRS
     }
 
     pub(crate) fn check_parameters(&self) -> Result<()> {

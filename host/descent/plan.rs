@@ -27,6 +27,11 @@ pub(super) fn most_pairs(values: usize, metric: Metric) -> usize {
     }
 }
 
+/// Maximum number of nodes for which `Start::Auto` compares all pairs on the CPU where cells would
+/// leave out many neighbours: finding them in other ways takes as long, and finds fewer
+/// (benches/results/cpu.md).
+pub(super) const MAX_HARD_PAIRS: usize = 400_000;
+
 /// Maximum number of neighbours per node, below `k`, that fit, if any. Memory grows with the
 /// neighbours per node.
 pub(crate) fn most_knn(k: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
@@ -119,13 +124,17 @@ pub(super) fn stages_on_cpu(
 ) -> Vec<PlannedStage> {
     let n = data.rows;
     let lists = MemoryPlan::new().with::<Key>("lists", n * k);
-    if start == Start::AllPairs {
-        let [bounding, pairs, gathered] = all_pairs::plans(data, k, threads);
-        let cells = (bounding.bytes() > 0).then(|| on_cpu("cells", bounding));
-        let others = [on_cpu("all pairs", pairs), on_cpu("lists", gathered)];
-        return cells.into_iter().chain(others).collect();
-    }
     let mut stages = Vec::new();
+    if start == Start::AllPairs || descent.may_compare_all(data, start) {
+        let [bounding, pairs, gathered] = all_pairs::plans(data, k, threads);
+        if bounding.bytes() > 0 {
+            stages.push(on_cpu("cells", bounding));
+        }
+        stages.extend([on_cpu("all pairs", pairs), on_cpu("lists", gathered)]);
+    }
+    if start == Start::AllPairs {
+        return stages;
+    }
     let visited = Visited::plan(n, threads);
     if start == Start::Cells {
         stages.push(on_cpu("cells", lists.clone().and(&cells::plan(data, descent.settings, threads))));

@@ -5,10 +5,12 @@ use tagore_device::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
 
 use super::{GpuLists, KnnGraph};
-use crate::Result;
 use crate::gpu::Gpu;
+use crate::search::exact::ExactSearch;
+use crate::search::exact::gpu::{GpuSearch, QuerySet};
 use crate::vectors::gpu::Pick;
 use crate::vectors::space::Space;
+use crate::{Device, Progress, Result};
 
 /// Distances in sampled lists of a k-NN graph, for [`KnnTruth`](crate::KnnTruth).
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,11 +32,20 @@ impl KnnSample {
 
     /// The lists of `nodes` of a graph on a device.
     pub(crate) fn on_device(gpu: &Gpu, lists: &GpuLists, nodes: &[u32]) -> Result<Self> {
-        let k = lists.k;
-        let keys = lists.some(gpu, Pick::Ids(nodes), 0..k)?;
-        let ids = keys.iter().copied().map(key::id).collect();
-        let distances = keys.into_iter().map(key::distance).collect();
-        Ok(Self { k, nodes: nodes.to_vec(), ids, distances })
+        Ok(Self::of_lists(&lists.some(gpu, Pick::Ids(nodes), 0..lists.k)?, lists.k, nodes))
+    }
+
+    /// The lists of `nodes` among those of all, `k` keys per node.
+    pub(super) fn of_keys(keys: &[Key], k: usize, nodes: &[u32]) -> Self {
+        let lists = nodes.iter().flat_map(|&node| &keys[node as usize * k..][..k]).copied();
+        Self::of_lists(&lists.collect::<Vec<Key>>(), k, nodes)
+    }
+
+    /// The lists `keys` of `nodes`, `k` keys per node.
+    fn of_lists(keys: &[Key], k: usize, nodes: &[u32]) -> Self {
+        let ids = keys.iter().map(|&key| key::id(key)).collect();
+        let distances = keys.iter().map(|&key| key::distance(key)).collect();
+        Self { k, nodes: nodes.to_vec(), ids, distances }
     }
 
     /// These lists by the distances of `space`, which they were made of otherwise.
@@ -84,6 +95,62 @@ pub(crate) fn sampled(nodes: usize, count: usize, seed: u64) -> Vec<u32> {
         }
     }
     picked.into_iter().collect()
+}
+
+/// Nodes whose lists are compared with exact search.
+const CHECKED: usize = 64;
+
+/// Some nodes and their exact neighbours, which tell how many of all neighbours lists hold.
+pub(super) struct Checked {
+    nodes: Vec<u32>,
+    k: usize,
+    /// `k` per node, nearest first.
+    exact: Vec<Key>,
+}
+
+impl Checked {
+    pub(super) fn on_cpu(space: &Space<'_>, k: usize, seed: u64, progress: &Progress) -> Result<Self> {
+        let nodes = sampled(space.len(), CHECKED, seed);
+        let search = ExactSearch::new(k).device(Device::Cpu).progress(progress.unwatched());
+        Ok(Self { exact: search.neighbors_of(space, &nodes)?, nodes, k })
+    }
+
+    pub(super) fn on_gpu(
+        gpu: &Gpu,
+        space: &Space<'_>,
+        k: usize,
+        seed: u64,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let nodes = sampled(space.len(), CHECKED, seed);
+        let (queries, progress) = (QuerySet::of_nodes(space, &nodes), progress.unwatched());
+        let search =
+            GpuSearch { gpu, space, subset: None, queries: &queries, k, budget: None, progress: &progress };
+        Ok(Self { exact: search.run()?, nodes, k })
+    }
+
+    /// The nodes, ascending.
+    pub(super) fn nodes(&self) -> &[u32] {
+        &self.nodes
+    }
+
+    /// Each node with each of its neighbours that are nearer than the last.
+    pub(super) fn near(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.nodes.iter().zip(self.exact.chunks_exact(self.k)).flat_map(|(&node, exact)| {
+            let last = key::distance(exact[exact.len() - 1]);
+            let nearer = exact.iter().take_while(move |&&key| key::distance(key) < last);
+            nearer.map(move |&key| (node, key::id(key)))
+        })
+    }
+
+    /// The share of the neighbours that are in `lists`, the distances of a list per node.
+    pub(super) fn found_share(&self, lists: impl Iterator<Item = impl IntoIterator<Item = f32>>) -> f64 {
+        let found = lists.zip(self.exact.chunks_exact(self.k)).map(|(list, exact)| {
+            let last = key::distance(exact[exact.len() - 1]);
+            list.into_iter().filter(|&distance| distance <= last).count()
+        });
+        found.sum::<usize>() as f64 / self.exact.len() as f64
+    }
 }
 
 #[cfg(test)]
