@@ -303,31 +303,33 @@ impl GpuSearch<'_> {
             let seen = first - among.start;
             let pass =
                 Pass { search: self, rounding: &rounding, side: &side, largest: &largest, first, seen };
+            let task = |count| Preparation {
+                count,
+                dim,
+                mean: &mean,
+                // Scratch: the largest norm of the queries is unused.
+                largest: largest_of_queries,
+                scale: rounding.query_scale,
+                error_limit: f32::INFINITY,
+                norm_weight: 1,
+                skip_zero: false,
+            };
+            let mut visit = |members: &[u32], may_close: bool, keys: &mut [Key]| -> Result<Vec<u32>> {
+                batch_memory.start(self, members, queries, keys)?;
+                T::prepare(self.gpu, &mut batch_memory.side, &task(members.len()))?;
+                let advance =
+                    |rows| stage.advance(if may_close { rows as u64 * members.len() as u64 } else { 0 });
+                let stragglers = pass.run(&mut batch_memory, rows_here, may_close, advance)?;
+                batch_memory.finish(self, members, &stragglers, keys)?;
+                Ok(stragglers.into_iter().map(|index| members[index]).collect())
+            };
+            let mut stragglers = Vec::new();
             for members in all_queries.chunks(batch) {
-                let task = Preparation {
-                    count: members.len(),
-                    dim,
-                    mean: &mean,
-                    // Scratch: the largest norm of the queries is unused.
-                    largest: largest_of_queries,
-                    scale: rounding.query_scale,
-                    error_limit: f32::INFINITY,
-                    norm_weight: 1,
-                    skip_zero: false,
-                };
-                batch_memory.start(self, members, queries, &keys)?;
-                T::prepare(self.gpu, &mut batch_memory.side, &task)?;
-                let advance = |rows| stage.advance(rows as u64 * members.len() as u64);
-                let stragglers = pass.run(&mut batch_memory, rows_here, true, advance)?;
-                batch_memory.finish(self, members, &stragglers, &mut keys)?;
-                if !stragglers.is_empty() {
-                    let members: Vec<u32> = stragglers.iter().map(|&index| members[index]).collect();
-                    let task = Preparation { count: members.len(), ..task };
-                    batch_memory.start(self, &members, queries, &keys)?;
-                    T::prepare(self.gpu, &mut batch_memory.side, &task)?;
-                    pass.run(&mut batch_memory, rows_here, false, |_| stage.check())?;
-                    batch_memory.finish(self, &members, &[], &mut keys)?;
-                }
+                stragglers.extend(visit(members, true, &mut keys)?);
+            }
+            // Those of all batches together: each takes many short launches.
+            for members in stragglers.chunks(batch) {
+                visit(members, false, &mut keys)?;
             }
         }
         Ok(keys)
