@@ -58,6 +58,9 @@ impl Searched {
     }
 }
 
+/// Recall of some queries below which a warning tells it.
+const LOW_RECALL: f64 = 0.8;
+
 /// The default number of neighbours, unless there are fewer.
 pub(crate) const K: usize = 10;
 
@@ -74,6 +77,9 @@ pub(crate) struct Args {
     beam: Option<usize>,
     #[command(flatten)]
     filter: Filter,
+    /// Queries whose recall exact search measures, fewer for a large base
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    verify: usize,
     #[command(flatten)]
     results: ResultOptions,
 }
@@ -102,6 +108,8 @@ impl Args {
         let distances = result.computed() as f64 / count.max(1.0);
         let short = result.short();
         let fewest = result.iter().map(Iterator::count).min().filter(|_| short > 0);
+        let recall =
+            searcher.sampled_recall(&queries, &result, filter.as_ref(), self.verify, output.progress())?;
         let (device, device_seconds) = (searcher.runs_on().to_owned(), result.device_seconds());
         thread::scope(|scope| {
             // Nothing needs the device any more. To close it takes a while, as to write does.
@@ -114,9 +122,10 @@ impl Args {
             self.results.write(&GroundTruth::from(result), output)
         })?;
         output.say(format_args!(
-            "{} queries on {device} in {seconds:.3} s, {} distances each -> {}",
+            "{} queries on {device} in {seconds:.3} s, {} distances each{} -> {}",
             grouped(count),
             grouped(distances.round()),
+            recall.map_or(String::new(), |recall| format!(", recall@{k} {recall:.2} of some")),
             name(self.results.path())
         ));
         if passing < k {
@@ -129,12 +138,17 @@ impl Args {
                 grouped(count),
                 k
             ));
+        } else if let Some(recall) = recall.filter(|&recall| recall < LOW_RECALL) {
+            output.warn(format_args!(
+                "exact search finds more: recall@{k} {recall:.2} of some queries; raise --beam ({beam}), measure with \
+                 eval, or build with --queries-sample if the queries lie elsewhere than the base"
+            ));
         }
         output.event(&json!({
             "event": "search", "queries": count as u64, "k": k, "beam": beam,
             "device": device, "prepare": prepare, "seconds": seconds, "qps": count / seconds,
             "device_seconds": device_seconds, "device_qps": device_seconds.map(|seconds| count / seconds), "distances": distances,
-            "short": short, "passing": filter.map(|_| passing),
+            "short": short, "recall": recall, "passing": filter.map(|_| passing),
         }));
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use tagore_device::key::{self, Key};
 
-use super::truth_check::{CheckedTruth, TruthCheck};
+use super::truth_check::{CheckedTruth, TruthCheck, exact_keys};
 use crate::descent::{KnnGraph, KnnSample, sampled};
 use crate::held::Held;
 use crate::index::Index;
@@ -106,6 +106,47 @@ impl Searcher {
         progress: &Progress,
     ) -> Result<Vec<Evaluation>> {
         self.engine().evaluate(test, beams, progress)
+    }
+
+    /// The recall of `found`, the results of a search for `queries` among some rows or all, by
+    /// distance ([`Evaluation::recall`]): exact search on the CPU for some of the queries says what
+    /// they should hold. It takes a second of a core at most, so it looks at fewer than `most`
+    /// queries where the base is large.
+    ///
+    /// None if that would be fewer than 8 queries, unless there are fewer, or fewer rows than were
+    /// asked for may be found.
+    ///
+    /// # Errors
+    /// If `queries` are not those of `found` or do not fit the base, the base is in the memory of a
+    /// device, or the work is cancelled.
+    pub fn sampled_recall(
+        &self,
+        queries: &Vectors,
+        found: &SearchResult,
+        among: Option<&IdSet>,
+        most: usize,
+        progress: &Progress,
+    ) -> Result<Option<f64>> {
+        /// Multiply-adds of the exact search, and the fewest queries that tell anything.
+        const WORK: usize = 1 << 31;
+        const FEWEST: usize = 8;
+        if queries.len() != found.len() {
+            let expected = format!("{}, one per query", queries.len());
+            return Err(Error::mismatch("found", format_args!("{} results", found.len()), expected));
+        }
+        let (k, rows) = (found.k(), self.index().searched(among));
+        let searched = rows.as_ref().map_or(self.base().len(), IdSet::len);
+        let count = queries.len().min(most).min(WORK / (searched * self.base().dim()).max(1));
+        if k == 0 || k > searched || count < FEWEST.min(queries.len()).max(1) {
+            return Ok(None);
+        }
+        let sample = sampled(queries.len(), count, 0);
+        let exact = ExactSearch::new(k).device(Device::Cpu).progress(progress.unwatched());
+        let keys = exact_keys(self.engine(), &queries.select(&sample)?, exact, rows.as_ref())?;
+        let lists = sample.iter().zip(keys.chunks_exact(k));
+        let near =
+            lists.map(|(&query, exact)| hits(found.distances(query as usize), key::distance(exact[k - 1])));
+        Ok(Some(near.sum::<usize>() as f64 / (count * k) as f64))
     }
 }
 

@@ -124,6 +124,23 @@ impl Exact {
     }
 }
 
+/// The keys that `exact` finds for `queries` among `rows`, of the base of `engine`.
+pub(super) fn exact_keys(
+    engine: &Engine<'_>,
+    queries: &Vectors,
+    exact: ExactSearch,
+    rows: Option<&IdSet>,
+) -> Result<Vec<Key>> {
+    let space = engine.space();
+    match rows {
+        None => exact.nearest_to(space, &space.queries(queries, &Progress::silent())?),
+        Some(rows) => {
+            let among = exact.metric(space.metric()).among(rows.clone());
+            Ok(among.keys(engine.base(), queries)?.0)
+        }
+    }
+}
+
 /// A check of the first `k` neighbours of `truth`.
 pub(super) struct TruthCheck<'a> {
     pub engine: &'a Engine<'a>,
@@ -158,13 +175,7 @@ impl<'a> TruthCheck<'a> {
         sample.dedup();
         let queries = self.queries.select(&sample)?;
         let exact = ExactSearch::new(self.k).devices(&devices).progress(progress.clone());
-        let keys = match self.rows {
-            None => exact.nearest_to(space, &space.queries(&queries, progress)?)?,
-            Some(rows) => {
-                let among = exact.metric(space.metric()).among(rows.clone());
-                among.keys(self.engine.base(), &queries)?.0
-            }
-        };
+        let keys = exact_keys(self.engine, &queries, exact, self.rows)?;
         let exact = Exact { queries: sample, k: self.k, keys };
         let mut distances = Vec::new();
         for (query, ids, nearest) in exact.lists() {
