@@ -11,6 +11,9 @@ use crate::number;
 use crate::options::{Built, DescentOptions, Input, Seconds, verify};
 use crate::output::Output;
 
+/// Recall below which a graph is worth a warning.
+const LOW_RECALL: f64 = 0.9;
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -20,9 +23,9 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
     #[command(flatten)]
     descent: DescentOptions,
-    /// Measure recall of N random nodes by exact search
-    #[arg(long, value_name = "N", value_parser = number::positive)]
-    verify: Option<u32>,
+    /// Random nodes whose recall exact search measures
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = number::whole::<u32>)]
+    verify: u32,
 }
 
 impl Args {
@@ -43,10 +46,9 @@ impl Args {
         }
         let write = writing.elapsed().as_secs_f64();
         let total = began.elapsed().as_secs_f64();
-        let recall = self
-            .verify
-            .map(|sample| verify(&graph, &base, sample as usize, &self.descent, output))
-            .transpose()?;
+        let is_measured = self.verify > 0 && graph.k() > 0;
+        let recall = is_measured.then(|| verify(&graph, &base, self.verify as usize, &self.descent, output));
+        let recall = recall.transpose()?;
         let (prune, seconds) = (PruneStats::default(), Seconds { read, write, total });
         let built = Built {
             rows: base.len(),
@@ -59,6 +61,13 @@ impl Args {
         };
         let mut event = built.event("knn");
         if let Some(recall) = recall {
+            let found = recall[graph.k().to_string()].as_f64();
+            if let Some(found) = found.filter(|&found| found < LOW_RECALL) {
+                output.warn(format_args!(
+                    "the graph holds {found:.2} of the neighbours: --start all-pairs finds all, at a cost that grows \
+                     with the square of the rows"
+                ));
+            }
             event["recall"] = recall;
         }
         output.event(&event);

@@ -105,8 +105,18 @@ fn honest_truth_is_judged_by_its_ids() {
 
 // JSON has no NaN, the mean of no recalls.
 #[test]
-fn recall_of_no_nodes_is_wrong_usage() {
+fn a_knn_graph_is_measured_and_warned_of_unless_no_nodes_are_asked() {
     let s = Session { folder: tempfile::tempdir().unwrap() };
-    s.succeeds("synth -o base.fbin --n 200 --dim 4");
-    s.fails(2, "knn -i base.fbin -o graph --knn 8 --verify 0", &["--verify", "found 0"]);
+    s.succeeds("synth -o base.fbin --n 2000 --dim 32");
+    let poor = "knn -i base.fbin --knn 8 --start random --iterations 0,1";
+    let warns = |arguments: &str| {
+        let output = s.run(arguments);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).contains("--start all-pairs finds all")
+    };
+    assert!(warns(poor));
+    assert!(!warns(&format!("{poor} --verify 0")));
+    let exact = &s.succeeds("knn -i base.fbin --knn 8 --start all-pairs")[0];
+    assert_eq!(exact["recall"]["8"], 1.0);
+    assert!(s.succeeds("knn -i base.fbin --knn 8 --verify 0")[0]["recall"].is_null());
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tagore::outofcore::{Limits, OutOfCore, OutOfCoreStats, default_work_folder, unfinished};
-use tagore::{BuildCost, Builder, Device, KnnGraph, KnnSample, Metric, Progress, Vectors};
+use tagore::{BuildCost, Builder, Device, KnnGraph, KnnSample, Metric, Progress, RecallSample, Vectors};
 
 use crate::array::{self, Pair};
 use crate::errors::Names;
@@ -157,16 +157,30 @@ pub(crate) fn open_index(path: &Path) -> tagore::Result<tagore::Index> {
     unsafe { tagore::Index::map(path) }
 }
 
+/// Recall below which a graph is worth a warning.
+const LOW_RECALL: f64 = 0.9;
+
 /// Builds the k-NN graph of the rows of `x`.
 #[pyfunction]
 pub(crate) fn knn_graph<'py>(x: &Bound<'py, PyAny>, options: &Bound<'py, PyDict>) -> PyResult<Pair<'py>> {
     let (py, options) = (x.py(), Options(options));
     let base = array::vectors(x, "x", options.bytes()?)?;
-    let descent = options.descent("k")?.device(options.device()?);
+    let (device, verified) = (options.device()?, options.count("verify")?.unwrap_or(0));
+    let descent = options.descent("k")?.device(device);
     let call = options.call(Names { vectors: "x", renamed: &[("knn", "k")] })?;
     let graph = call.run(py, |progress| {
         let graph = descent.progress(progress.clone()).build(&base)?;
         process().ran_on(&graph.stats().device);
+        if verified > 0 && graph.k() > 0 {
+            let sample = RecallSample { nodes: verified, device, progress: progress.clone(), ..Default::default() };
+            let recall = tagore::knn_recall(&graph, &base, &[graph.k()], &sample)?[0];
+            if recall < LOW_RECALL {
+                tracing::warn!(
+                    "the graph holds {recall:.2} of the neighbours: start=\"all-pairs\" finds all, at a cost that \
+                     grows with the square of the rows"
+                );
+            }
+        }
         Ok(graph)
     })?;
     let k = graph.k();

@@ -265,9 +265,12 @@ def knn_graph(
     nodes_per_cell: int | None = None,
     probes: int | None = None,
     clusterings: int | None = None,
+    verify: int = 100,
     output: Output = "numpy",
 ) -> Pair:
     """Builds the k-NN graph of the rows of x: of each row its k nearest others.
+
+    The log warns of a graph that misses many: exact search measures it on some rows.
 
     Args:
         x: vectors, shape (n, dim), as of `build`.
@@ -284,6 +287,7 @@ def knn_graph(
         nodes_per_cell: nodes per cell of a start from cells.
         probes: cells that each node probes, 1 to 32.
         clusterings: clusterings into cells, 1 to 16.
+        verify: random rows whose neighbours exact search compares; 0 for none. None on a device.
         output: ``numpy``, or ``device`` for results in the memory of the device, which names a GPU.
 
     Returns:
@@ -314,7 +318,7 @@ def knn_graph(
         options = given(
             k=whole(k, "k"), metric=measured.name, device=device, seed=seed, threads=threads,
             progress=callback, iterations=iterations, start=start, expand=expand,
-            nodes_per_cell=nodes_per_cell, probes=probes, clusterings=clusterings,
+            nodes_per_cell=nodes_per_cell, probes=probes, clusterings=clusterings, verify=verify,
         )  # fmt: skip
         if to_device:
             return cast(Pair, _tagore.knn_graph_on_device(array, options))

@@ -66,6 +66,16 @@ def test_a_graph_is_lent_and_read_only(index):
     assert index.neighbors(17).tolist() == row.tolist()
 
 
+def test_the_log_warns_of_a_knn_graph_that_misses_many(x, caplog):
+    poor = {"start": "random", "iterations": (0, 1)}
+    with caplog.at_level("WARNING"):
+        tagore_ann.knn_graph(x, k=8)
+        tagore_ann.knn_graph(x, k=8, verify=0, **poor)
+        assert not caplog.records
+        tagore_ann.knn_graph(x, k=8, **poor)
+    assert "all-pairs" in caplog.text
+
+
 def test_a_knn_graph_is_exact_for_small_data(x):
     ids, distances = tagore_ann.knn_graph(x, k=8)
     truth, far = nearest(x, x, 9)
