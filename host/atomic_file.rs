@@ -6,10 +6,10 @@ use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use memmap2::MmapOptions;
-use rayon::prelude::*;
 use tagore_text::path_text;
 
 use crate::flush::Flush;
+use crate::loops::{for_each, rows, rows_mut};
 use crate::regular_file::{self, is_at, is_missing};
 use crate::{Error, Result, platform};
 
@@ -142,9 +142,7 @@ impl AtomicFile {
         // bytes.
         let map = unsafe { MmapOptions::new().offset(offset).len(bytes.len()).map_mut(file) };
         let mut map = map.map_err(Error::io(&self.target))?;
-        map.par_chunks_mut(BUFFER)
-            .zip(bytes.par_chunks(BUFFER))
-            .for_each(|(to, from)| to.copy_from_slice(from));
+        for_each((rows_mut(&mut map, BUFFER), rows(bytes, BUFFER)), |(to, from)| to.copy_from_slice(from));
         Ok(())
     }
 

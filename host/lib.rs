@@ -104,9 +104,11 @@ mod flush;
 pub mod gpu;
 mod held;
 mod index;
+mod items;
 #[cfg(test)]
 mod kernel_contracts;
 mod live;
+mod loops;
 mod memory;
 pub mod outofcore;
 mod parallel;

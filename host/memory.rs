@@ -1,8 +1,8 @@
 //! Memory of this process and of this machine.
 
 use bytemuck::Zeroable;
-use rayon::prelude::*;
 
+use crate::loops::{Items, extend, for_each, rows_mut};
 use crate::{Error, Result, platform};
 
 /// Peak resident memory of this process so far, in bytes, mapped pages included; none if the system
@@ -77,13 +77,13 @@ pub(crate) fn collected<T>(
     Ok(values)
 }
 
-/// [`collected`] on all threads.
-pub(crate) fn collected_in_parallel<T: Send>(
-    iterator: impl IntoParallelIterator<Item = T, Iter: IndexedParallelIterator>,
+/// The results of all items, in order, made by all threads.
+pub(crate) fn collected_in_parallel<I: Items, T: Send>(
+    items: I,
+    result: impl Fn(I::Item) -> T + Sync,
 ) -> Result<Vec<T>> {
-    let iterator = iterator.into_par_iter();
-    let mut values = with_capacity(iterator.len())?;
-    iterator.collect_into_vec(&mut values);
+    let mut values = with_capacity(items.len())?;
+    extend(&mut values, items, || (), |(), item| result(item));
     Ok(values)
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn touched_zeros<T: Zeroable + Send>(len: usize) -> Result<Vec<T>> {
     std::hint::black_box(&mut values);
     let of = |bytes: usize| (bytes / size_of::<T>()).max(1);
     let touch = |part: &mut [T]| part.iter_mut().step_by(of(MIN_PAGE)).for_each(|value| *value = T::zeroed());
-    values.par_chunks_mut(of(HUGE_PAGE)).for_each(touch);
+    for_each(rows_mut(&mut values, of(HUGE_PAGE)), touch);
     Ok(values)
 }
 
@@ -156,7 +156,7 @@ mod tests {
         assert!(check_room(1 << 60).is_err() && check_room(u64::MAX).is_err());
         check_room(0).unwrap();
         assert_eq!(collected([1, 2, 3].map(|i| 2 * i)).unwrap(), [2, 4, 6]);
-        assert_eq!(collected_in_parallel(0..2000).unwrap(), (0..2000).collect::<Vec<_>>());
+        assert_eq!(collected_in_parallel(0..2000u32, |i| i).unwrap(), (0..2000).collect::<Vec<_>>());
         assert_eq!(filled(7, 3).unwrap(), [7; 3]);
     }
 

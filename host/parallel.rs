@@ -7,9 +7,9 @@ use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 
-use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use crate::loops::{locked, numbered, on_threads, rows_mut, try_for_each, try_for_each_with};
 use crate::memory::check_room;
 use crate::progress::StageProgress;
 use crate::{Error, Result};
@@ -165,9 +165,24 @@ impl Team {
         work: impl Fn(T) -> R + Send + Sync,
     ) -> Result<Vec<R>> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let run = || self.pool.install(|| parts.into_par_iter().with_max_len(1).map(work).collect());
+        let count = parts.len();
+        let (left, done) = (Mutex::new(parts.into_iter().zip(0..)), Mutex::new(Vec::with_capacity(count)));
+        self.run_at_once(count, &|| {
+            let next = locked(&left).next();
+            if let Some((part, number)) = next {
+                let result = work(part);
+                locked(&done).push((number, result));
+            }
+        })?;
+        let mut done: Vec<(usize, R)> = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        done.sort_unstable_by_key(|part| part.0);
+        Ok(done.into_iter().map(|(_, result)| result).collect())
+    }
+
+    fn run_at_once(&self, count: usize, work: &(dyn Fn() + Sync)) -> Result<()> {
         // A thread of another pool that waits for this one takes up other work meanwhile, perhaps a
         // search that waits for its turn. So the caller waits for a thread outside all pools.
+        let run = || self.pool.install(|| on_threads(count, work));
         thread::scope(|scope| join(spawn(scope, || Ok(run()))?))
     }
 }
@@ -187,7 +202,7 @@ pub(crate) fn for_each_node<S>(
     body: impl Fn(&mut S, u32) + Sync + Send,
 ) -> Result<()> {
     let size = block_of(nodes);
-    (0..nodes.div_ceil(size)).into_par_iter().try_for_each_init(scratch, |scratch, block| {
+    try_for_each_with(0..nodes.div_ceil(size), scratch, |scratch, block| {
         let nodes = block * size..((block + 1) * size).min(nodes);
         stage.advance(nodes.len() as u64)?;
         nodes.for_each(|node| body(scratch, node as u32));
@@ -220,8 +235,7 @@ pub(crate) fn for_each_block_of(
     if rows <= size {
         return if rows == 0 { Ok(()) } else { run(0) };
     }
-    let bad = (0..rows.div_ceil(size)).into_par_iter().find_map_first(|block| run(block).err());
-    bad.map_or(Ok(()), Err)
+    try_for_each(0..rows.div_ceil(size), run)
 }
 
 /// [`for_each_node`] that hands `body` row `node` of `rows`, `width` values per row, to write.
@@ -233,8 +247,7 @@ pub(crate) fn for_each_row<T: Send, S>(
     body: impl Fn(&mut S, u32, &mut [T]) + Sync + Send,
 ) -> Result<()> {
     let size = block_of(rows.len() / width);
-    let blocks = rows.par_chunks_mut(width * size).enumerate();
-    blocks.try_for_each_init(scratch, |scratch, (block, rows)| {
+    try_for_each_with(numbered(rows_mut(rows, width * size)), scratch, |scratch, (block, rows)| {
         stage.advance((rows.len() / width) as u64)?;
         for (index, row) in rows.chunks_exact_mut(width).enumerate() {
             body(scratch, (block * size + index) as u32, row);
@@ -245,6 +258,8 @@ pub(crate) fn for_each_row<T: Send, S>(
 
 #[cfg(test)]
 mod tests {
+    use rayon::prelude::*;
+
     use super::*;
 
     #[test]

@@ -6,10 +6,10 @@
 //! one group: of groups whose means lie much farther apart than their rows, all lists name the few
 //! rows that lie farthest along one of the means. So each group is an index of its own.
 
-use rayon::prelude::*;
 use tagore_device::random::{Draws, Stage};
 
 use super::octaves::Octaves;
+use crate::loops::try_map;
 use crate::memory::{collected_in_parallel, filled};
 use crate::vectors::distance::{SquaredL2, one_to_many};
 use crate::vectors::mean::drawn_rows;
@@ -160,7 +160,7 @@ fn apart(sample: &Vectors) -> Result<Vec<u32>> {
         let others = all(row)?.into_iter().zip(&ids).filter(|&(_, &other)| other != row);
         Ok(others.map(|(distance, _)| distance).reduce(f32::min).unwrap_or(f32::INFINITY))
     };
-    let nearest: Vec<f32> = ids.par_iter().map(nearest).collect::<Result<_>>()?;
+    let nearest = try_map(&ids[..], nearest)?;
     let Some(bound) = Octaves::count(&nearest).bound() else { return Ok(ids) };
     let mut is_left = vec![true; ids.len()];
     for &row in &ids {
@@ -254,7 +254,7 @@ impl Groups {
 /// The nearest of `means` to each row.
 fn nearest(rows: &Vectors, means: &Vectors) -> Result<Vec<Nearest>> {
     let ids: Vec<u32> = (0..means.len() as u32).collect();
-    collected_in_parallel((0..rows.len()).into_par_iter().map(|row| {
+    collected_in_parallel(0..rows.len(), |row| {
         let mut distances = [f32::INFINITY; MAX_GROUPS];
         let distances = &mut distances[..ids.len()];
         if let TypedRows::F32(means) = means.rows() {
@@ -269,7 +269,7 @@ fn nearest(rows: &Vectors, means: &Vectors) -> Result<Vec<Nearest>> {
             }
         }
         near
-    }))
+    })
 }
 
 /// The sum of squared distances.

@@ -6,10 +6,9 @@
 //! part. A sample of the nodes is searched for from the entry points, then the nodes with an edge
 //! to one of these, and so on.
 
-use rayon::prelude::*;
-
 use super::kept::KeptRows;
 use crate::Result;
+use crate::loops::{map, map_with, try_map};
 use crate::progress::StageProgress;
 use crate::prune::change::RowChanges;
 use crate::prune::reach::NodeSearches;
@@ -85,7 +84,7 @@ impl Found<'_> {
     /// the entry points where nothing was found yet.
     fn search_from_neighbors(&mut self, mut waiting: Vec<u32>) -> Result<()> {
         while !waiting.is_empty() {
-            let starts: Vec<Vec<u32>> = waiting.par_iter().map(|&node| self.start_of(node)).collect();
+            let starts = map(&waiting[..], |&node| self.start_of(node));
             let (ready, unready): (Vec<_>, Vec<_>) =
                 waiting.into_iter().zip(starts).partition(|(_, start)| !start.is_empty());
             waiting = unready.into_iter().map(|(node, _)| node).collect();
@@ -93,7 +92,7 @@ impl Found<'_> {
                 self.changes.progress.check()?;
                 Ok(self.searches.nearest_from(self.rows, *node, start, self.width))
             };
-            let near: Vec<Vec<u32>> = ready.par_iter().map(search).collect::<Result<_>>()?;
+            let near = try_map(&ready[..], search)?;
             for ((node, _), near) in ready.iter().zip(near) {
                 self.lists[*node as usize] = near;
             }
@@ -131,7 +130,7 @@ impl Found<'_> {
             space.list_distances(space.query(node), &ids, distances);
             distances.split_first().is_some_and(|(first, near)| near.iter().all(|near| first > near))
         };
-        let is_lost: Vec<bool> = nodes.par_iter().map_init(Vec::new, is_lost).collect();
+        let is_lost = map_with(nodes, Vec::new, is_lost);
         nodes.iter().zip(is_lost).filter(|(_, is_lost)| *is_lost).map(|(&node, _)| node).collect()
     }
 

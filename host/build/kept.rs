@@ -1,9 +1,9 @@
 //! The rows that an index of an earlier state of its base leaves to one of the present state.
 
-use rayon::prelude::*;
 use tagore_device::key::NO_ID;
 
 use crate::index::{Index, Layer, Layered, RANDOM_ENTRIES};
+use crate::loops::{gather, numbered, rows_mut};
 use crate::memory::{collected_in_parallel, filled};
 use crate::prune::GraphRows;
 use crate::{IdSet, Result};
@@ -78,8 +78,11 @@ impl Earlier<'_> {
         let name = |at: RowOf, id: u32| names[at.part as usize][id as usize];
         let named = |at: RowOf| neighbors(at).iter().map(move |&id| name(at, id));
         let mut ids: Vec<u32> = filled(NO_ID, nodes * degree)?;
-        let rows = ids.par_chunks_exact_mut(degree).zip(&rows_of).enumerate();
-        let torn = rows.filter(|&(_, (_, &row))| row != NO_ROW).filter_map(|(node, (slots, &row))| {
+        let rows = numbered((rows_mut(&mut ids, degree), &rows_of[..]));
+        let torn = gather(rows, |(node, (slots, &row)), torn| {
+            if row == NO_ROW {
+                return;
+            }
             let node = node as u32;
             let is_other = |&id: &u32| id != NO_ID && id != node;
             let (mut near, mut more): (Vec<u32>, Vec<u32>) = (Vec::new(), Vec::new());
@@ -99,9 +102,8 @@ impl Earlier<'_> {
             let others = joined[place..].iter().take_while(|pair| pair.0 == node);
             more.extend(others.flat_map(|pair| named(pair.1)).filter(is_other));
             let is_whole = named(row).filter(|&id| id != node).count() == near.len();
-            (!is_whole || !more.is_empty()).then_some((node, more))
+            torn.extend((!is_whole || !more.is_empty()).then_some((node, more)));
         });
-        let torn: Vec<(u32, Vec<u32>)> = torn.collect();
         let is_known = |&node: &u32| rows_of[node as usize] != NO_ROW;
         let fresh = (0..nodes as u32).filter(|node| !is_known(node)).collect();
         let (index, names) = (parts[0].index, &names[0]);
@@ -134,12 +136,12 @@ impl Part<'_> {
             row if fresh.contains(row) => NO_ID,
             row => places[row as usize],
         };
-        collected_in_parallel((0..index.len() as u32).into_par_iter().map(|row| {
+        collected_in_parallel(0..index.len() as u32, |row| {
             if index.is_left_out(row) || index.repeated().contains(row) {
                 return NO_ID;
             }
             let rows = std::iter::once(row).chain(index.repeated().copies_of(row));
             rows.map(node_of).find(|&node| node != NO_ID).unwrap_or(NO_ID)
-        }))
+        })
     }
 }

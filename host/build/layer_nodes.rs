@@ -2,10 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rayon::prelude::*;
-
 use super::layers::LowerGraph;
 use crate::index::Graph;
+use crate::loops::{filter, for_each, map};
 use crate::prune::gpu::layer_nodes;
 use crate::{Progress, Result};
 
@@ -88,14 +87,15 @@ impl<'a, G: Graph> Choice<'a, G> {
     fn take(self, rounds: Rounds, progress: &Progress) -> Result<Vec<u32>> {
         let mut taken = Vec::new();
         loop {
-            let first: Vec<u32> =
-                self.left.ids().filter(|&node| !progress.is_cancelled() && self.is_first(node)).collect();
+            let is_first =
+                |&node: &u32| self.left.contains(node) && !progress.is_cancelled() && self.is_first(node);
+            let first = filter(0..self.left.n, is_first);
             progress.check()?;
             if rounds == Rounds::First || first.is_empty() {
                 taken.extend(first);
                 return Ok(taken);
             }
-            first.par_iter().for_each(|&node| self.leave_out(node));
+            for_each(&first[..], |&node| self.leave_out(node));
             taken.extend(first);
         }
     }
@@ -148,7 +148,7 @@ impl RemainingNodes {
             let bits = ids.filter(|&id| in_set(id as u32)).map(|id| 1 << (id % 64));
             AtomicU64::new(bits.fold(0, |bits, bit: u64| bits | bit))
         };
-        Self { words: (0..n.div_ceil(64)).into_par_iter().map(word).collect(), n: n as u32 }
+        Self { words: map(0..n.div_ceil(64), word), n: n as u32 }
     }
 
     fn contains(&self, id: u32) -> bool {
@@ -157,11 +157,6 @@ impl RemainingNodes {
 
     fn remove(&self, id: u32) {
         self.words[id as usize / 64].fetch_and(!(1 << (id % 64)), Ordering::Relaxed);
-    }
-
-    /// The ids, in ascending order.
-    fn ids(&self) -> impl ParallelIterator<Item = u32> {
-        (0..self.n).into_par_iter().filter(|&id| self.contains(id))
     }
 }
 

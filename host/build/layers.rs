@@ -3,7 +3,6 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
 use super::growth::growth;
@@ -13,6 +12,7 @@ use super::{Builder, Layering};
 use crate::descent::{DescentStats, KnnGraph, sampled};
 use crate::gpu::Gpu;
 use crate::index::{Graph, Layer, Layered, Start};
+use crate::loops::{map_with, rows_mut, try_map_with};
 use crate::search::beam::{BeamLimits, BeamSearch, BeamTask};
 use crate::search::exact::ExactSearch;
 use crate::search::gpu::NodeSearch;
@@ -208,7 +208,8 @@ impl<'a, G: Graph> Test<'a, G> {
         let &LowerGraph { space, graph, .. } = self.below;
         let limits = BeamLimits::all_of(BEAM);
         let mut found = vec![key::NONE; self.nodes.len() * BEAM];
-        let searches = found.par_chunks_exact_mut(BEAM).zip(&self.nodes).map_init(
+        let computed = try_map_with(
+            (rows_mut(&mut found, BEAM), &self.nodes[..]),
             || BeamSearch::new(space.len()),
             |search, (beam, &node)| {
                 self.progress.check()?;
@@ -218,9 +219,8 @@ impl<'a, G: Graph> Test<'a, G> {
                 beam.iter_mut().zip(search.found()).for_each(|(to, key)| *to = key);
                 Ok(search.computed() - before)
             },
-        );
-        let computed = searches.try_reduce(|| 0, |a, b| Ok(a + b))?;
-        Ok((found, computed))
+        )?;
+        Ok((found, computed.into_iter().sum()))
     }
 }
 
@@ -261,7 +261,7 @@ impl<G: Graph> LowerGraph<'_, G> {
                 space.list_distances(space.query(node), graph.neighbors(node), distances);
                 quantile(distances, share)
             };
-            return Ok(nodes.par_iter().map_init(Vec::new, distance).collect());
+            return Ok(map_with(nodes, Vec::new, distance));
         }
         let rows: Vec<u32> =
             nodes.iter().flat_map(|&node| [&[node], graph.neighbors(node)].concat()).collect();

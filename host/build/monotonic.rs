@@ -1,12 +1,12 @@
 //! Monotonic graphs: from every node, an edge leads nearer to every other node.
 
-use rayon::prelude::*;
 use tagore_device::key::NO_ID;
 
 use super::layers::{LAYER_BEAMS, LowerGraph};
 use super::{Builder, Layering};
 use crate::gpu::Gpu;
 use crate::index::{Layer, Layered, random_entries};
+use crate::loops::{map, rows, try_map_with};
 use crate::memory::filled;
 use crate::prune::{self, GraphRows};
 use crate::vectors::Repeated;
@@ -99,15 +99,14 @@ fn monotonic(
             let degree = occlusion.degree.min(space.len() - 1).max(1);
             let ids = prune::gpu::monotonic(gpu, space, occlusion.slack, degree)?;
             let ends = |row: &[u32]| row.iter().copied().take_while(|&end| end != NO_ID).collect();
-            ids.par_chunks_exact(degree).map(ends).collect()
+            map(rows(&ids, degree), ends)
         }
         None => {
-            let nodes = 0..space.len() as u32;
-            let edges = nodes.into_par_iter().map_init(Scratch::default, |scratch, node| {
+            let edges = |scratch: &mut Scratch, node: u32| {
                 progress.check()?;
                 Ok(edges(space, node, occlusion, scratch))
-            });
-            edges.collect::<Result<_>>()?
+            };
+            try_map_with(0..space.len() as u32, Scratch::default, edges)?
         }
     };
     let stride = edges.iter().map(Vec::len).max().unwrap_or(0).max(1);

@@ -1,6 +1,6 @@
 //! Distances by octaves, which show dense spots and lone rows.
 
-use rayon::prelude::*;
+use crate::loops::{filter, fold, rows};
 
 /// Octaves of the distances of f32.
 const OCTAVES_OF_F32: usize = 256;
@@ -33,8 +33,7 @@ impl Octaves {
     /// Counts the rows with these radii.
     pub(super) fn count(radii: &[f32]) -> Self {
         let none = || Self([0; OCTAVES_OF_F32]);
-        let count = |radii: &[f32]| {
-            let mut counts = none();
+        let count = |mut counts: Self, radii: &[f32]| {
             radii.iter().for_each(|&distance| counts.0[octave(distance)] += 1);
             counts
         };
@@ -42,7 +41,7 @@ impl Octaves {
             a.0.iter_mut().zip(b.0).for_each(|(a, b)| *a += b);
             a
         };
-        radii.par_chunks(AT_A_TIME).map(count).reduce(none, sum)
+        fold(rows(radii, AT_A_TIME), none, count, sum)
     }
 
     /// The distances below which radii may be those of rows in spots, largest first: those below
@@ -83,8 +82,7 @@ impl Octaves {
     /// The lone rows among those with these `radii`, which were counted.
     pub(super) fn lone_of(&self, radii: &[f32]) -> Vec<u32> {
         self.lone().map_or(Vec::new(), |first| {
-            let rows = (0..radii.len() as u32).into_par_iter();
-            rows.filter(|&row| octave(radii[row as usize]) >= first).collect()
+            filter(0..radii.len() as u32, |&row| octave(radii[row as usize]) >= first)
         })
     }
 }

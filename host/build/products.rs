@@ -5,12 +5,12 @@
 //! lists. So exact lists of some rows show them, before the k-NN graph is built: their rows would
 //! fill its lists, and products that differ by little more than rounding take long to rank.
 
-use rayon::prelude::*;
 use tagore_device::key::NO_ID;
 
 use super::Builder;
 use super::octaves::{GAP, MIN_OUTSIDE, Octaves};
 use super::spots::{MIN_ROWS, Spots, join};
+use crate::loops::{gather, map, rows};
 use crate::memory::collected_in_parallel;
 use crate::search::exact::ExactSearch;
 use crate::vectors::mean::drawn_rows;
@@ -65,8 +65,9 @@ impl Builder {
         let lists = self.exact_lists(space, (n / 8).clamp(FIRST_LISTS[0], FIRST_LISTS[1]), k)?;
         let near = |list: &[u32]| near_in_list(&vectors, list);
         let distance = |near: Near| near.distance;
-        let in_lists: Vec<f32> =
-            lists.par_chunks_exact(k).flat_map_iter(|list| near(list).into_iter().map(distance)).collect();
+        let in_lists = gather(rows(&lists, k), |list, distances: &mut Vec<f32>| {
+            distances.extend(near(list).into_iter().map(distance));
+        });
         let in_sample = near_in_sample(&vectors)?;
         let bound = |distances: &[f32], few: usize| {
             let bound = Octaves::count(distances).bound()?;
@@ -82,8 +83,8 @@ impl Builder {
             let near = near(list).into_iter();
             near.filter(|near| near.distance < bound).collect::<Vec<_>>()
         };
-        let in_lists: Vec<Vec<Near>> = lists.par_chunks_exact(k).map(near).collect();
-        for Near { row, other, distance } in in_lists.into_iter().flatten().chain(in_sample) {
+        for Near { row, other, distance } in map(rows(&lists, k), near).into_iter().flatten().chain(in_sample)
+        {
             if distance < bound {
                 join(&mut roots, row, other);
             }
@@ -104,8 +105,7 @@ impl Builder {
             let near = first.iter().zip(distances).find(|&(_, distance)| distance < radius);
             near.map_or(row, |(&first, _)| first)
         };
-        let near: Vec<u32> = (0..n).into_par_iter().map(near).collect();
-        (0..n).zip(near).for_each(|(row, first)| join(&mut roots, row, first));
+        (0..n).zip(map(0..n, near)).for_each(|(row, first)| join(&mut roots, row, first));
         Spots::of_trees(roots, radius, part)
     }
 
@@ -139,12 +139,12 @@ fn near_in_list(vectors: &Space<'_>, list: &[u32]) -> Vec<Near> {
 /// Random rows, each with the nearest of the others.
 fn near_in_sample(vectors: &Space<'_>) -> Result<Vec<Near>> {
     let rows = drawn_rows(5, COMPARED, vectors.len());
-    collected_in_parallel(rows.par_iter().map(|&row| {
+    collected_in_parallel(&rows[..], |&row| {
         let mut distances = Vec::new();
         vectors.list_distances(vectors.query(row), &rows, &mut distances);
         let others = rows.iter().zip(distances).filter(|&(&other, _)| other != row);
         let near = others.map(|(&other, distance)| Near { row, other, distance });
         let nearer = |a: Near, b: Near| if b.distance < a.distance { b } else { a };
         near.reduce(nearer).unwrap_or(Near { row, other: row, distance: f32::INFINITY })
-    }))
+    })
 }

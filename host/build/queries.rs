@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use rayon::prelude::*;
 use tagore_device::key::{Key, NONE};
 
 use super::graph::OnDevice;
 use super::memory::Unfinished;
 use super::{BuildStats, Builder};
 use crate::index::Graph;
+use crate::loops::{for_each, rows, rows_mut};
 use crate::prune::Pruned;
 use crate::prune::queries::{Fitted, NEAREST, QuerySample};
 use crate::search::exact::ExactSearch;
@@ -125,7 +125,7 @@ impl Builder {
             let space = Space::new(&part, metric, &progress)?;
             let k = depth.min(part.len());
             let near = self.exact(k, device).nearest_to(&space, &space.queries(sample, &progress)?)?;
-            keys.par_chunks_exact_mut(depth).zip(near.par_chunks_exact(k)).for_each(|(keys, near)| {
+            for_each((rows_mut(&mut keys, depth), rows(&near, k)), |(keys, near)| {
                 let near = near.iter().map(|&key| key + first as Key);
                 let mut both: Vec<Key> = keys.iter().copied().chain(near).collect();
                 both.sort_unstable();
@@ -134,7 +134,7 @@ impl Builder {
         }
         let space = Space::unprepared(base, metric);
         // A copy of a row is no node, and takes no place.
-        keys.par_chunks_exact_mut(depth).for_each(|keys| {
+        for_each(rows_mut(&mut keys, depth), |keys| {
             let mut kept = 0;
             for place in 0..depth {
                 if !repeated.contains(keys[place] as u32) {

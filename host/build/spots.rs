@@ -17,10 +17,11 @@ use super::octaves::{GAP, MIN_OUTSIDE, Octaves};
 use super::{BuildStats, Builder, Layering};
 use crate::descent::{DeviceGraph, KnnGraph};
 use crate::gpu::Gpu;
+use crate::loops::{map, try_map};
 use crate::vectors::gpu::Pick;
 use crate::vectors::mean::drawn_rows;
 use crate::vectors::space::Space;
-use crate::{Device, Index, Metric, Result, Vectors};
+use crate::{Device, Metric, Result, Vectors};
 
 /// Minimum number of rows of a spot. Smaller groups stay outside.
 pub(super) const MIN_ROWS: usize = 32;
@@ -270,7 +271,7 @@ impl Graph<'_> {
 
 /// The radius of each node.
 fn radii(graph: &KnnGraph) -> Vec<f32> {
-    (0..graph.len() as u32).into_par_iter().map(|node| distance_at(graph, node, RANK)).collect()
+    map(0..graph.len() as u32, |node| distance_at(graph, node, RANK))
 }
 
 /// The distance of the neighbour at the 1-based `rank`, or of the last if the list is shorter.
@@ -308,10 +309,9 @@ impl Builder {
         // A device takes longer to begin than the CPU takes for so few rows.
         let on_host = |rows: &[u32]| rows.len() <= MAX_ROWS_ON_CPU && vectors.is_readable();
         let on_cpu = |rows: &[u32]| inner_of(rows).device(Device::Cpu);
-        let few = spots.par_iter().filter(|rows| on_host(rows));
-        let few: Vec<Index> =
-            few.map(|rows| Ok(part(&on_cpu(rows), vectors, rows)?.index)).collect::<Result<_>>()?;
-        let mut few = few.into_iter();
+        let few: Vec<&Vec<u32>> = spots.iter().filter(|rows| on_host(rows)).collect();
+        let build = |rows: &&Vec<u32>| part(&on_cpu(rows), vectors, rows).map(|built| built.index);
+        let mut few = try_map(&few[..], build)?.into_iter();
         let mut inside = Vec::with_capacity(count);
         for rows in spots {
             let built = if on_host(rows) { few.next() } else { None };

@@ -7,13 +7,13 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
 use super::CellSettings;
 use super::cells::{self, Joined};
 use super::lists::NeighbourLists;
 use crate::gpu::MemoryPlan;
+use crate::loops::{for_each, locked, rows_mut, try_for_each_with};
 use crate::memory::{collected_in_parallel, filled};
 use crate::search::exact::{Best, near_rows};
 use crate::vectors::panels::{PANEL, PanelSource, Panels, PerRow, Side};
@@ -71,8 +71,8 @@ pub(super) fn all_pairs(space: &Space<'_>, k: usize, progress: &Progress) -> Res
     let AllPairs { panels, blocks, .. } = pairs;
     drop(panels);
     let mut keys = filled(key::NONE, nodes * k)?;
-    keys.par_chunks_mut(BLOCK * k).zip(blocks).for_each(|(keys, block)| {
-        let Block { lists, .. } = block.into_inner().unwrap_or_else(PoisonError::into_inner);
+    for_each((rows_mut(&mut keys, BLOCK * k), &blocks[..]), |(keys, block)| {
+        let lists = std::mem::take(&mut locked(block).lists);
         for (keys, list) in keys.chunks_exact_mut(k).zip(lists) {
             keys.copy_from_slice(&list.finish());
         }
@@ -94,7 +94,7 @@ fn bounds(source: &PanelSource<'_>, k: usize, progress: &Progress) -> Result<Vec
     }
     let Joined { lists, .. } = cells::join(source, NeighbourLists::new(n, k)?, cells_for(k), 0, progress)?;
     let above = |list: &[Key]| if list[k - 1] == key::NONE { Key::MAX } else { key::plain(list[k - 1]) + 1 };
-    collected_in_parallel(lists.rows().map(above))
+    collected_in_parallel(lists.rows(), above)
 }
 
 /// The lists of neighbouring rows so far.
@@ -149,7 +149,7 @@ impl AllPairs<'_> {
         let stage = progress.stage("all pairs", (count * (count + 1) / 2) as u64);
         let step = far_step(rounds);
         for round in (0..rounds).map(|number| number * step % rounds) {
-            (0..count).into_par_iter().try_for_each_init(Scratch::default, |scratch, first| {
+            try_for_each_with(0..count, Scratch::default, |scratch, first| {
                 let second = (round + rounds - first) % rounds;
                 if (first..count).contains(&second) {
                     self.meet(first, second, scratch);

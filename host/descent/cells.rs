@@ -8,7 +8,6 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rayon::prelude::*;
 use tagore_device::cluster::{MAX_PROBES, drawn};
 use tagore_device::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
@@ -19,6 +18,7 @@ use super::sample::{Checked, sampled};
 use crate::cluster::ROUNDS;
 use crate::cluster::cpu::{CentreSample, Centres};
 use crate::gpu::MemoryPlan;
+use crate::loops::{for_each, rows_mut, try_for_each_with};
 use crate::memory::filled;
 use crate::progress::{Progress, StageProgress};
 use crate::search::exact::{near_rows, nearest};
@@ -237,7 +237,7 @@ fn nearest_centres(
 ) -> Result<Vec<u32>> {
     let (vectors, dim) = (space.vectors(), space.dim());
     let mut values: Vec<f32> = filled(0.0, rows.len() * dim)?;
-    values.par_chunks_exact_mut(dim).zip(rows).for_each(|(values, &row)| {
+    for_each((rows_mut(&mut values, dim), rows), |(values, &row)| {
         values.copy_from_slice(&vectors.host_row(row as usize));
     });
     let centres = Space::unprepared(centres, Metric::L2);
@@ -303,7 +303,7 @@ struct Scratch {
 
 impl Pass<'_> {
     fn run(&self, stage: &StageProgress<'_>) -> Result<()> {
-        (0..self.members.cells()).into_par_iter().try_for_each_init(Scratch::default, |scratch, cell| {
+        try_for_each_with(0..self.members.cells(), Scratch::default, |scratch, cell| {
             self.compare_cell(cell, scratch, stage)?;
             stage.advance(1)
         })

@@ -6,7 +6,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
 
@@ -16,6 +15,7 @@ use super::sample::Checked;
 use super::table::{IdTable, fill};
 use super::{CellSettings, DescentStats, Iterations, Start, cells};
 use crate::Result;
+use crate::loops::for_each;
 use crate::parallel::for_each_node;
 use crate::progress::Progress;
 use crate::search::visited::Visited;
@@ -266,7 +266,7 @@ impl Descent<'_> {
 /// the former visited.
 fn sample(lists: &mut NeighbourLists) -> Result<(IdTable, IdTable)> {
     let (mut new, mut old) = (IdTable::new(lists.len(), SAMPLE)?, IdTable::new(lists.len(), SAMPLE)?);
-    (lists.rows_mut(), new.rows_mut(), old.rows_mut()).into_par_iter().for_each(|(row, new, old)| {
+    for_each((lists.rows_mut(), (new.rows_mut(), old.rows_mut())), |(row, (new, old))| {
         let held = |row: &[Key], unvisited: bool| -> Vec<u32> {
             let keys = row.iter().filter(|&&k| k != key::NONE && key::is_unvisited(k) == unvisited);
             keys.take(SAMPLE).map(|&k| key::id(k)).collect()
@@ -282,7 +282,7 @@ fn sample(lists: &mut NeighbourLists) -> Result<(IdTable, IdTable)> {
 /// The `count` nearest unvisited neighbours of each node. Marks them visited.
 fn expand(lists: &mut NeighbourLists, count: usize) -> Result<IdTable> {
     let mut used = IdTable::new(lists.len(), count)?;
-    (lists.rows_mut(), used.rows_mut()).into_par_iter().for_each(|(row, used)| {
+    for_each((lists.rows_mut(), used.rows_mut()), |(row, used)| {
         let unvisited = row.iter_mut().filter(|k| **k != key::NONE && key::is_unvisited(**k));
         let expanded = unvisited.map(|k| {
             *k = key::plain(*k);
@@ -296,7 +296,7 @@ fn expand(lists: &mut NeighbourLists, count: usize) -> Result<IdTable> {
 /// The nearest neighbours of each node, at most `count`.
 fn nearest(lists: &NeighbourLists, count: usize) -> Result<IdTable> {
     let mut near = IdTable::new(lists.len(), count.min(lists.k()))?;
-    (lists.rows(), near.rows_mut()).into_par_iter().for_each(|(row, near)| {
+    for_each((lists.rows(), near.rows_mut()), |(row, near)| {
         fill(near, row.iter().take_while(|&&k| k != key::NONE).map(|&k| key::id(k)));
     });
     Ok(near)

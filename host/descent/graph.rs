@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
 use super::DescentStats;
 use crate::atomic_file::AtomicFile;
+use crate::loops::{find_first, map};
 use crate::memory::collected_in_parallel;
 use crate::{Error, Format, GroundTruth, Metric, Progress, Result, Vectors};
 
@@ -42,8 +42,8 @@ impl KnnGraph {
         keys: &[Key],
         stats: DescentStats,
     ) -> Result<Self> {
-        let ids = collected_in_parallel(keys.par_iter().map(|&k| key::id(k)))?;
-        let distances = collected_in_parallel(keys.par_iter().map(|&k| key::distance(k)))?;
+        let ids = collected_in_parallel(keys, |&k| key::id(k))?;
+        let distances = collected_in_parallel(keys, |&k| key::distance(k))?;
         Ok(Self { k, metric, nodes, ids, distances, stats, lists: Lists::Found })
     }
 
@@ -117,8 +117,7 @@ impl KnnGraph {
 
     /// All neighbours as keys.
     pub(crate) fn keys(&self) -> Vec<Key> {
-        let pairs = self.ids.par_iter().zip(&self.distances);
-        pairs.map(|(&id, &distance)| key::pack(distance, id)).collect()
+        map((&self.ids[..], &self.distances[..]), |(&id, &distance)| key::pack(distance, id))
     }
 
     /// All ids and distances, [`k`](Self::k) of each per node.
@@ -164,7 +163,7 @@ impl KnnGraph {
         }
         let stats = DescentStats::default();
         let graph = Self { k, metric, nodes, ids, distances, stats, lists: Lists::Found };
-        match (0..nodes).into_par_iter().find_first(|&node| !graph.row_is_sound(node)) {
+        match find_first(0..nodes, |node| Some(node).filter(|&node| !graph.row_is_sound(node))) {
             None => Ok(graph),
             Some(node) => Err(Error::file(
                 path,

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
 use crate::Result;
+use crate::loops::{Rows, for_each, numbered, reduce, rows, rows_mut};
 use crate::memory::{collected, collected_in_parallel, filled, with_capacity};
 
 /// One list in this many is compared to estimate how much all lists change.
@@ -35,12 +35,16 @@ impl NeighbourLists {
         &self.keys[node * self.k..][..self.k]
     }
 
-    pub(super) fn rows(&self) -> rayon::slice::ChunksExact<'_, Key> {
-        self.keys.par_chunks_exact(self.k)
+    pub(super) fn rows(&self) -> Rows<&[Key]> {
+        rows(&self.keys, self.k)
     }
 
-    pub(super) fn rows_mut(&mut self) -> rayon::slice::ChunksExactMut<'_, Key> {
-        self.keys.par_chunks_exact_mut(self.k)
+    pub(super) fn rows_mut(&mut self) -> Rows<&mut [Key]> {
+        rows_mut(&mut self.keys, self.k)
+    }
+
+    fn change(&mut self, change: impl Fn(Key) -> Key + Sync) {
+        for_each(&mut self.keys[..], |k| *k = if *k == key::NONE { *k } else { change(*k) });
     }
 
     pub(super) fn into_keys(self) -> Vec<Key> {
@@ -49,17 +53,18 @@ impl NeighbourLists {
 
     /// Flags every neighbour as unvisited.
     pub(super) fn mark_unvisited(&mut self) {
-        self.keys.par_iter_mut().filter(|k| **k != key::NONE).for_each(|k| *k |= key::UNVISITED);
+        self.change(|k| k | key::UNVISITED);
     }
 
     /// Flags every neighbour as visited.
     pub(super) fn mark_visited(&mut self) {
-        self.keys.par_iter_mut().filter(|k| **k != key::NONE).for_each(|k| *k = key::plain(*k));
+        self.change(key::plain);
     }
 
     /// The share of all slots that hold an unvisited neighbour.
     pub(super) fn unvisited_share(&self) -> f64 {
-        let unvisited = self.keys.par_iter().filter(|&&k| k != key::NONE && key::is_unvisited(k)).count();
+        let is_unvisited = |&k: &Key| usize::from(k != key::NONE && key::is_unvisited(k));
+        let unvisited = reduce(&self.keys[..], 0, is_unvisited, |a, b| a + b);
         unvisited as f64 / self.keys.len() as f64
     }
 
@@ -73,18 +78,18 @@ impl NeighbourLists {
 
     /// The share of entries that were added since this [`sample`](Self::sample).
     pub(super) fn added_since(&self, sample: &[Key]) -> f64 {
-        let rows = self.rows().step_by(SAMPLED).zip(sample.par_chunks_exact(self.k));
         // Lists are sorted by plain keys.
-        let added = |(row, before): (&[Key], &[Key])| {
+        let added = |(number, before): (usize, &[Key])| {
+            let row = self.row(number * SAMPLED);
             row.iter().filter(|&&k| before.binary_search(&key::plain(k)).is_err()).count()
         };
-        rows.map(added).sum::<usize>() as f64 / sample.len() as f64
+        reduce(numbered(rows(sample, self.k)), 0, added, |a, b| a + b) as f64 / sample.len() as f64
     }
 
     /// Opens the lists to proposals from many threads.
     pub(super) fn share(self) -> Result<SharedLists> {
-        let worst = self.rows().map(|row| AtomicU32::new((row[self.k - 1] >> 32) as u32));
-        let worst = collected_in_parallel(worst)?;
+        let worst = |row: &[Key]| AtomicU32::new((row[self.k - 1] >> 32) as u32);
+        let worst = collected_in_parallel(self.rows(), worst)?;
         let locks = collected((0..self.len()).map(|_| Mutex::new(())))?;
         // In place.
         let keys = self.keys.into_iter().map(AtomicU64::new).collect();
@@ -165,6 +170,8 @@ fn place(row: &[AtomicU64], new: Key) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use rayon::prelude::*;
+
     use super::*;
     use tagore_device::random::{Draws, Stage};
 

@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use rayon::prelude::*;
 use tagore_device::key::Key;
 
 use crate::Result;
 use crate::gpu::MemoryPlan;
+use crate::loops::{at_least, for_each};
 use crate::memory::{collected, with_capacity};
 
 /// In-degrees of all nodes whose edges are not reversed yet.
@@ -30,8 +30,8 @@ fn for_each_edge(
     edges_of: impl Fn(u32, &mut dyn FnMut(u32, u32)) + Sync,
     visit: impl Fn(u32, u32, u32) + Sync,
 ) {
-    let sources = (0..nodes as u32).into_par_iter().with_min_len(256);
-    sources.for_each(|source| edges_of(source, &mut |target, rank| visit(source, target, rank)));
+    let visit_all = |source| edges_of(source, &mut |target, rank| visit(source, target, rank));
+    for_each(at_least(256, 0..nodes as u32), visit_all);
 }
 
 impl Incoming {
@@ -99,7 +99,7 @@ impl Incoming {
             rows.push(row);
             rest = tail;
         }
-        rows.into_par_iter().with_min_len(256).for_each(|row| row.sort_unstable());
+        for_each(at_least(256, &mut rows[..]), |row| row.sort_unstable());
         Ok(Reverse { first: range.start, offsets, edges })
     }
 }

@@ -1,11 +1,11 @@
 //! Sampled lists of a k-NN graph, kept to judge the graph after it is dropped.
 
-use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
 
 use super::{GpuLists, KnnGraph};
 use crate::gpu::Gpu;
+use crate::loops::{for_each_with, rows_mut};
 use crate::search::exact::ExactSearch;
 use crate::search::exact::gpu::{GpuSearch, QuerySet};
 use crate::vectors::gpu::Pick;
@@ -50,9 +50,9 @@ impl KnnSample {
 
     /// These lists by the distances of `space`, which they were made of otherwise.
     pub(crate) fn by(mut self, space: &Space<'_>) -> Self {
-        let lists = self.distances.par_chunks_exact_mut(self.k.max(1));
-        let lists = lists.zip(self.ids.par_chunks_exact_mut(self.k.max(1))).zip(&self.nodes);
-        lists.for_each_init(Vec::new, |found, ((distances, ids), &node)| {
+        let k = self.k.max(1);
+        let lists = ((rows_mut(&mut self.distances, k), rows_mut(&mut self.ids, k)), &self.nodes[..]);
+        for_each_with(lists, Vec::new, |found, ((distances, ids), &node)| {
             space.list_distances(space.query(node), ids, found);
             let mut keys: Vec<Key> = found.iter().zip(&*ids).map(|(&d, &id)| key::pack(d, id)).collect();
             keys.sort_unstable();

@@ -1,9 +1,9 @@
 //! Rows of ids of one width.
 
-use rayon::prelude::*;
 use tagore_device::key::NO_ID;
 
 use crate::Result;
+use crate::loops::{Rows, rows_mut};
 use crate::memory::filled;
 
 /// Rows of at most `width` ids; unused slots at the end of a row hold `u32::MAX`.
@@ -24,8 +24,8 @@ impl IdTable {
         &ids[..used]
     }
 
-    pub(crate) fn rows_mut(&mut self) -> rayon::slice::ChunksExactMut<'_, u32> {
-        self.ids.par_chunks_exact_mut(self.width)
+    pub(crate) fn rows_mut(&mut self) -> Rows<&mut [u32]> {
+        rows_mut(&mut self.ids, self.width)
     }
 }
 

@@ -4,10 +4,10 @@
 //! either sign, rounded otherwise, or missing. So the ids are scored anew, and an exact search for
 //! a sample of the queries must find no row that is nearer, place by place, beyond rounding.
 
-use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
 use crate::descent::sampled;
+use crate::loops::{for_each, map_with, rows_mut};
 use crate::search::Engine;
 use crate::search::exact::{ExactSearch, gpu::MAX_K};
 use crate::vectors::queries::Queries;
@@ -41,15 +41,12 @@ impl CheckedTruth {
         let TruthCheck { engine, prepared, truth, k, .. } = *check;
         let space = engine.space();
         check_shape(space, prepared.len(), truth, k)?;
-        let scored: Vec<(f32, f64)> = (0..truth.len())
-            .into_par_iter()
-            .map_init(Vec::new, |distances, query| {
-                space.list_distances(prepared.query(query), &truth.ids(query)[..k], distances);
-                (distances.iter().copied().fold(f32::NEG_INFINITY, f32::max), disorder(distances))
-            })
-            .collect();
+        let scored = map_with(0..truth.len(), Vec::new, |distances, query| {
+            space.list_distances(prepared.query(query), &truth.ids(query)[..k], distances);
+            (distances.iter().copied().fold(f32::NEG_INFINITY, f32::max), disorder(distances))
+        });
         let mut ids: Vec<u32> = (0..truth.len()).flat_map(|query| &truth.ids(query)[..k]).copied().collect();
-        ids.par_chunks_exact_mut(k).for_each(<[u32]>::sort_unstable);
+        for_each(rows_mut(&mut ids, k), <[u32]>::sort_unstable);
         for (query, ids) in ids.chunks_exact(k).enumerate() {
             if let Some(pair) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
                 let found = format!("id {} twice for query {query}", pair[0]);

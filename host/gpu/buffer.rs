@@ -7,11 +7,11 @@ use std::ops::Range;
 
 use bytemuck::Pod;
 use cuda_std::memory::{Global, GlobalMut};
-use rayon::prelude::*;
 
 use super::Gpu;
 use super::machine::Allocation;
 use crate::Result;
+use crate::loops::{at_least, for_each, numbered, rows, rows_mut};
 use crate::parallel::FEW_BYTES;
 
 /// Bytes that a thread copies at a time.
@@ -190,7 +190,7 @@ impl<T: Pod> Buffer<T> {
             if piece.len() <= FEW_BYTES {
                 piece.chunks_exact_mut(unit).enumerate().for_each(write);
             } else {
-                piece.par_chunks_exact_mut(unit).with_min_len(64).enumerate().for_each(write);
+                for_each(at_least(64, numbered(rows_mut(piece, unit))), write);
             }
         })
     }
@@ -260,5 +260,5 @@ fn copy(to: &mut [u8], from: &[u8]) {
         // device.
         return to.copy_from_slice(from);
     }
-    to.par_chunks_mut(COPY).zip(from.par_chunks(COPY)).for_each(|(to, from)| to.copy_from_slice(from));
+    for_each((rows_mut(to, COPY), rows(from, COPY)), |(to, from)| to.copy_from_slice(from));
 }

@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::header::{
@@ -15,6 +14,7 @@ use super::layer::MAX_LAYERS;
 use super::{Absent, Adjacency, Description, Fingerprint, Identity, Index, Layer, beginning};
 use super::{Graph, Spots, Start};
 use crate::atomic_file::AtomicFile;
+use crate::loops::{self, rows};
 use crate::parallel::for_each_block_of;
 use crate::progress::Progress;
 use crate::vectors::{Access, Content, advise, far_apart, map};
@@ -448,7 +448,7 @@ impl FileAdjacency {
 }
 
 fn block_checksums(content: &[u8]) -> Vec<u32> {
-    content.par_chunks(BLOCK).map(crc32fast::hash).collect()
+    loops::map(rows(content, BLOCK), crc32fast::hash)
 }
 
 #[cfg(test)]

@@ -18,7 +18,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use tagore_device::key::NO_ID;
 
@@ -36,6 +35,7 @@ pub(crate) use start::{Graph, Layered, Start};
 pub use statistics::Statistics;
 pub(crate) use statistics::{Reach, edges_to};
 
+use crate::loops::{find_first, for_each, reduce, rows_mut};
 use crate::memory::{collected, collected_in_parallel, fetch, filled, zeros};
 use crate::quantize::Compression;
 use crate::vectors::{Access, Repeated};
@@ -235,7 +235,7 @@ impl Index {
         let is_bad = |&node: &usize| {
             rows[node * stride..][..stride][self.neighbors(node).len()..].iter().any(|&id| id != NO_ID)
         };
-        match (0..self.nodes).into_par_iter().find_first(is_bad) {
+        match find_first(0..self.nodes, |node| Some(node).filter(is_bad)) {
             Some(node) => {
                 let found = format!("a wrong row {node}");
                 Err(Error::mismatch(self.describe(), found, "ids, then padding"))
@@ -246,7 +246,7 @@ impl Index {
 
     /// The mean degree.
     pub fn mean_degree(&self) -> f64 {
-        let edges: u64 = self.parts().0.par_iter().map(|&degree| u64::from(degree)).sum();
+        let edges: u64 = reduce(self.parts().0, 0, |&degree| u64::from(degree), |a, b| a + b);
         edges as f64 / self.nodes.max(1) as f64
     }
 
@@ -409,8 +409,8 @@ impl Index {
         let stride = self.max_degree;
         let of_place = |place: u32| if place == NO_ID { &[] } else { self.neighbors(place as usize) };
         let mut neighbors: Vec<u32> = zeros(base.len() * stride)?;
-        let degrees = collected_in_parallel(places.par_iter().map(|&place| of_place(place).len() as u32))?;
-        neighbors.par_chunks_exact_mut(stride.max(1)).zip(places).for_each(|(row, &place)| {
+        let degrees = collected_in_parallel(places, |&place| of_place(place).len() as u32)?;
+        for_each((rows_mut(&mut neighbors, stride.max(1)), places), |(row, &place)| {
             let (named, padding) = row.split_at_mut(of_place(place).len());
             named.iter_mut().zip(of_place(place)).for_each(|(slot, &id)| *slot = rows[id as usize]);
             padding.fill(NO_ID);

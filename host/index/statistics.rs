@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::{Graph, Index};
+use crate::loops::{at_least, numbered, reduce, try_fold, try_for_each};
 use crate::vectors::Repeated;
 use crate::{Progress, Result};
 
@@ -89,13 +89,12 @@ impl Index {
         progress: &Progress,
     ) -> Result<Statistics> {
         let none = || Counts { degrees: vec![0; self.max_degree() + 1], ..Counts::default() };
-        let add = |mut counts: Counts, node| {
+        let add = |mut counts: Counts, node: usize| {
             progress.check()?;
             counts.add(node, self.neighbors(node));
             Ok(counts)
         };
-        let nodes = (0..self.len()).into_par_iter().with_min_len(AT_ONCE);
-        let counts = nodes.try_fold(none, add).try_reduce(none, |a, b| Ok(a.merged(b)))?;
+        let counts = try_fold(at_least(AT_ONCE, 0..self.len()), none, add, Counts::merged)?;
         let Counts { degrees, self_edges, duplicate_edges, .. } = counts;
         Ok(Statistics {
             edges: degrees.iter().zip(0..).map(|(&nodes, degree): (&u64, u64)| nodes * degree).sum(),
@@ -163,7 +162,7 @@ pub(crate) fn edges_to(
         }
         Ok(())
     };
-    (0..nodes).into_par_iter().with_min_len(AT_ONCE).try_for_each(count)?;
+    try_for_each(at_least(AT_ONCE, 0..nodes), count)?;
     Ok(counts.into_iter().map(AtomicU8::into_inner).collect())
 }
 
@@ -235,8 +234,8 @@ impl<G: Graph> Reach<'_, G> {
         };
         reach(first);
         let mut scan = || {
-            let stretches = followed.par_iter_mut().enumerate().with_min_len(SCANNED);
-            stretches.map(follow).reduce(|| false, |a, b| a | b)
+            let stretches = at_least(SCANNED, numbered(&mut followed[..]));
+            reduce(stretches, false, follow, |a, b| a | b)
         };
         // A cancelled scan finds nothing new.
         while scan() {}

@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
 use tagore_device::key::{self, Key, NO_ID};
 
 use super::store::StoredRows;
+use crate::loops::{for_each, for_each_with, numbered, rows_mut};
 use crate::memory::{collected, filled, zeros};
 use crate::search::Filter;
 use crate::search::beam::BeamSearch;
@@ -356,11 +356,11 @@ impl Version {
             let mut keys = nearest(&block.space, among.as_deref(), count, query, k, progress)?;
             computed += count as u64 * rows as u64;
             let before = u64::from(self.graph_rows() as u32 + first);
-            keys.par_iter_mut().filter(|key| **key != key::NONE).for_each(|key| *key += before);
+            for_each(&mut keys[..], |key| *key += if *key == key::NONE { 0 } else { before });
             lists.push((k, keys));
         }
         let mut keys = filled(key::NONE, count * k)?;
-        keys.par_chunks_exact_mut(k).enumerate().for_each_init(Vec::new, |all, (query, slots)| {
+        for_each_with(numbered(rows_mut(&mut keys, k)), Vec::new, |all, (query, slots)| {
             all.clear();
             for (k, list) in &lists {
                 all.extend_from_slice(&list[query * k..][..*k]);

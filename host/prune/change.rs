@@ -10,6 +10,7 @@ use tagore_device::key::{self, Key};
 use super::filter::Pruner;
 use super::rows::GraphRows;
 use super::strategy::{Store, Strategy};
+use crate::loops::{map_with, try_map_with};
 use crate::vectors::space::Space;
 use crate::{Progress, Result};
 
@@ -129,7 +130,7 @@ impl RowChanges<'_> {
             };
             keys.map(offer).filter(|offer| takes(offer.to)).collect::<Vec<_>>()
         };
-        let mut offers: Vec<Offer> = nodes.par_iter().map_init(Vec::new, offers_of).flatten_iter().collect();
+        let mut offers = map_with(nodes, Vec::new, offers_of).concat();
         offers.par_sort_unstable();
         let groups: Vec<&[Offer]> = offers.chunk_by(|a, b| a.to == b.to).collect();
         self.rewrite(rows, &groups, |scratch, rows, offers| {
@@ -148,8 +149,7 @@ impl RowChanges<'_> {
             self.progress.check()?;
             Ok(row_of(scratch, rows, change))
         };
-        let changed = changes.par_iter().map_init(|| Scratch::new(self), row_of);
-        let changed: Vec<(u32, Vec<u32>)> = changed.collect::<Result<_>>()?;
+        let changed = try_map_with(changes, || Scratch::new(self), row_of)?;
         changed.iter().for_each(|(node, ids)| rows.set(*node, ids));
         Ok(())
     }

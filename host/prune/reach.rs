@@ -12,6 +12,7 @@ use super::tree::{MIN_PARALLEL_NODES, Tree};
 use crate::Result;
 use crate::gpu::MemoryPlan;
 use crate::index::{Graph, Start};
+use crate::loops::{at_least, filter, for_each, map};
 use crate::progress::Progress;
 use crate::search::beam::{BeamLimits, BeamSearch, BeamTask};
 use crate::search::gpu::NodeSearch;
@@ -73,8 +74,7 @@ pub(crate) fn connect(
     let left_out = |node: u32| {
         listed.as_ref().is_some_and(|listed| !is_set(&listed[node as usize])) && space.is_short(node)
     };
-    let mut pending: Vec<u32> =
-        (0..nodes).into_par_iter().filter(|&node| !tree.is_reached(node) && !left_out(node)).collect();
+    let mut pending = filter(0..nodes, |&node| !tree.is_reached(node) && !left_out(node));
     if space.metric() == Metric::InnerProduct {
         // Those of large products first: searches for others lead through them.
         pending.par_sort_by(|&a, &b| space.lift(a).total_cmp(&space.lift(b)).then(a.cmp(&b)));
@@ -174,7 +174,7 @@ impl<'a> NodeSearches<'a> {
 
     /// The nodes of `graph` found for each of `nodes`, nearest first.
     pub(crate) fn nearest(&self, graph: &impl Graph, nodes: &[u32]) -> Vec<Vec<u32>> {
-        nodes.par_iter().map(|&node| self.search(graph, node, self.start, self.limits)).collect()
+        map(nodes, |&node| self.search(graph, node, self.start, self.limits))
     }
 
     /// The `width` nodes of `graph` found for `node` from `entries`, nearest first.
@@ -242,8 +242,8 @@ pub(crate) fn find_lone(
 /// Whether each node has an incoming edge.
 fn listed(rows: &GraphRows) -> Vec<AtomicBool> {
     let nodes = rows.len() as u32;
-    let listed: Vec<_> = (0..nodes).into_par_iter().map(|_| AtomicBool::new(false)).collect();
-    (0..nodes).into_par_iter().with_min_len(MIN_PARALLEL_NODES).for_each(|node| {
+    let listed = map(0..nodes, |_| AtomicBool::new(false));
+    for_each(at_least(MIN_PARALLEL_NODES, 0..nodes), |node| {
         for &id in rows.row(node) {
             let id = &listed[id as usize];
             // Most nodes have many incoming edges: reading is cheaper.

@@ -1,10 +1,10 @@
 //! Adjacency of an index under construction.
 
-use rayon::prelude::*;
 use tagore_device::key::NO_ID;
 
 use crate::Result;
 use crate::index::Graph;
+use crate::loops::rows;
 use crate::memory::collected_in_parallel;
 
 /// A row of at most `stride` distinct ids per node; unused slots hold `u32::MAX`.
@@ -23,7 +23,7 @@ impl GraphRows {
     /// Takes over rows padded with `u32::MAX`.
     pub(crate) fn from_padded(ids: Vec<u32>, stride: usize) -> Result<Self> {
         let degree = |row: &[u32]| row.iter().take_while(|&&id| id != NO_ID).count() as u32;
-        let degrees = collected_in_parallel(ids.par_chunks_exact(stride).map(degree))?;
+        let degrees = collected_in_parallel(rows(&ids, stride), degree)?;
         Ok(Self { stride, degrees, ids })
     }
 

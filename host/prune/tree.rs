@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use rayon::prelude::*;
 use tagore_device::key::NO_ID;
 
 use super::gpu::tree;
 use super::rows::GraphRows;
 use crate::Result;
+use crate::loops::{at_least, filter, for_each, gather, map};
 use crate::search::gpu::NodeSearch;
 
 /// Levels with fewer nodes grow on one thread: waking others takes longer.
@@ -33,8 +33,8 @@ impl Tree {
     /// The tree of all nodes reachable from `entries`.
     pub(crate) fn from_entries(rows: &GraphRows, entries: &[u32]) -> Self {
         let nodes = rows.len();
-        let parents = (0..nodes).into_par_iter().map(|_| AtomicU32::new(NO_ID)).collect();
-        let reached = (0..nodes).into_par_iter().map(|_| AtomicBool::new(false)).collect();
+        let parents = map(0..nodes, |_| AtomicU32::new(NO_ID));
+        let reached = map(0..nodes, |_| AtomicBool::new(false));
         let tree = Self { parents, reached };
         for &entry in entries {
             tree.parents[entry as usize].store(entry, Ordering::Relaxed);
@@ -46,8 +46,8 @@ impl Tree {
     /// The tree of these [places](tagore_device::prune::tree::place), one per node.
     fn of_places(places: &[u64]) -> Self {
         // The place of a node that is not reached has all bits set, so its parent is `NO_ID`.
-        let parents = places.par_iter().map(|&place| AtomicU32::new(place as u32)).collect();
-        let reached = places.par_iter().map(|&place| AtomicBool::new(place as u32 != NO_ID)).collect();
+        let parents = map(places, |&place| AtomicU32::new(place as u32));
+        let reached = map(places, |&place| AtomicBool::new(place as u32 != NO_ID));
         Self { parents, reached }
     }
 
@@ -61,7 +61,7 @@ impl Tree {
 
     /// The nodes that are not reached, ascending.
     pub(crate) fn unreached(&self) -> Vec<u32> {
-        (0..self.reached.len() as u32).into_par_iter().filter(|&node| !self.is_reached(node)).collect()
+        filter(0..self.reached.len() as u32, |&node| !self.is_reached(node))
     }
 
     /// Attaches `node` to `parent` and grows the tree from it.
@@ -73,7 +73,7 @@ impl Tree {
     /// Grows the tree level by level from nodes with parents. The parent of a node is the smallest
     /// node of the previous level with an edge to it, in any order of threads.
     fn grow(&self, rows: &GraphRows, mut level: Vec<u32>) {
-        let look = |mut next: Vec<u32>, &node: &u32| {
+        let look = |&node: &u32, next: &mut Vec<u32>| {
             for &neighbor in rows.row(node) {
                 if !self.is_reached(neighbor)
                     && self.parents[neighbor as usize].fetch_min(node, Ordering::Relaxed) == NO_ID
@@ -81,17 +81,18 @@ impl Tree {
                     next.push(neighbor);
                 }
             }
-            next
         };
         let mark = |&node: &u32| self.reached[node as usize].store(true, Ordering::Relaxed);
         while !level.is_empty() {
             if level.len() < MIN_PARALLEL_NODES {
                 level.iter().for_each(mark);
-                level = level.iter().fold(Vec::new(), look);
+                let mut next = Vec::new();
+                level.iter().for_each(|node| look(node, &mut next));
+                level = next;
             } else {
-                let nodes = || level.par_iter().with_min_len(MIN_PARALLEL_NODES / 4);
-                nodes().for_each(mark);
-                level = nodes().fold(Vec::new, look).flatten_iter().collect();
+                let nodes = || at_least(MIN_PARALLEL_NODES / 4, &level[..]);
+                for_each(nodes(), mark);
+                level = gather(nodes(), look);
             }
         }
     }

@@ -1,11 +1,11 @@
 //! The codebook of one chunk: its k-means centres and the nearest-centre search.
 
-use rayon::prelude::*;
 use tagore_device::cluster::drawn;
 use tagore_device::random::Draws;
 
 use super::CENTRES;
 use crate::Result;
+use crate::loops::{for_each, rows, rows_mut};
 use crate::progress::StageProgress;
 
 /// Iterations of Lloyd's algorithm, as in DiskANN.
@@ -40,8 +40,8 @@ impl Codebook {
         let mut codes = vec![0u8; count];
         for round in 1..=ROUNDS {
             stage.advance(1)?;
-            let blocks = codes.par_chunks_mut(BLOCK).zip(points.par_chunks(BLOCK * width));
-            blocks.for_each(|(codes, points)| {
+            let blocks = (rows_mut(&mut codes, BLOCK), rows(points, BLOCK * width));
+            for_each(blocks, |(codes, points)| {
                 for (code, point) in codes.iter_mut().zip(points.chunks_exact(width)) {
                     *code = book.nearest(point);
                 }

@@ -14,12 +14,12 @@
 //! components after the rotation, and a scale that holds it leaves the other rows a few levels.
 //! Rows of large norms are the answers under inner product, so one fit there cuts none of them.
 
-use rayon::prelude::*;
 use tagore_device::cluster::drawn;
 use tagore_device::random::{Draws, Stage};
 use tagore_device::vectors::code::Code;
 
 use super::scalar::{Compression, ScalarQuantizer, Use};
+use crate::loops::{for_each, map, numbered};
 use crate::vectors::norms::squares;
 use crate::vectors::queries::Queries;
 use crate::vectors::rotation::Rotation;
@@ -159,7 +159,7 @@ impl Sample {
             Searched { row, wanted: nearest.len(), last }
         };
         let searched: Vec<usize> = spread(count, SEARCHED).collect();
-        let searched = searched.into_par_iter().map(search).collect();
+        let searched = map(&searched[..], |&row| search(row));
         Ok(Self { space, random: count, metric, weights, searched })
     }
 
@@ -176,7 +176,7 @@ impl Sample {
             let half = values.len() / 2;
             values.get(half).is_some().then(|| *values.select_nth_unstable_by(half, f32::total_cmp).1)
         };
-        let center: Vec<f32> = (0..dim).into_par_iter().map(|i| median(i).unwrap_or(0.0)).collect();
+        let center = map(0..dim, |i| median(i).unwrap_or(0.0));
         let square = |row: &[f32], center: &[f32]| {
             row.iter().zip(center).map(|(x, c)| (f64::from(*x) - f64::from(*c)).powi(2)).sum::<f64>()
         };
@@ -189,12 +189,14 @@ impl Sample {
         let is_moved = of == Use::Search || self.metric != Metric::InnerProduct;
         let offset = if is_rotated && is_moved && is_far { center } else { Vec::new() };
         let rotation = is_rotated.then(|| Rotation::new(dim));
-        rows.par_iter_mut().chain(&mut largest).for_each(|row| {
+        let prepare = |row: &mut Vec<f32>| {
             row.iter_mut().zip(&offset).for_each(|(x, offset)| *x -= offset);
             let mut single: Vec<[f32; 1]> = row.iter().map(|&x| [x]).collect();
             rotation.iter().for_each(|rotation| rotation.apply(&mut single));
             row.iter_mut().zip(single).for_each(|(x, [rotated])| *x = rotated);
-        });
+        };
+        for_each(&mut rows[..], prepare);
+        for_each(&mut largest[..], prepare);
         let rows = order.into_iter().map(|(_, number)| std::mem::take(&mut rows[number])).collect();
         Ok(Centered { of, compression, offset, is_moved, rows, largest })
     }
@@ -205,7 +207,7 @@ impl Sample {
         let codes = quantizer.base(self.rows(), None, &silent)?;
         let is_cut: Vec<bool> = with_matrix!(codes.rows(), rows => {
             let is_cut = |row| is_cut(rows.components(row), rows.dim, quantizer.compression());
-            (0..codes.len()).into_par_iter().map(is_cut).collect()
+            map(0..codes.len(), is_cut)
         });
         let squares = squares(&codes)?;
         let held = squares.iter().zip(&is_cut).filter(|pair| !pair.1).map(|pair| *pair.0);
@@ -232,7 +234,7 @@ impl Sample {
             let hits = exact.iter().filter(|&&exact| exact <= last).count().min(wanted);
             (quantizer.holds(squares[row as usize]), hits)
         };
-        let hits: Vec<(bool, usize)> = self.searched.par_iter().enumerate().map(hits).collect();
+        let hits = map(numbered(&self.searched[..]), hits);
         let (mut all, mut found, mut held, mut not_held) = (0, 0, 0, 0);
         for (&(is_held, hits), searched) in hits.iter().zip(&self.searched) {
             (all, found) = (all + searched.wanted, found + hits);
@@ -359,7 +361,7 @@ fn nearest(distances: &[f32], row: u32, weights: &[f64], rank: usize, least: usi
 /// the mean share of rounding and cutting in the squared distance of the nearest other row.
 fn least_noise(rows: &[Vec<f32>], mean: &[f32], ranges: &[f32]) -> f32 {
     let compared: Vec<usize> = (0..rows.len()).step_by(COMPARED).collect();
-    let noises = compared.into_par_iter().map(|number| {
+    let noises = map(&compared[..], |&number| {
         let others = rows.iter().enumerate().filter(|&(other, _)| other != number);
         let nearest = others.map(|(_, other)| f32::squared_l2(&rows[number], other)).fold(f32::MAX, f32::min);
         let noise = |&range: &f32| {
@@ -371,7 +373,6 @@ fn least_noise(rows: &[Vec<f32>], mean: &[f32], ranges: &[f32]) -> f32 {
         };
         ranges.iter().map(noise).collect::<Vec<f64>>()
     });
-    let noises: Vec<Vec<f64>> = noises.collect();
     let sum = |place: usize| noises.iter().map(|noises| noises[place]).sum::<f64>();
     let sums: Vec<f64> = (0..ranges.len()).map(sum).collect();
     let least = (0..ranges.len()).min_by(|&a, &b| sums[a].total_cmp(&sums[b]));

@@ -6,13 +6,13 @@ mod fit;
 pub(crate) mod gpu;
 mod scalar;
 
-use rayon::prelude::*;
 use tagore_device::random::{Draws, Stage};
 
 use codebook::{Codebook, ROUNDS};
 pub use scalar::Compression;
 pub(crate) use scalar::{Codes, ScalarQuantizer, Use};
 
+use crate::loops::{gather, try_map};
 use crate::vectors::Vectors;
 use crate::{Progress, Result};
 
@@ -39,14 +39,13 @@ impl ProductQuantizer {
         let stage = progress.stage("quantizer", chunks as u64 * u64::from(ROUNDS));
         let train = |chunk: usize| {
             let dims = start(sample.dim(), chunks, chunk)..start(sample.dim(), chunks, chunk + 1);
-            let rows = (0..sample.len()).into_par_iter();
-            let points: Vec<f32> =
-                rows.flat_map_iter(|row| sample.host_row(row)[dims.clone()].to_vec()).collect();
+            let points = gather(0..sample.len(), |row, points: &mut Vec<f32>| {
+                points.extend_from_slice(&sample.host_row(row)[dims.clone()]);
+            });
             let draws = |round| Draws::new(seed, Stage::Cells, round, chunk as u64);
             Codebook::train(&points, dims.len(), draws, &stage)
         };
-        let codebooks = (0..chunks).into_par_iter().map(train).collect::<Result<_>>()?;
-        Ok(Self { codebooks })
+        Ok(Self { codebooks: try_map(0..chunks, train)? })
     }
 
     /// The first dimension of each chunk, then the number of dimensions.

@@ -21,11 +21,11 @@
 use std::fmt;
 
 use half::f16;
-use rayon::prelude::*;
 use tagore_device::vectors::code::Code;
 
 use super::fit::{self, Fitted, MIN_RECALL};
 use crate::gpu::Gpu;
+use crate::loops::{numbered, rows_mut, try_for_each_with};
 use crate::memory::zeros;
 use crate::vectors::norms::squares;
 use crate::vectors::rotation::Rotation;
@@ -297,11 +297,11 @@ impl ScalarQuantizer {
         let mut rests: Vec<T> = zeros(if self.compression.has_rests(role) { count * dim } else { 0 })?;
         let stage = progress.stage("compress", count as u64);
         with_matrix!(vectors.rows(), rows => {
-            let blocks = codes.par_chunks_mut(BLOCK * dim).enumerate();
+            let blocks = numbered(rows_mut(&mut codes, BLOCK * dim));
             let mut of_rests: Vec<&mut [T]> = rests.chunks_mut(BLOCK * dim).collect();
-            of_rests.resize_with(blocks.len(), Default::default);
-            let blocks = blocks.zip(of_rests);
-            blocks.try_for_each_init(|| vec![[0f32; ROWS]; dim], |room, ((block, codes), rests)| {
+            of_rests.resize_with(blocks.0.len(), Default::default);
+            let (blocks, room) = ((blocks, &mut of_rests[..]), || vec![[0f32; ROWS]; dim]);
+            try_for_each_with(blocks, room, |room, ((block, codes), rests)| {
                 stage.advance((codes.len() / dim) as u64)?;
                 let mut rests = rests.chunks_mut(ROWS * dim);
                 for (group, codes) in codes.chunks_mut(ROWS * dim).enumerate() {

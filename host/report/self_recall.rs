@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use rayon::prelude::*;
 use serde::Serialize;
 use tagore_device::key::{self, Key};
 
 use super::measure::{BEAM, K};
 use crate::descent::sampled;
+use crate::loops::{fold, try_fold};
 use crate::search::Engine;
 use crate::vectors::space::Space;
 use crate::vectors::{TypedRows, with_matrix};
@@ -58,18 +58,14 @@ pub(super) fn farthest(space: &Space<'_>, seed: u64, progress: &Progress) -> Res
     let mean = mean_of(rows, &sample, space.dim());
     let pieces = n.div_ceil(PIECE);
     let compared = (COMPARED_BYTES / (PIECE * space.row_bytes()).max(1)).clamp(1, pieces);
-    let farthest = |piece: usize| {
+    let farther = |mut found: Vec<Key>, piece: usize| {
         progress.check()?;
         // Pieces are spread over the base.
         let first = (piece * pieces / compared) * PIECE;
-        let keys = (first..(first + PIECE).min(n)).map(|row| far_key(rows, row, &mean));
-        Ok(nearest(keys.collect()))
+        found.extend((first..(first + PIECE).min(n)).map(|row| far_key(rows, row, &mean)));
+        Ok(nearest(found))
     };
-    let merged = |mut a: Vec<Key>, b: Vec<Key>| {
-        a.extend(b);
-        Ok(nearest(a))
-    };
-    let keys = (0..compared).into_par_iter().map(farthest).try_reduce(Vec::new, merged)?;
+    let keys = try_fold(0..compared, Vec::new, farther, both)?;
     Ok(keys.into_iter().map(|key| key as u32).collect())
 }
 
@@ -108,20 +104,21 @@ fn nearest(mut keys: Vec<Key>) -> Vec<Key> {
     keys
 }
 
+/// The smallest [`ROWS`] keys of two lists.
+fn both(mut a: Vec<Key>, b: Vec<Key>) -> Vec<Key> {
+    a.extend(b);
+    nearest(a)
+}
+
 /// The nodes with the fewest edges to them, of those with fewer than all counted.
 fn with_fewest_edges(engine: &Engine<'_>, edges_to: &[u8]) -> Vec<u32> {
     let index = engine.index();
     let is_node = |row: u32| !index.repeated().contains(row) && !index.is_left_out(row);
-    let nodes = (0..index.len() as u32).into_par_iter().filter(|&row| is_node(row));
-    let keys = nodes.fold(Vec::new, |mut keys: Vec<Key>, row| {
-        keys.push(Key::from(edges_to[row as usize]) << 32 | Key::from(row));
+    let add = |mut keys: Vec<Key>, row: u32| {
+        keys.extend(is_node(row).then(|| Key::from(edges_to[row as usize]) << 32 | Key::from(row)));
         if keys.len() >= 2 * PIECE { nearest(keys) } else { keys }
-    });
-    let keys = keys.reduce(Vec::new, |mut a, b| {
-        a.extend(b);
-        nearest(a)
-    });
-    nearest(keys).into_iter().map(|key| key as u32).collect()
+    };
+    nearest(fold(0..index.len() as u32, Vec::new, add, both)).into_iter().map(|key| key as u32).collect()
 }
 
 /// Searches for the rows of a sample; `edges_to` counts the edges to each node.

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rayon::prelude::*;
 use tagore_device::key::{self, Key, NO_ID};
 
 use super::answer::Answer;
@@ -15,6 +14,7 @@ use super::engine::{Found, Prepared, fill};
 use super::passing::Passing;
 use super::pool::Scratch;
 use crate::index::{Graph, Index, Start};
+use crate::loops::try_map;
 use crate::memory::filled;
 use crate::parallel::for_each_row;
 use crate::vectors::Access;
@@ -125,8 +125,7 @@ impl Prepared<'_> {
             Ok((number, is_complete, scratch.rows.clone(), scratch.computed() - before))
         };
         let left = std::mem::take(&mut found.left);
-        let answers: Vec<_> = left.par_iter().map(search).collect::<Result<_>>()?;
-        for (number, is_complete, rows, computed) in answers {
+        for (number, is_complete, rows, computed) in try_map(&left[..], search)? {
             fill(&mut found.keys[number as usize * k..][..k], &rows);
             found.computed += computed;
             match (found.short.binary_search(&number), is_complete) {

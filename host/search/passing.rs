@@ -8,7 +8,6 @@
 
 use std::sync::OnceLock;
 
-use rayon::prelude::*;
 use tagore_device::random::{Draws, Stage};
 use tagore_device::search::beam::passing::through;
 
@@ -109,7 +108,7 @@ impl<'a> Passing<'a> {
                     let ids = (64 * place) as u32..nodes.min(64 * (place + 1)) as u32;
                     ids.fold(0, |word, id| word | u64::from(accepts(id)) << (id % 64))
                 };
-                collected_in_parallel((0..nodes.div_ceil(64)).into_par_iter().map(word))?
+                collected_in_parallel(0..nodes.div_ceil(64), word)?
             }
         };
         let mut set = |node: u32| words[node as usize / 64] |= 1 << (node % 64);

@@ -1,6 +1,5 @@
 //! Results of searches.
 
-use rayon::prelude::*;
 use tagore_device::key::{self, Key, NO_ID};
 
 use crate::gpu::{KernelTime, SharedTimes};
@@ -58,10 +57,7 @@ impl SearchResult {
         let (ids, distances) = if size_of_val(keys) <= ONE_THREAD_BYTES {
             (collected(keys.iter().map(id))?, collected(keys.iter().map(distance))?)
         } else {
-            (
-                collected_in_parallel(keys.par_iter().map(id))?,
-                collected_in_parallel(keys.par_iter().map(distance))?,
-            )
+            (collected_in_parallel(keys, id)?, collected_in_parallel(keys, distance)?)
         };
         let SharedTimes { kernels, kernel_seconds, .. } = times;
         Ok(Self { k, ids, distances, computed, kernels, kernel_seconds })

@@ -12,8 +12,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use rayon::prelude::*;
-
 pub(crate) use advice::{Access, advise, far_apart};
 pub use bits::Bits;
 pub(crate) use content::Content;
@@ -43,6 +41,7 @@ pub use truth::GroundTruth;
 
 use storage::Storage;
 
+use crate::loops::{Items, try_for_each};
 use crate::parallel::for_each_block;
 use crate::{Error, Progress, Result};
 
@@ -293,7 +292,8 @@ impl Vectors {
     /// [`validate_for`](Self::validate_for) for some rows only, which are about to be read anyway.
     pub(crate) fn validate_rows(
         &self,
-        rows: impl IndexedParallelIterator<Item = usize>,
+        items: impl Items<Item = usize>,
+        row: impl Fn(usize) -> usize + Sync,
         metric: Metric,
     ) -> Result<f32> {
         let metric = Some(metric);
@@ -301,8 +301,8 @@ impl Vectors {
             return Ok(known);
         }
         let largest = Largest::default();
-        let bad = rows.find_map_first(|row| self.check_rows(row..row + 1, metric, &largest).err());
-        bad.map_or_else(|| Ok(largest.get()), Err)
+        try_for_each(items, |item| self.check_rows(row(item)..row(item) + 1, metric, &largest))?;
+        Ok(largest.get())
     }
 
     /// Marks all rows as checked, with the largest magnitude found.

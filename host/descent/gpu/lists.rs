@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use bytemuck::Pod;
-use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
 use crate::descent::KnnGraph;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::loops::{at_least, for_each, map};
 use crate::vectors::gpu::{Pick, RowsAt};
 use crate::{Metric, Result};
 
@@ -53,7 +53,7 @@ impl GpuLists {
         let place = rank.min(self.k).saturating_sub(1);
         let mut words: Vec<u32> = self.values(gpu, nodes, place * size_of::<Key>() + size_of::<u32>(), 1)?;
         const NO_DISTANCE: u32 = (key::NONE >> 32) as u32;
-        words.par_iter_mut().with_min_len(1 << 12).for_each(|word| {
+        for_each(at_least(1 << 12, &mut words[..]), |word| {
             let distance = if *word == NO_DISTANCE { f32::INFINITY } else { key::from_ordered(*word) };
             *word = distance.to_bits();
         });
@@ -87,7 +87,7 @@ impl GpuLists {
     /// Copies the keys to the host.
     pub(crate) fn download(&self) -> Result<Vec<Key>> {
         // All threads touch the pages: mapping them takes longer than the copy.
-        let mut keys: Vec<Key> = rayon::iter::repeat_n(key::NONE, self.order.len() * self.k).collect();
+        let mut keys = map(0..self.order.len() * self.k, |_| key::NONE);
         self.keys.download(&mut keys)?;
         Ok(keys)
     }

@@ -1,6 +1,5 @@
 //! Random neighbours for a descent without phase 1, whose first iteration draws them otherwise.
 
-use rayon::prelude::*;
 use tagore_device::descent::sample::SAMPLE;
 use tagore_device::key::{self, Key};
 use tagore_device::random::{Draws, Stage};
@@ -8,15 +7,15 @@ use tagore_device::random::{Draws, Stage};
 use super::Build;
 use crate::Result;
 use crate::gpu::Buffer;
+use crate::loops::{for_each, numbered, rows_mut};
 
 impl Build<'_> {
     /// Gives every node [`SAMPLE`] random neighbours at the largest distance, so that every
     /// neighbour found in phase 2 is nearer. The end of the descent computes their distances.
     pub(super) fn random_lists(&self, lists: &mut Buffer<Key>) -> Result<()> {
         let mut keys = vec![key::NONE; self.space.len() * self.shape.k];
-        keys.par_chunks_exact_mut(self.shape.k).enumerate().for_each(|(node, list)| {
-            self.draw_neighbours(node as u32, list);
-        });
+        let draw = |(node, list): (usize, &mut [Key])| self.draw_neighbours(node as u32, list);
+        for_each(numbered(rows_mut(&mut keys, self.shape.k)), draw);
         lists.upload(&keys)
     }
 

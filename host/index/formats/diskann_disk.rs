@@ -9,7 +9,6 @@
 
 use std::path::{Path, PathBuf};
 
-use rayon::prelude::*;
 use tagore_device::cluster::drawn;
 use tagore_device::key::NO_ID;
 use tagore_device::random::{Draws, Stage};
@@ -19,6 +18,7 @@ use super::diskann::{Lift, Stored};
 use super::export::Export;
 use super::import::{Graph, Source};
 use crate::atomic_file::{AtomicFile, with_suffix};
+use crate::loops::{for_each, for_each_with, numbered, rows_mut};
 use crate::quantize::{CENTRES, ProductQuantizer, SAMPLE};
 use crate::{Error, Metric, Result, Vectors};
 
@@ -185,8 +185,8 @@ fn train(export: &Export<'_>, stored: &Stored<'_>, chunks: usize) -> Result<Prod
         drawn(Draws::new(seed, Stage::Cells, 0, index as u64), index as u32, count as u32, n as u32)
     };
     let mut values = vec![0f32; count * stored.dim()];
-    let vectors = values.par_chunks_exact_mut(stored.dim()).enumerate();
-    vectors.for_each(|(index, vector)| stored.vector(row(index) as usize, vector));
+    let write = |(index, vector): (usize, &mut [f32])| stored.vector(row(index) as usize, vector);
+    for_each(numbered(rows_mut(&mut values, stored.dim())), write);
     let sample = Vectors::dense_f32(values, stored.dim());
     ProductQuantizer::train(&sample, chunks, seed, &export.progress)
 }
@@ -228,7 +228,8 @@ fn codes(
     for first in (0..n).step_by(BLOCK) {
         let codes = &mut codes[..BLOCK.min(n - first) * chunks];
         stage.advance((codes.len() / chunks) as u64)?;
-        codes.par_chunks_exact_mut(chunks).enumerate().for_each_init(
+        for_each_with(
+            numbered(rows_mut(codes, chunks)),
             || vec![0f32; stored.dim()],
             |vector, (index, codes)| {
                 stored.vector(first + index, vector);

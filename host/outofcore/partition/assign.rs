@@ -3,9 +3,8 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use crate::cluster::assigner::Nearest;
+use crate::loops::{at_least, map_with};
 use crate::progress::StageProgress;
 use crate::vectors::embedding::Embedding;
 use crate::{Repeated, Result, Vectors};
@@ -71,8 +70,9 @@ impl Assigning<'_> {
     /// If a value cannot be used, the device fails, or the work is cancelled.
     pub(crate) fn assign(&mut self, rows: Range<usize>) -> Result<Option<Chunk>> {
         let Self { base, embedding, .. } = *self;
-        let checked = rows.clone().into_par_iter().with_min_len(1024);
-        self.largest = self.largest.max(base.validate_rows(checked, embedding.metric())?);
+        let checked = at_least(1024, rows.clone());
+        let largest = base.validate_rows(checked, |row| row, embedding.metric())?;
+        self.largest = self.largest.max(largest);
         let ids = self.repeated.others(rows);
         if ids.is_empty() {
             return Ok(None);
@@ -126,7 +126,7 @@ impl BlockSums {
             }
             sum
         };
-        let sums: Vec<Vec<f64>> = parts.par_iter().map_init(|| vec![0f32; dim], sum_of).collect();
+        let sums = map_with(&parts[..], || vec![0f32; dim], sum_of);
         for (part, sum) in parts.iter().zip(sums) {
             let block = ids[part.start] as usize / SUM_ROWS;
             if block != self.last.0 {

@@ -1,6 +1,5 @@
 //! Cluster centres of a base on disk.
 
-use rayon::prelude::*;
 use tagore_device::cluster::drawn;
 use tagore_device::random::{Draws, Stage};
 
@@ -9,6 +8,7 @@ use crate::Result;
 use crate::cluster::ROUNDS;
 use crate::cluster::assigner::{Assigner, AssignerRoom, RowRounding};
 use crate::cluster::cpu::{CentreSample, Centres};
+use crate::loops::map;
 use crate::outofcore::plan::SAMPLE_PER_CLUSTER;
 use crate::vectors::Access;
 
@@ -38,12 +38,13 @@ pub(crate) fn find_centres(input: &PartitionInput<'_>, chunk_rows: usize) -> Res
     let draws = |iteration, index: u32| Draws::new(seed, Stage::Cells, iteration, index.into());
     base.advise(Access::AtRandom);
     let row_of = |i: u32| repeated.nth_unique(drawn(draws(0, i), i, count as u32, n as u32)) as usize;
-    let rows: Vec<usize> = (0..count as u32).into_par_iter().map(row_of).collect();
-    for rows in rows.chunks(READ_AT_ONCE) {
+    let rows = map(0..count as u32, row_of);
+    for first in (0..count).step_by(READ_AT_ONCE) {
+        let part = first..count.min(first + READ_AT_ONCE);
         progress.check()?;
         // All before the first is needed: a disk is faster with many requests.
-        rows.iter().for_each(|&row| base.prefetch(row..row + 1));
-        base.validate_rows(rows.par_iter().copied(), embedding.metric())?;
+        rows[part.clone()].iter().for_each(|&row| base.prefetch(row..row + 1));
+        base.validate_rows(part, |place| rows[place], embedding.metric())?;
     }
     let sample = embedding.rows(base, count, |i| rows[i]);
     let unwatched = progress.unwatched();

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use bytemuck::cast_slice;
-use rayon::prelude::*;
 
 use super::assign::{Chunk, count_pairs};
 use crate::cluster::cpu::Centres;
+use crate::loops::{numbered, try_for_each};
 use crate::outofcore::store::Gather;
 use crate::vectors::embedding::Embedding;
 use crate::{Progress, Result, Vectors};
@@ -69,7 +69,7 @@ impl Filling {
                 }
                 Ok(())
             };
-            nearest[first..].par_iter_mut().enumerate().try_for_each(move_row)?;
+            try_for_each(numbered(&mut nearest[first..]), move_row)?;
             for &[a, b] in &nearest[first..] {
                 first += 1;
                 self.sizes[a as usize] += 1;

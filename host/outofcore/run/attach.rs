@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use tagore_device::key;
 
 use crate::index::{Graph, Reach, Start, WrittenRows, edges_to};
+use crate::loops::gather;
 use crate::prune::reach::{FOUND, NodeSearches, SEARCHES};
 use crate::vectors::TypedRows;
 use crate::vectors::distance::{SquaredL2, one_to_many};
@@ -252,9 +253,10 @@ impl Attaching<'_> {
             progress.check()?;
             let edges_to = self.edges_to()?;
             let part: Vec<u32> = nodes.by_ref().take(AT_A_TIME).collect();
-            let may_attach = |&&node: &&u32| edges_to[node as usize] > 0 || !merged.is_short(node);
-            let pending = part.par_iter().filter(may_attach);
-            found.par_extend(pending.map(|&node| (merged.lift(node), node)));
+            let may_attach = |node: u32| edges_to[node as usize] > 0 || !merged.is_short(node);
+            found.extend(gather(&part[..], |&node, pending| {
+                pending.extend(may_attach(node).then(|| (merged.lift(node), node)));
+            }));
             found.par_sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
             found.truncate(left);
         }

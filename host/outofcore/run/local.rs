@@ -5,11 +5,10 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::lists::{ClusterLists, DeviceLists, HostLists, Members};
 use crate::build::{BuiltCluster, OnDevice, PrunedRows};
 use crate::descent::DescentStats;
+use crate::loops::{filter, map_with};
 use crate::outofcore::partition::Cluster;
 use crate::outofcore::store::CentralNode;
 use crate::prune::{PruneStats, Pruned};
@@ -55,15 +54,15 @@ impl LocalIndex {
         let descent = builder.descent.of_part(ids.len());
         let stage = descent.progress.stage("build", 0);
         let builder = builder.clone().descent(descent.clone()).of_clusters();
-        let distance = |out: &mut Vec<f32>, member: usize| {
+        // Each node counts in the first of its two clusters.
+        let counting = filter(0..ids.len(), |&member| is_to_come(others[member]));
+        let distance = |out: &mut Vec<f32>, &member: &usize| {
             embedding.embed(&vectors, member, out);
             let terms = out.iter().zip(mean).map(|(&x, y)| (f64::from(x) - y).powi(2));
             CentralNode::new(terms.sum::<f64>(), ids[member])
         };
-        // Each node counts in the first of its two clusters.
-        let counting = (0..ids.len()).into_par_iter().filter(|&member| is_to_come(others[member]));
-        let distances = counting.map_init(|| vec![0f32; mean.len()], distance);
-        let central = distances.reduce(|| CentralNode::NONE, CentralNode::nearer);
+        let distances = map_with(&counting[..], || vec![0f32; mean.len()], distance);
+        let central = distances.into_iter().fold(CentralNode::NONE, CentralNode::nearer);
         let vectors = embedding.moved(vectors)?;
         let BuiltCluster { pruned, lone, descent: of_descent } = builder.build_cluster(&vectors)?;
         let Pruned { rows, entries, stats: prune } = pruned;

@@ -7,7 +7,6 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::Instant;
 
-use rayon::prelude::*;
 use tagore_device::key::NO_ID;
 
 use super::attach::{MergedGraph, with_copies};
@@ -19,6 +18,7 @@ use super::turns::Turns;
 use crate::atomic_file::AtomicFile;
 use crate::build::LowerGraph;
 use crate::index::{IndexFile, Layered, Reach, WrittenRows};
+use crate::loops::{map, map_with, numbered, rows};
 use crate::memory::{filled, zeros};
 use crate::outofcore::plan::{ClusterPlan, row_bytes};
 use crate::outofcore::store::{Attempt, Damage, Fault};
@@ -148,16 +148,16 @@ impl Run<'_> {
     }
 }
 
-/// Appends padded rows of `degree` ids to the index.
-pub(crate) fn append_rows(file: &mut IndexFile, rows: &[u32], degree: usize) -> Result<()> {
+/// Appends `ids` in padded rows of `degree` to the index.
+pub(crate) fn append_rows(file: &mut IndexFile, ids: &[u32], degree: usize) -> Result<()> {
     let degree_of = |row: &[u32]| row.iter().take_while(|&&id| id != NO_ID).count() as u32;
-    let degrees: Vec<u32> = rows.par_chunks_exact(degree).map(degree_of).collect();
-    file.append(&degrees, rows)
+    let degrees = map(rows(ids, degree), degree_of);
+    file.append(&degrees, ids)
 }
 
-/// Whether `rows` are the padded rows of the nodes from `first` on: distinct ids of other nodes of
+/// Whether `ids` are the padded rows of the nodes from `first` on: distinct ids of other nodes of
 /// an index of `nodes` rows, none of them `repeated`, then `u32::MAX`.
-pub(crate) fn are_rows(rows: &[u32], degree: usize, first: usize, nodes: usize, repeated: &Repeated) -> bool {
+pub(crate) fn are_rows(ids: &[u32], degree: usize, first: usize, nodes: usize, repeated: &Repeated) -> bool {
     let is_row = |sorted: &mut Vec<u32>, (node, row): (usize, &[u32])| {
         let count = row.iter().position(|&id| id == NO_ID).unwrap_or(row.len());
         let (ids, padding) = row.split_at(count);
@@ -170,7 +170,7 @@ pub(crate) fn are_rows(rows: &[u32], degree: usize, first: usize, nodes: usize, 
             && ids.iter().all(is_node)
             && sorted.windows(2).all(|pair| pair[0] < pair[1])
     };
-    rows.par_chunks_exact(degree).enumerate().map_init(Vec::new, is_row).all(|is_sound| is_sound)
+    map_with(numbered(rows(ids, degree)), Vec::new, is_row).into_iter().all(|is_sound| is_sound)
 }
 
 /// The rows of a range of ids, assembled from finished rows in any order.

@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::path::Path;
 
 use crc32fast::Hasher;
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use crate::loops::map;
 use crate::vectors::Access;
 use crate::{Error, Progress, Result, Vectors};
 
@@ -111,12 +111,13 @@ pub(crate) fn rows_crc(base: &Vectors, rows: Range<usize>) -> u32 {
 
 /// The CRC-32 of a range of rows, as a hasher.
 fn hash(base: &Vectors, rows: Range<usize>) -> Hasher {
-    let of_part = |first: usize| {
+    let hash_part = |part: usize| {
+        let first = rows.start + part * PART;
         let mut hasher = Hasher::new();
         (first..rows.end.min(first + PART)).for_each(|row| hasher.update(base.bytes_of_row(row)));
         hasher
     };
-    let parts: Vec<Hasher> = rows.clone().into_par_iter().step_by(PART).map(of_part).collect();
+    let parts = map(0..rows.len().div_ceil(PART), hash_part);
     parts.iter().fold(Hasher::new(), |mut all, part| {
         all.combine(part);
         all

@@ -5,8 +5,9 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 
-use super::{Lists, NEAREST};
+use super::{Lists, NEAREST, known};
 use crate::index::Graph;
+use crate::loops::{for_each, numbered, try_map};
 use crate::vectors::space::Space;
 use crate::{Progress, Result};
 
@@ -79,14 +80,13 @@ impl<'a, G: Graph> WithEdges<'a, G> {
     ) -> Result<()> {
         let needed = |(number, list): (usize, &[u32])| {
             progress.check()?;
-            Ok(if number % PARTS == part { self.needed(space, list) } else { Vec::new() })
+            Ok(if number % PARTS == part { self.needed(space, known(list)) } else { Vec::new() })
         };
-        let needed: Vec<Vec<Edge>> = lists.iter().enumerate().map(needed).collect::<Result<_>>()?;
-        let mut edges: Vec<Edge> = needed.into_par_iter().flatten_iter().collect();
+        let mut edges = try_map(numbered(lists.rows()), needed)?.concat();
         edges.par_sort_unstable();
         let of_rows: Vec<&[Edge]> = edges.chunk_by(|a, b| a.from == b.from).collect();
         let (graph, degree) = (self.graph, self.degree);
-        self.shards.par_iter_mut().enumerate().for_each(|(shard, rows)| {
+        for_each(numbered(&mut self.shards[..]), |(shard, rows)| {
             for edges in of_rows.iter().filter(|edges| edges[0].from as usize % SHARDS == shard) {
                 let with = rows.entry(edges[0].from).or_default();
                 with.add(graph.neighbors(edges[0].from), edges, degree);
@@ -97,7 +97,7 @@ impl<'a, G: Graph> WithEdges<'a, G> {
 
     /// The changed rows, by ascending node.
     pub(super) fn into_rows(self) -> Vec<(u32, Vec<u32>)> {
-        let rows = self.shards.into_par_iter().flatten_iter();
+        let rows = self.shards.into_iter().flatten();
         let mut rows: Vec<_> = rows.map(|(node, with)| (node, with.row)).collect();
         rows.par_sort_unstable();
         rows
@@ -105,7 +105,7 @@ impl<'a, G: Graph> WithEdges<'a, G> {
 
     /// Edges that were added.
     pub(super) fn added(&self) -> usize {
-        self.shards.par_iter().flat_map_iter(HashMap::values).map(|with| with.added.len()).sum()
+        self.shards.iter().flat_map(HashMap::values).map(|with| with.added.len()).sum()
     }
 
     /// The edges without which a search among the rows of a list, nearest first, misses some.

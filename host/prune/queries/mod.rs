@@ -18,12 +18,12 @@ use std::cmp::Reverse;
 use std::time::Instant;
 
 use edges::{PARTS, WithEdges};
-use rayon::prelude::*;
 use tagore_device::key::{Key, NO_ID};
 use trial::{Trial, finds_more};
 
 use crate::gpu::MemoryPlan;
 use crate::index::{Graph, RANDOM_ENTRIES, Start};
+use crate::loops::{Rows, map, rows};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
 use crate::{Metric, Progress, Result};
@@ -76,16 +76,21 @@ struct Lists<'a> {
     depth: usize,
 }
 
+/// The ids of a list before the first `u32::MAX`.
+fn known(list: &[u32]) -> &[u32] {
+    &list[..list.iter().position(|&id| id == NO_ID).unwrap_or(list.len())]
+}
+
 impl<'a> Lists<'a> {
-    fn iter(self) -> impl IndexedParallelIterator<Item = &'a [u32]> {
-        let known = |list: &'a [u32]| &list[..list.iter().position(|&id| id == NO_ID).unwrap_or(list.len())];
-        self.ids.par_chunks_exact(self.depth).map(known)
+    /// The lists with the ids after their last.
+    fn rows(self) -> Rows<&'a [u32]> {
+        rows(self.ids, self.depth)
     }
 
     /// Rows that are near to many queries, ascending, without `others`: each is near to the most of
     /// those queries to which none before is near.
     fn entries(self, others: &[u32]) -> Vec<u32> {
-        let mut lists: Vec<&[u32]> = self.iter().collect();
+        let mut lists = map(self.rows(), known);
         let step = lists.len().div_ceil(MAX_ASKED).max(1);
         lists = lists.into_iter().step_by(step).collect();
         let mut entries = Vec::with_capacity(ENTRIES);

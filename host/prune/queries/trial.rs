@@ -1,10 +1,10 @@
 //! Whether searches for queries held out find more.
 
-use rayon::prelude::*;
 use tagore_device::key;
 
 use super::QuerySample;
 use crate::index::{Graph, Start};
+use crate::loops::try_map_with;
 use crate::search::beam::{BeamLimits, BeamSearch, BeamTask};
 use crate::vectors::queries::Queries;
 use crate::vectors::space::Space;
@@ -77,8 +77,7 @@ impl<'a> Trial<'a> {
             Ok([found as u64, search.computed() - before])
         };
         let nodes = self.space.len();
-        let each = self.bounds.par_iter().map_init(|| BeamSearch::new(nodes), one);
-        let each: Vec<[u64; 2]> = each.collect::<Result<_>>()?;
+        let each = try_map_with(&self.bounds[..], || BeamSearch::new(nodes), one)?;
         let count = self.bounds.len() as f64;
         let sum = |place: usize| each.iter().map(|counts| counts[place]).sum::<u64>() as f64;
         let (found, all) = (sum(0), count * self.k as f64);

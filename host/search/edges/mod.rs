@@ -7,7 +7,6 @@
 pub(super) mod gpu;
 mod walk;
 
-use rayon::prelude::*;
 use tagore_device::block::exact::Metric;
 use tagore_device::cluster::drawn;
 use tagore_device::random::{Draws, Stage};
@@ -19,6 +18,7 @@ pub(super) use walk::{EdgeWalk, OnEdges};
 
 use super::lazy::Lazy;
 use crate::index::Index;
+use crate::loops::map;
 use crate::memory::zeros;
 use crate::parallel::for_each_row;
 use crate::vectors::gpu::metric_number;
@@ -71,7 +71,7 @@ impl EdgeCodes {
             let half = values.len() / 2;
             *values.select_nth_unstable_by(half, f32::total_cmp).1
         };
-        let center = (0..dim).into_par_iter().map(median).collect();
+        let center = map(0..dim, median);
         Ok(Self { rotation: Rotation::new(dim), center, rows: Lazy::default() })
     }
 

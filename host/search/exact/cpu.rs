@@ -1,9 +1,9 @@
 //! Exact search on the CPU.
 
-use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
 use crate::Result;
+use crate::loops::{for_each, numbered, rows_mut, try_for_each_with};
 use crate::memory::{filled, with_capacity};
 use crate::progress::{Progress, StageProgress};
 use crate::vectors::panels::{PANEL, PanelForm, PerRow, Side};
@@ -66,7 +66,8 @@ fn by_rows<'p>(
 ) -> Result<()> {
     let tile = (TILE_BYTES / space.row_bytes()).clamp(64, 4096);
     let rows = among.map_or(space.len(), <[u32]>::len);
-    keys.par_chunks_mut(k * QUERIES).enumerate().try_for_each_init(
+    try_for_each_with(
+        numbered(rows_mut(keys, k * QUERIES)),
         || (Vec::new(), Vec::new()),
         |(ids, distances), (block, slots)| {
             let first = block * QUERIES;
@@ -121,7 +122,8 @@ fn by_panels<'p>(
             let row = |index: usize| space.query((begin + index) as u32);
             let count = (n - begin).min(rows_at_once);
             let (rows, end) = (form.panels(count, row, progress)?, count.div_ceil(PANEL));
-            blocks.par_iter_mut().enumerate().try_for_each_init(
+            try_for_each_with(
+                numbered(&mut blocks[..]),
                 || (Vec::new(), Vec::new()),
                 |(ids, distances), (panel, block)| {
                     stage.check()?;
@@ -155,8 +157,8 @@ fn by_panels<'p>(
                 },
             )?;
         }
-        let finished = blocks.into_par_iter().zip(keys.par_chunks_mut(k * QUERIES));
-        finished.for_each(|(block, slots)| finish(block.lists, k, slots));
+        let finished = (&mut blocks[..], rows_mut(keys, k * QUERIES));
+        for_each(finished, |(block, slots)| finish(std::mem::take(&mut block.lists), k, slots));
     }
     Ok(())
 }

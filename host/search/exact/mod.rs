@@ -6,7 +6,6 @@ pub(crate) mod gpu;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rayon::prelude::*;
 use serde::Serialize;
 use tagore_device::key::{self, Key};
 
@@ -15,6 +14,7 @@ use gpu::{QuerySet, SharedSearch, nearest_of_subset};
 
 use super::gpu::OnGpus;
 use crate::gpu::{Gpus, KernelTime, SharedTimes};
+use crate::loops::{for_each, rows, rows_mut};
 use crate::memory::{collected_in_parallel, filled};
 use crate::progress::Progress;
 use crate::vectors::queries::Queries;
@@ -129,8 +129,8 @@ impl ExactSearch {
     /// not GPUs or not each named once, or the work is cancelled.
     pub fn run(&self, base: &Vectors, queries: &Vectors) -> Result<(GroundTruth, ExactStats)> {
         let (keys, stats) = self.keys(base, queries)?;
-        let ids = collected_in_parallel(keys.par_iter().map(|&key| key as u32))?;
-        let distances = collected_in_parallel(keys.par_iter().map(|&key| key::distance(key)))?;
+        let ids = collected_in_parallel(&keys[..], |&key| key as u32)?;
+        let distances = collected_in_parallel(&keys[..], |&key| key::distance(key))?;
         Ok((GroundTruth::new(self.k, ids, Some(distances))?, stats))
     }
 
@@ -298,7 +298,7 @@ pub(super) fn nearest_among_on(
 fn named(keys: &[Key], ids: &[u32], k: usize) -> Result<Vec<Key>> {
     let found = k.min(ids.len());
     let mut all = filled(key::NONE, keys.len() / found * k)?;
-    all.par_chunks_exact_mut(k).zip(keys.par_chunks_exact(found)).for_each(|(slots, keys)| {
+    for_each((rows_mut(&mut all, k), rows(keys, found)), |(slots, keys)| {
         // Ids ascend, so ties stay in order.
         let named = keys.iter().map(|&key| key >> 32 << 32 | Key::from(ids[key as u32 as usize]));
         slots.iter_mut().zip(named).for_each(|(slot, key)| *slot = key);

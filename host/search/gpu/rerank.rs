@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use cuda_std::f16;
 use cuda_std::launch::Kernel;
-use rayon::prelude::*;
 use tagore_device::block::rows::Rows;
 use tagore_device::key::{self, Key};
 use tagore_device::search::rerank::{RERANK_THREADS, Rerank, search_rerank_f16, search_rerank_f32};
 
 use super::BatchLimits;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::loops::{for_each_with, rows, rows_mut};
 use crate::search::coded::Reranked;
 use crate::vectors::gpu::{Base, OnDevice, Origin, Pick, metric_number, stride};
 use crate::vectors::queries::Queries;
@@ -154,8 +154,8 @@ impl Reranking<'_> {
         let mut keys = vec![key::NONE; range.len() * walked];
         found.download(&mut keys)?;
         let mut nearest = vec![key::NONE; range.len() * k];
-        let rows = nearest.par_chunks_exact_mut(*k).zip(keys.par_chunks_exact(*walked)).zip(range.clone());
-        rows.for_each_init(Reranked::default, |room, ((nearest, keys), query)| {
+        let lists = ((rows_mut(&mut nearest, *k), rows(&keys, *walked)), range.clone());
+        for_each_with(lists, Reranked::default, |room, ((nearest, keys), query)| {
             let exact = room.rerank(self.space, self.queries.query(query), keys.iter().copied());
             let exact = &exact[..exact.len().min(*k)];
             nearest[..exact.len()].copy_from_slice(exact);

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::ops::Range;
 
-use rayon::prelude::*;
 use tagore_device::key::{self, Key};
 
 use super::launch::Work;
 use super::{BatchLimits, KeysTo, OnGpu};
 use crate::gpu::{Gpu, Gpus};
 use crate::index::Index;
+use crate::loops::{map_with, rows, rows_mut};
 use crate::parallel::shares;
 use crate::search::answer::Answer;
 use crate::search::codes::Codes;
@@ -157,12 +157,12 @@ fn search_part(
             fill(slots, rows);
             is_complete
         };
-        let is_complete: Vec<bool> = keys.par_chunks_exact_mut(k).map_init(Vec::new, take).collect();
+        let is_complete = map_with(rows_mut(keys, k), Vec::new, take);
         return unanswered((0..).zip(is_complete).filter(|&(_, is)| !is).map(|(query, _)| query).collect());
     }
     let mut unanswered = Unanswered::default();
     let mut take = |first: usize, beams: &[Key]| {
-        let slots = keys[first * k..].par_chunks_exact_mut(k).zip(beams.par_chunks_exact(width));
+        let slots = (rows_mut(&mut keys[first * k..], k), rows(beams, width));
         let take = |rows: &mut Vec<Key>, (slots, beam): (&mut [Key], &[Key])| {
             if answer.meets_spot(beam) {
                 return (false, true);
@@ -171,7 +171,7 @@ fn search_part(
             fill(slots, rows);
             (!is_complete, false)
         };
-        let outcomes: Vec<(bool, bool)> = slots.map_init(Vec::new, take).collect();
+        let outcomes = map_with(slots, Vec::new, take);
         for (query, (is_short, is_at_spot)) in (first as u32..).zip(outcomes) {
             unanswered.short.extend(is_short.then_some(query));
             unanswered.at_spots.extend(is_at_spot.then_some(query));

@@ -1,11 +1,11 @@
 //! Rounding of vectors to f16, for tensor cores.
 
 use cuda_std::f16;
-use rayon::prelude::*;
 use tagore_device::search::exact::total_error;
 
 use super::OnDevice;
 use crate::Metric;
+use crate::loops::map;
 
 /// Maximum number of rows in the sample that decides the rounding.
 const SAMPLE: usize = 16_384;
@@ -60,13 +60,13 @@ impl Rounding {
             let count = rows.len() as f64;
             mean.iter_mut().zip(sums).for_each(|(mean, sum)| *mean = (sum / count) as f32);
         }
-        let magnitude = |row: &&[T]| {
+        let magnitude = |row: &[T]| {
             let distances = T::components(row).zip(&mean).map(|(x, mean)| (x - mean).abs());
             distances.fold(0f32, f32::max)
         };
         // Ignores a few outliers: f16 clamps them if need be, and their errors account for it.
         let most = |sample: &[&[T]]| {
-            let mut magnitudes: Vec<f32> = sample.par_iter().map(magnitude).collect();
+            let mut magnitudes = map(sample, |row| magnitude(row));
             magnitudes.sort_unstable_by(f32::total_cmp);
             let place = (magnitudes.len().saturating_sub(1) as f64 * 0.999) as usize;
             magnitudes.get(place).copied().unwrap_or(0.0)

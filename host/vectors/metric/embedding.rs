@@ -1,7 +1,6 @@
 //! Embeddings whose squared L2 distances are the rule distances of a metric.
 
-use rayon::prelude::*;
-
+use crate::loops::{for_each, numbered, rows_mut};
 use crate::vectors::mean::{common_mean, largest_square_less, less_mean};
 use crate::vectors::norms::{largest_square, lift};
 use crate::vectors::space::Space;
@@ -108,8 +107,8 @@ impl Embedding {
     ) -> Vectors {
         let dim = self.dim(base.dim());
         let mut values = vec![0f32; count * dim];
-        let rows = values.par_chunks_exact_mut(dim).enumerate();
-        rows.for_each(|(index, out)| self.embed(base, row(index), out));
+        let embed = |(index, out): (usize, &mut [f32])| self.embed(base, row(index), out);
+        for_each(numbered(rows_mut(&mut values, dim)), embed);
         // A lift may exceed the range of a data set's values: `dense_f32` does not check it.
         Vectors::dense_f32(values, dim)
     }

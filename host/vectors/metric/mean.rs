@@ -8,11 +8,11 @@
 //! rows then. The rest of the mean makes edges lead a little along it, for queries that lie there.
 
 use half::f16;
-use rayon::prelude::*;
 use tagore_device::cluster::drawn;
 use tagore_device::key;
 use tagore_device::random::{Draws, Stage};
 
+use crate::loops::{for_each, numbered, reduce, rows_mut};
 use crate::memory::{collected_in_parallel, zeros};
 use crate::vectors::space::Space;
 use crate::vectors::{ElementType, Metric, Vectors};
@@ -117,7 +117,7 @@ pub(in crate::vectors) fn largest_square_less(
         progress.check()?;
         let part = base.part(first..(first + AT_A_TIME).min(base.len()))?;
         let square = |row| less(&part.host_row(row), mean).map(|x| f64::from(x).powi(2)).sum::<f64>();
-        largest = (0..part.len()).into_par_iter().map(square).reduce(|| largest, f64::max);
+        largest = reduce(0..part.len(), largest, square, f64::max);
     }
     Ok(largest)
 }
@@ -138,7 +138,7 @@ fn all_less<T: Copy + Default + Send + bytemuck::Zeroable>(
     for (first, moved) in (0..n).step_by(AT_A_TIME).zip(all.chunks_mut(AT_A_TIME * dim)) {
         // Copied from a device, or read where they are.
         let part = base.part(first..(first + AT_A_TIME).min(n))?;
-        moved.par_chunks_exact_mut(dim).enumerate().for_each(|(row, moved)| {
+        for_each(numbered(rows_mut(moved, dim)), |(row, moved)| {
             moved.iter_mut().zip(less(&part.host_row(row), mean)).for_each(|(moved, x)| *moved = to(x));
         });
     }
@@ -149,14 +149,14 @@ fn all_less<T: Copy + Default + Send + bytemuck::Zeroable>(
 fn named(rows: &Vectors) -> Result<Option<usize>> {
     let Ok(space) = Space::new(rows, Metric::InnerProduct, &Progress::silent()) else { return Ok(None) };
     let ids: Vec<u32> = (0..rows.len() as u32).collect();
-    let lists: Vec<Vec<u32>> = collected_in_parallel(ids.par_iter().map(|&row| {
+    let lists: Vec<Vec<u32>> = collected_in_parallel(&ids[..], |&row| {
         let mut distances = Vec::new();
         space.list_distances(space.query(row), &ids, &mut distances);
         let others = ids.iter().zip(distances).filter(|&(&id, _)| id != row);
         let mut keys: Vec<u64> = others.map(|(&id, distance)| key::pack(distance, id)).collect();
         keys.select_nth_unstable(NEAREST);
         keys[..NEAREST].iter().map(|&key| key::id(key)).collect()
-    }))?;
+    })?;
     let mut is_named = vec![false; rows.len()];
     lists.into_iter().flatten().for_each(|id| is_named[id as usize] = true);
     Ok(Some(is_named.into_iter().filter(|&named| named).count()))

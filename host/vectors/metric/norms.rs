@@ -1,7 +1,6 @@
 //! Norms of rows: unit vectors, lifts, and the largest norm.
 
-use rayon::prelude::*;
-
+use crate::loops::{map, numbered, reduce, rows, try_fold, try_for_each};
 use crate::memory::{collected, collected_in_parallel, zeros};
 use crate::vectors::{Vectors, with_matrix};
 use crate::{Progress, Result};
@@ -9,7 +8,7 @@ use crate::{Progress, Result};
 /// Normalised rows as f32, and the marks of zero vectors; empty if there are none.
 pub(in crate::vectors) fn normalised(vectors: &Vectors, progress: &Progress) -> Result<(Vectors, Vec<bool>)> {
     if let Some(lent) = vectors.lent() {
-        let norms = collected_in_parallel(lent.squares()?.par_iter().map(|square| square.sqrt()))?;
+        let norms = collected_in_parallel(&lent.squares()?[..], |square| square.sqrt())?;
         let zero = collected(norms.iter().map(|&norm| norm <= 0.0))?;
         let unit = lent.unit(&norms)?;
         let layout = unit.layout();
@@ -22,7 +21,7 @@ pub(in crate::vectors) fn normalised(vectors: &Vectors, progress: &Progress) -> 
         progress.check()
     })?;
     let is_zero = |row: &[f32]| row.iter().all(|&x| x == 0.0);
-    let mut zero = collected_in_parallel(values.par_chunks_exact(dim).map(is_zero))?;
+    let mut zero = collected_in_parallel(rows(&values, dim), is_zero)?;
     if !zero.contains(&true) {
         zero.clear();
     }
@@ -43,10 +42,10 @@ pub(crate) fn normalise(row: &mut [f32]) -> bool {
 pub(in crate::vectors) fn lift(base: &Vectors, largest: f64, progress: &Progress) -> Result<Vec<f32>> {
     let lift = |square: f64| (largest - square).max(0.0).sqrt() as f32;
     if let Some(lent) = base.lent() {
-        return collected_in_parallel(lent.squares()?.into_par_iter().map(lift));
+        return collected_in_parallel(&lent.squares()?[..], |&square| lift(square));
     }
     let mut lifts: Vec<f32> = zeros(base.len())?;
-    lifts.par_iter_mut().enumerate().try_for_each(|(row, to)| {
+    try_for_each(numbered(&mut lifts[..]), |(row, to)| {
         progress.check()?;
         *to = lift(square(base, row));
         Ok(())
@@ -61,7 +60,7 @@ pub(in crate::vectors) fn lift(base: &Vectors, largest: f64, progress: &Progress
 pub(crate) fn squares(vectors: &Vectors) -> Result<Vec<f64>> {
     match vectors.lent() {
         Some(lent) => lent.squares(),
-        None => Ok((0..vectors.len()).into_par_iter().map(|row| square(vectors, row)).collect()),
+        None => Ok(map(0..vectors.len(), |row| square(vectors, row))),
     }
 }
 
@@ -73,8 +72,8 @@ fn square(base: &Vectors, row: usize) -> f64 {
 /// The square of the largest norm in `base`.
 pub(crate) fn largest_square(base: &Vectors, progress: &Progress) -> Result<f64> {
     if let Some(lent) = base.lent() {
-        return Ok(lent.squares()?.into_par_iter().reduce(|| 0.0, f64::max));
+        return Ok(reduce(&lent.squares()?[..], 0.0, |&square| square, f64::max));
     }
-    let square = |row| progress.check().map(|()| square(base, row));
-    (0..base.len()).into_par_iter().map(square).try_reduce(|| 0.0, |a, b| Ok(f64::max(a, b)))
+    let larger = |largest, row| progress.check().map(|()| f64::max(largest, square(base, row)));
+    try_fold(0..base.len(), || 0.0, larger, f64::max)
 }

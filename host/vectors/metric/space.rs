@@ -21,13 +21,13 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use rayon::prelude::*;
 use tagore_device::block::rows::lifted_distance;
 use tagore_device::key::NO_ID;
 use tagore_device::prune::medoid::SUM_ROWS;
 
 use crate::gpu::MemoryPlan;
 use crate::held::Held;
+use crate::loops::{try_fold, try_map};
 use crate::vectors::distance::{Dot, Product, SquaredL2, one_to_many};
 use crate::vectors::norms::{largest_square, lift, normalise, normalised};
 use crate::vectors::shape::{wide, with_type};
@@ -365,12 +365,12 @@ impl<'a> Space<'a> {
             });
             spread + self.lift.get(row).map_or(0.0, |l| (f64::from(*l) - lift_mean).powi(2))
         };
-        let measured = |row: usize| progress.check().map(|()| (distance(row), row as u32));
         let nearer = |a: (f64, u32), b: (f64, u32)| {
-            Ok(if a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).is_le() { a } else { b })
+            if a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).is_le() { a } else { b }
         };
+        let nearest = |near, row| progress.check().map(|()| nearer(near, (distance(row), row as u32)));
         let none = || (f64::INFINITY, NO_ID);
-        let (_, row) = (0..self.len()).into_par_iter().map(measured).try_reduce(none, nearer)?;
+        let (_, row) = try_fold(0..self.len(), none, nearest, nearer)?;
         Ok(if self.len() == 0 { 0 } else { row })
     }
 
@@ -393,10 +393,8 @@ impl<'a> Space<'a> {
             }
             Ok(sum)
         };
-        let pieces: Vec<Vec<f64>> =
-            (0..self.len().div_ceil(PIECE)).into_par_iter().map(sum_of).collect::<Result<_>>()?;
         let mut mean = vec![0f64; self.vectors.dim()];
-        for piece in pieces {
+        for piece in try_map(0..self.len().div_ceil(PIECE), sum_of)? {
             mean.iter_mut().zip(piece).for_each(|(m, s)| *m += s);
         }
         mean.iter_mut().for_each(|m| *m /= self.len().max(1) as f64);

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use rayon::prelude::*;
 use tagore_device::vectors::hash::Least;
 
+use crate::loops::{all, at_least, for_each, gather, numbered, rows_mut, try_for_each};
 use crate::{ElementType, Progress, Result};
 
 /// Bytes of a row that the first hash covers; shorter rows are hashed whole.
@@ -96,7 +97,7 @@ pub(in crate::vectors) fn hash_all(
     hash: impl Fn(usize) -> u64 + Sync,
     progress: &Progress,
 ) -> Result<()> {
-    hashes.par_chunks_mut(AT_A_TIME).enumerate().try_for_each(|(chunk, hashes)| {
+    try_for_each(numbered(rows_mut(hashes, AT_A_TIME)), |(chunk, hashes)| {
         progress.check()?;
         for (own, place) in hashes.iter_mut().zip(chunk * AT_A_TIME..) {
             *own = hash(place);
@@ -114,8 +115,8 @@ fn buckets_of_several(hashes: &[u64]) -> Vec<u64> {
     let words = several.len().div_ceil(rayon::current_num_threads()).max(1);
     // In pieces, which stay in the cache that threads share.
     for hashes in hashes.chunks(MARKED) {
-        let parts = several.par_chunks_mut(words).zip(filled.par_chunks_mut(words)).enumerate();
-        parts.for_each(|(part, (several, filled))| {
+        let parts = numbered((rows_mut(&mut several, words), rows_mut(&mut filled, words)));
+        for_each(parts, |(part, (several, filled))| {
             for &hash in hashes {
                 let bucket = bucket(hash, buckets);
                 let word = (bucket / 64).wrapping_sub(part * words);
@@ -139,11 +140,13 @@ fn bucket(hash: u64, buckets: usize) -> usize {
 /// Nearly all hashes are alone in their bucket, so few are sorted.
 pub(in crate::vectors) fn shared(hashes: &[u64], row: impl Fn(usize) -> u32 + Sync) -> Vec<Hashed> {
     let several = buckets_of_several(hashes);
-    let in_company = hashes.par_iter().enumerate().filter(|&(_, &hash)| {
+    let is_in_company = |hash: u64| {
         let bucket = bucket(hash, several.len() * 64);
         several[bucket / 64] >> (bucket % 64) & 1 != 0
+    };
+    let mut hashed = gather(numbered(hashes), |(place, &hash), found| {
+        found.extend(is_in_company(hash).then(|| (hash, row(place))));
     });
-    let mut hashed: Vec<Hashed> = in_company.map(|(place, &hash)| (hash, row(place))).collect();
     drop(several);
     hashed.par_sort_unstable();
     let mut kept = 0;
@@ -169,7 +172,7 @@ pub(in crate::vectors) fn pairs_of<'a>(
     let mut rows: Vec<u32> = run.iter().map(|&(_, row)| row).collect();
     let first = bytes(rows[0]);
     let is_first = |&row: &u32| !progress.is_cancelled() && bytes(row) == first;
-    if rows.par_iter().with_min_len(COMPARED).all(is_first) {
+    if all(at_least(COMPARED, &rows[..]), is_first) {
         return Ok(pairs(&rows));
     }
     progress.check()?;

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use rayon::prelude::*;
 
 use crate::atomic_file::AtomicFile;
+use crate::loops::find_first;
 use crate::vectors::construct::check_rows;
 use crate::vectors::npy;
 use crate::vectors::open::OpenedFile;
@@ -91,8 +92,8 @@ impl Ids {
             (Storage::from_owner::<u64>(file.widened(kind, offset)?), 0)
         };
         let table = Self::at(storage, offset, Some(path.to_owned()));
-        let is_negative = |&row: &usize| kind.is_signed && table.as_slice()[row] > i64::MAX as u64;
-        match (0..table.len()).into_par_iter().find_first(is_negative) {
+        let is_negative = |row: &usize| kind.is_signed && table.as_slice()[*row] > i64::MAX as u64;
+        match find_first(0..table.len(), |row| Some(row).filter(is_negative)) {
             Some(row) => {
                 let found = format!("the id {} in row {row}", table.as_slice()[row] as i64);
                 Err(Error::file(path, found, "ids of at least 0"))

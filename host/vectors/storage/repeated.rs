@@ -9,13 +9,14 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use tagore_device::key::NO_ID;
 
+use crate::loops::{numbered, rows_mut, try_fold, try_for_each};
 use crate::memory::zeros;
 use crate::vectors::Access;
 use crate::vectors::gpu::Lent;
 use crate::vectors::hashes::{Hashed, SAMPLED, by_value, hash, hash_all, pairs_of, sample, shared};
 use crate::vectors::norms::normalise;
 use crate::vectors::space::Space;
-use crate::{ElementType, Error, Metric, Progress, Result, Vectors};
+use crate::{ElementType, Metric, Progress, Result, Vectors};
 
 /// Maximum number of rows that are compared with each other where their sampled hashes are equal;
 /// more rows are hashed whole first.
@@ -162,7 +163,7 @@ impl Repeated {
         let part = (PART_BYTES / row_bytes).max(1);
         let at_once = PARTS_PER_THREAD * rayon::current_num_threads() * part;
         for (number, hashes) in hashes.chunks_mut(at_once).enumerate() {
-            hashes.par_chunks_mut(part).enumerate().try_for_each(|(place, hashes)| {
+            try_for_each(numbered(rows_mut(hashes, part)), |(place, hashes)| {
                 progress.check()?;
                 let rows = number * at_once + place * part..;
                 if read_ahead {
@@ -172,7 +173,7 @@ impl Repeated {
                 for (own, row) in hashes.iter_mut().zip(rows) {
                     *own = hash(&by_value(&sample(&bytes(row as u32)), element));
                 }
-                Ok::<_, Error>(())
+                Ok(())
             })?;
         }
         let hashed = shared(&hashes, |row| row as u32);
@@ -201,15 +202,12 @@ impl Repeated {
         let long = shared(&hashes, |place| long[place]);
         drop(hashes);
         let runs_of_rows: Vec<&[Hashed]> = runs(&short).chain(runs(&long)).collect();
-        let pairs = runs_of_rows.par_iter().try_fold(Vec::new, |mut pairs, run| {
-            pairs.extend(pairs_of(run, bytes, progress)?);
-            Ok::<_, Error>(pairs)
-        });
-        let pairs = pairs.try_reduce(Vec::new, |mut pairs, more| {
+        let joined = |mut pairs: Vec<[u32; 2]>, more: Vec<[u32; 2]>| {
             pairs.extend(more);
-            Ok(pairs)
-        });
-        Ok(Self::from_pairs(pairs?))
+            pairs
+        };
+        let add = |pairs, run: &&[Hashed]| Ok(joined(pairs, pairs_of(run, bytes, progress)?));
+        Ok(Self::from_pairs(try_fold(&runs_of_rows[..], Vec::new, add, joined)?))
     }
 
     fn from_pairs(mut pairs: Vec<[u32; 2]>) -> Self {

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use crate::loops::{all, at_least};
 use crate::parallel::FEW_BYTES;
 use crate::vectors::{ElementType, MAX_ROWS, Metric, Scalar, TypedRows, Vectors, spread_rows};
 use crate::{Error, Progress, Result};
@@ -198,7 +198,7 @@ fn all_are_bytes(base: &Vectors, progress: &Progress) -> bool {
     if base.len() * base.dim() <= FEW_BYTES {
         (0..base.len()).all(is_byte)
     } else {
-        (0..base.len()).into_par_iter().with_min_len(1024).all(is_byte)
+        all(at_least(1024, 0..base.len()), is_byte)
     }
 }
 

@@ -4,9 +4,8 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use rayon::prelude::*;
-
 use crate::Result;
+use crate::loops::{at_least, for_each, rows_mut};
 use crate::memory::{collected, zeros};
 use crate::vectors::storage::Storage;
 use crate::vectors::{Element, Layout, Matrix, Vectors, spread_rows, with_matrix};
@@ -88,10 +87,10 @@ impl Vectors {
 }
 
 /// The rows `ids` of a matrix, without gaps.
-fn gathered<T: Element>(rows: Matrix<'_, T>, ids: &[u32]) -> Result<Vec<T>> {
-    let mut values = zeros(ids.len() * rows.dim)?;
-    let to = values.par_chunks_exact_mut(rows.dim).with_min_len(256);
-    to.zip(ids).for_each(|(to, &id)| to.copy_from_slice(rows.row(id as usize)));
+fn gathered<T: Element>(matrix: Matrix<'_, T>, ids: &[u32]) -> Result<Vec<T>> {
+    let mut values = zeros(ids.len() * matrix.dim)?;
+    let to = at_least(256, rows_mut(&mut values, matrix.dim));
+    for_each((to, ids), |(to, &id)| to.copy_from_slice(matrix.row(id as usize)));
     Ok(values)
 }
 

@@ -1,7 +1,6 @@
 //! The values of a data set, as slices and vectors.
 
-use rayon::prelude::*;
-
+use crate::loops::{numbered, rows_mut, try_for_each};
 use crate::memory::zeros;
 use crate::vectors::{Component, Matrix, Vectors, with_matrix};
 use crate::{Error, Result};
@@ -79,7 +78,7 @@ impl Vectors {
         let dim = self.dim();
         let mut values: Vec<f32> = zeros(self.len() * dim)?;
         with_matrix!(self.rows(), matrix => {
-            values.par_chunks_exact_mut(dim).enumerate().try_for_each(|(row, out)| {
+            try_for_each(numbered(rows_mut(&mut values, dim)), |(row, out)| {
                 out.iter_mut().zip(matrix.components(row)).for_each(|(out, x)| *out = x);
                 finish(out)
             })

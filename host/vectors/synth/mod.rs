@@ -9,8 +9,6 @@ mod scale;
 use std::ops::Range;
 use std::path::Path;
 
-use rayon::prelude::*;
-
 pub use fault::Fault;
 use fault::Faults;
 pub use kind::{QueryKind, SynthKind};
@@ -22,6 +20,7 @@ use super::save::{RowWriter, vector_type};
 use super::shape::with_type;
 use super::storage::Storage;
 use super::{Element, ElementType, Format, Layout, MAX_ROWS, Vectors, npy};
+use crate::loops::{for_each_with, numbered, rows_mut};
 use crate::progress::Progress;
 use crate::{Error, Result};
 
@@ -186,7 +185,8 @@ impl Synth {
     fn values(&self, first: u64, count: usize) -> Vec<f32> {
         let dim = self.generator.dim;
         let mut values = vec![0.0; count * dim];
-        values.par_chunks_mut(dim * BLOCK).enumerate().for_each_init(
+        for_each_with(
+            numbered(rows_mut(&mut values, dim * BLOCK)),
             || self.generator.scratch(),
             |scratch, (block, rows)| {
                 for (place, row) in rows.chunks_exact_mut(dim).enumerate() {

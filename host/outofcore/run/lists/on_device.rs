@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use cuda_std::launch::Kernel;
-use rayon::prelude::*;
 use tagore_device::key::Key;
 use tagore_device::lists::lengths::{
     LENGTH_LISTS, LENGTH_THREADS, Lengths, lists_lengths_f16, lists_lengths_f32, lists_lengths_i8,
@@ -17,6 +16,7 @@ use tagore_device::lists::merge::{
 use super::{ClusterLists, Members, WaitingLists};
 use crate::Result;
 use crate::gpu::{Buffer, Gpu};
+use crate::loops::for_each;
 use crate::memory::zeros;
 use crate::outofcore::plan::{MERGED_AT_ONCE, list_memory};
 use crate::vectors::gpu::{Base, stage_kernels};
@@ -104,7 +104,7 @@ impl<T: ListKernels> ClusterLists for DeviceLists<T> {
     fn get(&mut self, places: Range<usize>) -> Result<Vec<Key>> {
         let mut keys: Vec<Key> = zeros(places.len() * self.degree)?;
         self.keys.download_from(places.start * self.degree, &mut keys)?;
-        keys.par_iter_mut().for_each(|key| *key = self.members.of_base(*key));
+        for_each(&mut keys[..], |key| *key = self.members.of_base(*key));
         Ok(keys)
     }
 

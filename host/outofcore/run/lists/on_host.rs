@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
 use tagore_device::key::{self, Key, NO_ID};
 
 use super::{ClusterLists, Members, WaitingLists};
 use crate::Result;
+use crate::loops::{for_each_with, map, rows, rows_mut};
 use crate::parallel::for_each_row;
 use crate::progress::StageProgress;
 use crate::prune::GraphRows;
@@ -54,7 +54,7 @@ impl HostLists {
 
 impl ClusterLists for HostLists {
     fn get(&mut self, places: Range<usize>) -> Result<Vec<Key>> {
-        Ok(self.lists(&places).par_iter().map(|&key| self.members.of_base(key)).collect())
+        Ok(map(self.lists(&places), |&key| self.members.of_base(key)))
     }
 
     fn merge(&mut self, waiting: &[WaitingLists<'_>]) -> Result<Vec<u32>> {
@@ -65,11 +65,11 @@ impl ClusterLists for HostLists {
         for WaitingLists { places, lists: first } in waiting {
             let (records, after) = rest.split_at_mut(places.len() * (1 + degree));
             rest = after;
-            let lists = first.par_chunks_exact(*degree).zip(self.lists(places).par_chunks_exact(*degree));
+            let lists = (rows(first, *degree), rows(self.lists(places), *degree));
             let members_there = &members.order[places.clone()];
-            let rows = records.par_chunks_exact_mut(1 + degree).zip(members_there).zip(lists);
+            let records = ((rows_mut(records, 1 + degree), members_there), lists);
             let merge = || ListMerge::new(members, space);
-            rows.for_each_init(merge, |merge, ((record, &member), (waiting, own))| {
+            for_each_with(records, merge, |merge, ((record, &member), (waiting, own))| {
                 record[0] = members.ids[member as usize];
                 merge.merge(member, waiting, own, &mut record[1..]);
             });

@@ -9,12 +9,12 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
 use tagore_device::block::tile;
 use tagore_device::key::Key;
 
 use super::{GpuSearch, QuerySet, Subset, add_zero_vectors};
 use crate::gpu::{Gpu, Gpus};
+use crate::loops::{for_each_with, numbered, rows_mut};
 use crate::parallel::shares;
 use crate::progress::StageProgress;
 use crate::search::gpu::{OnGpu, OnGpus};
@@ -95,7 +95,7 @@ impl SharedSearch<'_> {
         let parts = gpus.iter().zip(shares(self.space.len(), gpus.len())).collect();
         let mut lists = self.gpus.run_stage(stage, parts, search)?;
         let (k, mut keys) = (self.k, lists.pop().unwrap_or_default());
-        keys.par_chunks_exact_mut(k).enumerate().for_each_init(Vec::new, |both, (query, list)| {
+        for_each_with(numbered(rows_mut(&mut keys, k)), Vec::new, |both, (query, list)| {
             for other in &lists {
                 both.clear();
                 both.extend_from_slice(list);

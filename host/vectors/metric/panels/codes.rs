@@ -15,12 +15,11 @@
 //! Rows that are far nearer to each other than they are long pass it in great number; products with
 //! the rests, which are low by a ten-thousandth, filter them again.
 
-use rayon::prelude::*;
-
 use super::dot::{self, DotSet, Quad, Quads};
 use super::lanes::Limits;
 use super::{PANEL, PanelForm, PerRow, Side};
 use crate::gpu::MemoryPlan;
+use crate::loops::{for_each, numbered, rows_mut, try_for_each_with};
 use crate::memory::{fetch, filled};
 use crate::vectors::rotation::Rotation;
 use crate::vectors::space::{Query, Space};
@@ -269,9 +268,9 @@ impl CodeRows {
         let width = coding.width(dim);
         let mut quads = filled([0; 4], count * width.all)?;
         let mut facts = filled(RowFacts::default(), count)?;
-        let blocks = quads.par_chunks_mut(PANEL * width.all).zip(facts.par_chunks_mut(PANEL)).enumerate();
+        let blocks = numbered((rows_mut(&mut quads, PANEL * width.all), rows_mut(&mut facts, PANEL)));
         let scratch = || (Vec::new(), vec![0f32; dim * PANEL]);
-        blocks.try_for_each_init(scratch, |(components, values), (block, (quads, facts))| {
+        try_for_each_with(blocks, scratch, |(components, values), (block, (quads, facts))| {
             progress.check()?;
             let mut squares = [0.0; PANEL];
             for (place, square) in squares.iter_mut().enumerate().take(facts.len()) {
@@ -304,7 +303,8 @@ impl CodeRows {
         let (panels, width) = (count.div_ceil(PANEL), self.width);
         let mut facts = filled(PanelFacts::NONE, panels)?;
         let mut all = filled([[0; 4]; PANEL], panels * width.all)?;
-        all.par_chunks_mut(width.all).zip(&mut facts).enumerate().for_each(|(panel, (panels, facts))| {
+        let each = numbered((rows_mut(&mut all, width.all), &mut facts[..]));
+        for_each(each, |(panel, (panels, facts))| {
             let places = panel * PANEL..count.min((panel + 1) * PANEL);
             for (place, number) in places.clone().enumerate() {
                 if number + AHEAD < places.end {

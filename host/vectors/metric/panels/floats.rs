@@ -3,10 +3,9 @@
 //! Products are chains of multiply-adds, fused where the processor can: they are fast, and their
 //! last bits depend on the instruction set.
 
-use rayon::prelude::*;
-
 use super::lanes::{Lanes, Limits, near_by_products};
 use super::{PANEL, PanelForm, PerPair, PerRow, Side};
+use crate::loops::{numbered, rows_mut, try_for_each_with};
 use crate::memory::{filled, zeros};
 use crate::vectors::space::Query;
 use crate::{Progress, Result};
@@ -36,8 +35,8 @@ impl FloatPanels {
         let dim = form.mean.len();
         let mut values: Vec<f32> = zeros(count.div_ceil(PANEL) * PANEL * dim)?;
         let mut terms = filled([f32::INFINITY; PANEL], count.div_ceil(PANEL))?;
-        let all = values.par_chunks_exact_mut(dim * PANEL).zip(&mut terms).enumerate();
-        all.try_for_each_init(Vec::new, |components, (panel, (values, terms))| {
+        let all = numbered((rows_mut(&mut values, dim * PANEL), &mut terms[..]));
+        try_for_each_with(all, Vec::new, |components, (panel, (values, terms))| {
             progress.check()?;
             let panel = (panel * PANEL..count).map(&row).zip(terms).enumerate();
             for (place, (row, term)) in panel {
