@@ -24,7 +24,8 @@ pub(crate) fn locked<T: ?Sized>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn unlocked<T>(value: Mutex<T>) -> T {
+/// The value of a lock.
+pub(crate) fn unlocked<T>(value: Mutex<T>) -> T {
     value.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -56,7 +57,7 @@ impl<I: Items> Remaining<I> {
     }
 }
 
-/// Takes the next part: its first item by number, and the items.
+/// Takes the next part: the number of its first item, and its items.
 fn take<I: Items>(remaining: &Mutex<Remaining<I>>) -> Option<(usize, I::Part)> {
     let mut remaining = locked(remaining);
     let Remaining { items, first, left, least, threads } = &mut *remaining;

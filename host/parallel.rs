@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use std::error::Error as _;
 use std::fmt::Display;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use crate::loops::{locked, numbered, on_threads, rows_mut, try_for_each, try_for_each_with};
+use crate::loops::{locked, numbered, on_threads, rows_mut, try_for_each, try_for_each_with, unlocked};
 use crate::memory::check_room;
 use crate::progress::StageProgress;
 use crate::{Error, Result};
@@ -52,7 +52,7 @@ pub fn thread_pool(threads: Option<usize>) -> Result<ThreadPool> {
 /// If the system refuses the threads, or if `threads` are given and the pool runs already.
 pub fn start_threads(threads: Option<usize>) -> Result<()> {
     static STARTED: Mutex<bool> = Mutex::new(false);
-    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut started = locked(&STARTED);
     if *started {
         return match threads {
             None => Ok(()),
@@ -164,7 +164,7 @@ impl Team {
         parts: Vec<T>,
         work: impl Fn(T) -> R + Send + Sync,
     ) -> Result<Vec<R>> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = locked(&self.turn);
         let count = parts.len();
         let (left, done) = (Mutex::new(parts.into_iter().zip(0..)), Mutex::new(Vec::with_capacity(count)));
         self.run_at_once(count, &|| {
@@ -174,11 +174,12 @@ impl Team {
                 locked(&done).push((number, result));
             }
         })?;
-        let mut done: Vec<(usize, R)> = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut done: Vec<(usize, R)> = unlocked(done);
         done.sort_unstable_by_key(|part| part.0);
         Ok(done.into_iter().map(|(_, result)| result).collect())
     }
 
+    /// Calls `work` `count` times at the same time.
     fn run_at_once(&self, count: usize, work: &(dyn Fn() + Sync)) -> Result<()> {
         // A thread of another pool that waits for this one takes up other work meanwhile, perhaps a
         // search that waits for its turn. So the caller waits for a thread outside all pools.
@@ -194,7 +195,7 @@ fn block_of(nodes: usize) -> usize {
 }
 
 /// Calls `body(scratch, node)` for every node below `nodes`, in parallel, with a `scratch` per
-/// task. Stops with an error soon after the work is cancelled.
+/// thread. Stops with an error soon after the work is cancelled.
 pub(crate) fn for_each_node<S>(
     nodes: usize,
     stage: &StageProgress<'_>,

@@ -242,7 +242,7 @@ fn nearest_centres(
     });
     let centres = Space::unprepared(centres, Metric::L2);
     let query = |index: usize| (Query::new(&values[index * dim..][..dim], false), None);
-    let keys = nearest(&centres, None, rows.len(), query, probes, progress)?;
+    let keys = nearest(&centres, None, rows.len(), &query, probes, progress)?;
     Ok(keys.into_iter().map(key::id).collect())
 }
 

@@ -353,7 +353,7 @@ impl Version {
             block.space.vectors().on_host()?;
             own.vectors().on_host()?;
             let query = |query| (own.query(query), None);
-            let mut keys = nearest(&block.space, among.as_deref(), count, query, k, progress)?;
+            let mut keys = nearest(&block.space, among.as_deref(), count, &query, k, progress)?;
             computed += count as u64 * rows as u64;
             let before = u64::from(self.graph_rows() as u32 + first);
             for_each(&mut keys[..], |key| *key += if *key == key::NONE { 0 } else { before });

@@ -205,10 +205,10 @@ impl Sample {
     fn measured(&self, of: Use, mut quantizer: ScalarQuantizer) -> Result<Fitted> {
         let silent = Progress::silent();
         let codes = quantizer.base(self.rows(), None, &silent)?;
-        let is_cut: Vec<bool> = with_matrix!(codes.rows(), rows => {
-            let is_cut = |row| is_cut(rows.components(row), rows.dim, quantizer.compression());
-            map(0..codes.len(), is_cut)
-        });
+        let compression = quantizer.compression();
+        let is_cut =
+            |row| with_matrix!(codes.rows(), rows => is_cut(rows.components(row), rows.dim, compression));
+        let is_cut = map(0..codes.len(), is_cut);
         let squares = squares(&codes)?;
         let held = squares.iter().zip(&is_cut).filter(|pair| !pair.1).map(|pair| *pair.0);
         let least = match quantizer.compression() {

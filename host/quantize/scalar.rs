@@ -296,28 +296,29 @@ impl ScalarQuantizer {
         let mut codes: Vec<T> = zeros(count * dim)?;
         let mut rests: Vec<T> = zeros(if self.compression.has_rests(role) { count * dim } else { 0 })?;
         let stage = progress.stage("compress", count as u64);
-        with_matrix!(vectors.rows(), rows => {
-            let blocks = numbered(rows_mut(&mut codes, BLOCK * dim));
-            let mut of_rests: Vec<&mut [T]> = rests.chunks_mut(BLOCK * dim).collect();
-            of_rests.resize_with(blocks.0.len(), Default::default);
-            let (blocks, room) = ((blocks, &mut of_rests[..]), || vec![[0f32; ROWS]; dim]);
-            try_for_each_with(blocks, room, |room, ((block, codes), rests)| {
-                stage.advance((codes.len() / dim) as u64)?;
-                let mut rests = rests.chunks_mut(ROWS * dim);
-                for (group, codes) in codes.chunks_mut(ROWS * dim).enumerate() {
-                    let first = block * BLOCK + group * ROWS;
+        let rows = vectors.rows();
+        let blocks = numbered(rows_mut(&mut codes, BLOCK * dim));
+        let mut of_rests: Vec<&mut [T]> = rests.chunks_mut(BLOCK * dim).collect();
+        of_rests.resize_with(blocks.0.len(), Default::default);
+        let (blocks, room) = ((blocks, &mut of_rests[..]), || vec![[0f32; ROWS]; dim]);
+        try_for_each_with(blocks, room, |room, ((block, codes), rests)| {
+            stage.advance((codes.len() / dim) as u64)?;
+            let mut rests = rests.chunks_mut(ROWS * dim);
+            for (group, codes) in codes.chunks_mut(ROWS * dim).enumerate() {
+                let first = block * BLOCK + group * ROWS;
+                with_matrix!(rows, rows => {
                     for place in 0..codes.len() / dim {
                         let row = rows.components(first + place);
                         room.iter_mut().zip(row).for_each(|(room, x)| room[place] = x);
                     }
-                    self.code(room, role, codes);
-                    if let Some(rests) = rests.next() {
-                        rests_of(room, codes, rests);
-                    }
+                });
+                self.code(room, role, codes);
+                if let Some(rests) = rests.next() {
+                    rests_of(room, codes, rests);
                 }
-                Ok::<(), Error>(())
-            })?;
-        });
+            }
+            Ok(())
+        })?;
         let rests = (!rests.is_empty()).then(|| Vectors::from_owner(rests, dim)).transpose()?;
         Ok(Codes { codes: Vectors::from_owner(codes, dim)?, rests })
     }

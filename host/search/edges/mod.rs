@@ -89,17 +89,18 @@ impl EdgeCodes {
         let mut codes: Vec<u32> = zeros(index.len() * width)?;
         let stage = progress.stage("code edges", index.len() as u64);
         let metric = Metric::from_u32(metric_number(space.metric()));
-        with_matrix!(space.vectors().rows(), rows => {
-            let code = |coder: &mut Coder, node: u32, codes: &mut [u32]| {
+        let rows = space.vectors().rows();
+        let code = |coder: &mut Coder, node: u32, codes: &mut [u32]| {
+            with_matrix!(rows, rows => {
                 coder.node(self, rows, node);
                 for (group, ids) in index.neighbors(node as usize).chunks(EDGES).enumerate() {
                     coder.edges(self, rows, ids);
                     let slots = slots(index.max_degree() as u32) as usize;
                     coder.write(ids.len(), metric, slots, &mut codes[group * EDGES..]);
                 }
-            };
-            for_each_row(&mut codes, width, &stage, || Coder::new(space.dim()), code)?;
-        });
+            });
+        };
+        for_each_row(&mut codes, width, &stage, || Coder::new(space.dim()), code)?;
         Ok(codes)
     }
 

@@ -25,9 +25,9 @@ const GROUP: usize = 4;
 const NO_BOUNDS: PerRow = [f32::NEG_INFINITY; PANEL];
 
 /// The queries of a search: `query` gives each with the row to exclude, if any.
-struct QueryRows<F> {
+struct QueryRows<'a, 'p> {
     count: usize,
-    query: F,
+    query: &'a (dyn Fn(usize) -> (Query<'p>, Option<u32>) + Sync),
 }
 
 /// The `k` smallest keys (list distance, id) for each of `count` queries; `query` gives a query and
@@ -37,7 +37,7 @@ pub(crate) fn nearest<'p>(
     space: &Space<'_>,
     among: Option<&[u32]>,
     count: usize,
-    query: impl Fn(usize) -> (Query<'p>, Option<u32>) + Sync,
+    query: &(dyn Fn(usize) -> (Query<'p>, Option<u32>) + Sync),
     k: usize,
     progress: &Progress,
 ) -> Result<Vec<Key>> {
@@ -56,10 +56,10 @@ pub(crate) fn nearest<'p>(
 }
 
 /// Compares each query with each row.
-fn by_rows<'p>(
+fn by_rows(
     space: &Space<'_>,
     among: Option<&[u32]>,
-    queries: &QueryRows<impl Fn(usize) -> (Query<'p>, Option<u32>) + Sync>,
+    queries: &QueryRows<'_, '_>,
     k: usize,
     keys: &mut [Key],
     stage: &StageProgress<'_>,
@@ -99,9 +99,9 @@ fn by_rows<'p>(
 
 /// Compares panels of queries with panels of rows. Only pairs that may enter the list of the query
 /// get their exact distance.
-fn by_panels<'p>(
+fn by_panels(
     space: &Space<'_>,
-    queries: &QueryRows<impl Fn(usize) -> (Query<'p>, Option<u32>) + Sync>,
+    queries: &QueryRows<'_, '_>,
     k: usize,
     keys: &mut [Key],
     progress: &Progress,
@@ -114,14 +114,14 @@ fn by_panels<'p>(
     for (chunk, keys) in keys.chunks_mut(k * queries_at_once).enumerate() {
         let (first, count) = (chunk * queries_at_once, keys.len() / k);
         let query = |index: usize| (queries.query)(first + index);
-        let panels = form.panels(count, |index| query(index).0, progress)?;
+        let panels = form.panels(count, &|index| query(index).0, progress)?;
         let starts = (0..count).step_by(QUERIES);
         let mut blocks: Vec<Block> =
             starts.map(|start| Block::new((count - start).min(QUERIES), k)).collect::<Result<_>>()?;
         for begin in (0..n).step_by(rows_at_once) {
             let row = |index: usize| space.query((begin + index) as u32);
             let count = (n - begin).min(rows_at_once);
-            let (rows, end) = (form.panels(count, row, progress)?, count.div_ceil(PANEL));
+            let (rows, end) = (form.panels(count, &row, progress)?, count.div_ceil(PANEL));
             try_for_each_with(
                 numbered(&mut blocks[..]),
                 || (Vec::new(), Vec::new()),
@@ -136,12 +136,12 @@ fn by_panels<'p>(
                         }
                         let Block { lists, bounds } = &mut *block;
                         for (index, (list, bound)) in lists.iter_mut().zip(bounds).enumerate() {
-                            let (query, itself) = query(panel * QUERIES + index);
                             let first = (begin + start * PANEL) as u32;
                             near_rows(first, &near, index, ids);
                             if ids.is_empty() {
                                 continue;
                             }
+                            let (query, itself) = query(panel * QUERIES + index);
                             space.list_distances(query, ids, distances);
                             for (&id, &distance) in ids.iter().zip(distances.iter()) {
                                 if Some(id) != itself {
@@ -308,7 +308,7 @@ mod tests {
                         let queries = space.queries(&queries, &silent).unwrap();
                         let query = |index| (queries.query(index), Some(index as u32));
                         let k = 7.min(n);
-                        let rows = QueryRows { count, query };
+                        let rows = QueryRows { count, query: &query };
                         let [mut found, mut expected] = [(); 2].map(|()| vec![key::NONE; count * k]);
                         by_panels(&space, &rows, k, &mut found, &silent).unwrap();
                         by_rows(&space, None, &rows, k, &mut expected, &silent.stage("", 0)).unwrap();

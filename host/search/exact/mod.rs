@@ -192,7 +192,7 @@ impl ExactSearch {
                 space.vectors().on_host()?;
                 queries.vectors().on_host()?;
                 let query = |query| (queries.query(query), None);
-                nearest(space, None, queries.len(), query, self.k, &self.progress)
+                nearest(space, None, queries.len(), &query, self.k, &self.progress)
             }
         }
     }
@@ -249,7 +249,7 @@ pub fn ground_truth(
 /// The exact k-NN lists of some nodes, `k` keys per node; no node is its own neighbour.
 fn neighbors_of(space: &Space<'_>, nodes: &[u32], k: usize, progress: &Progress) -> Result<Vec<Key>> {
     let query = |index: usize| (space.query(nodes[index]), Some(nodes[index]));
-    nearest(space, None, nodes.len(), query, k, progress)
+    nearest(space, None, nodes.len(), &query, k, progress)
 }
 
 /// The exact `k` nearest of the rows `ids`, ascending, for some of `queries`: `k` keys per query,
@@ -263,7 +263,7 @@ pub(super) fn nearest_among(
     progress: &Progress,
 ) -> Result<Vec<Key>> {
     let query = |index: usize| (queries.query(some[index] as usize), None);
-    nearest(space, Some(ids), some.len(), query, k, progress)
+    nearest(space, Some(ids), some.len(), &query, k, progress)
 }
 
 /// [`nearest_among`] on GPUs that hold the base, for all queries.

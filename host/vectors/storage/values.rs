@@ -77,11 +77,12 @@ impl Vectors {
         self.on_host()?;
         let dim = self.dim();
         let mut values: Vec<f32> = zeros(self.len() * dim)?;
-        with_matrix!(self.rows(), matrix => {
-            try_for_each(numbered(rows_mut(&mut values, dim)), |(row, out)| {
+        let rows = self.rows();
+        try_for_each(numbered(rows_mut(&mut values, dim)), |(row, out)| {
+            with_matrix!(rows, matrix => {
                 out.iter_mut().zip(matrix.components(row)).for_each(|(out, x)| *out = x);
-                finish(out)
-            })
+            });
+            finish(out)
         })?;
         Ok(values)
     }

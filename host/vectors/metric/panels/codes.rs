@@ -261,7 +261,7 @@ impl CodeRows {
         form: &PanelForm,
         coding: &Coding,
         count: usize,
-        row: impl Fn(usize) -> Query<'q> + Sync,
+        row: &(dyn Fn(usize) -> Query<'q> + Sync),
         progress: &Progress,
     ) -> Result<Self> {
         let dim = form.mean.len();
@@ -442,7 +442,7 @@ mod tests {
             let none = [f32::NEG_INFINITY; PANEL];
             for set in [Some(DotSet::Portable), DotSet::here()].into_iter().flatten() {
                 let coding = Coding { set, values: Values::Rotated(Rotation::new(dim)) };
-                let codes = CodeRows::new(&form, &coding, 40, row, &silent).unwrap();
+                let codes = CodeRows::new(&form, &coding, 40, &row, &silent).unwrap();
                 let panels = codes.panels(40, |row| row).unwrap();
                 for other in [0, 1] {
                     let rows = panels.panel(Side { panel: 0, bounds: &bounds });

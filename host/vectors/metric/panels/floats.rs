@@ -29,7 +29,7 @@ impl FloatPanels {
     pub(super) fn new<'q>(
         form: &PanelForm,
         count: usize,
-        row: impl Fn(usize) -> Query<'q> + Sync,
+        row: &(dyn Fn(usize) -> Query<'q> + Sync),
         progress: &Progress,
     ) -> Result<Self> {
         let dim = form.mean.len();
@@ -38,7 +38,7 @@ impl FloatPanels {
         let all = numbered((rows_mut(&mut values, dim * PANEL), &mut terms[..]));
         try_for_each_with(all, Vec::new, |components, (panel, (values, terms))| {
             progress.check()?;
-            let panel = (panel * PANEL..count).map(&row).zip(terms).enumerate();
+            let panel = (panel * PANEL..count).map(row).zip(terms).enumerate();
             for (place, (row, term)) in panel {
                 *term = form.term(form.fill(row, components, values, place));
             }

@@ -128,7 +128,7 @@ impl PanelForm {
     pub(crate) fn panels<'q>(
         &self,
         count: usize,
-        row: impl Fn(usize) -> Query<'q> + Sync,
+        row: &(dyn Fn(usize) -> Query<'q> + Sync),
         progress: &Progress,
     ) -> Result<Panels<'static>> {
         let form = match &self.coding {
@@ -203,7 +203,7 @@ impl<'a> PanelSource<'a> {
         let form = PanelForm::new(space, progress)?;
         let row = |row| space.query(row as u32);
         let codes = form.coding.as_ref();
-        let codes = codes.map(|coding| CodeRows::new(&form, coding, space.len(), row, progress));
+        let codes = codes.map(|coding| CodeRows::new(&form, coding, space.len(), &row, progress));
         Ok(Self { space, rows: SourceRows::Values(form, codes.transpose()?) })
     }
 
@@ -246,7 +246,7 @@ impl<'a> PanelSource<'a> {
     ) -> Result<Panels<'static>> {
         match codes {
             Some(codes) => Ok(Panels { scale: form.scale(), form: Form::Codes(codes.panels(count, row)?) }),
-            None => form.panels(count, |place| self.space.query(row(place) as u32), progress),
+            None => form.panels(count, &|place| self.space.query(row(place) as u32), progress),
         }
     }
 }
