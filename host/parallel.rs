@@ -183,8 +183,11 @@ impl Team {
     fn run_at_once(&self, count: usize, work: &(dyn Fn() + Sync)) -> Result<()> {
         // A thread of another pool that waits for this one takes up other work meanwhile, perhaps a
         // search that waits for its turn. So the caller waits for a thread outside all pools.
-        let run = || self.pool.install(|| on_threads(count, work));
-        thread::scope(|scope| join(spawn(scope, || Ok(run()))?))
+        let run = || {
+            self.pool.install(|| on_threads(count, work));
+            Ok(())
+        };
+        thread::scope(|scope| join(spawn(scope, run)?))
     }
 }
 

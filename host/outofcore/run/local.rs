@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::lists::{ClusterLists, DeviceLists, HostLists, Members};
 use crate::build::{BuiltCluster, OnDevice, PrunedRows};
 use crate::descent::DescentStats;
-use crate::loops::{filter, map_with};
+use crate::loops::fold;
 use crate::outofcore::partition::Cluster;
 use crate::outofcore::store::CentralNode;
 use crate::prune::{PruneStats, Pruned};
@@ -54,15 +54,17 @@ impl LocalIndex {
         let descent = builder.descent.of_part(ids.len());
         let stage = descent.progress.stage("build", 0);
         let builder = builder.clone().descent(descent.clone()).of_clusters();
-        // Each node counts in the first of its two clusters.
-        let counting = filter(0..ids.len(), |&member| is_to_come(others[member]));
-        let distance = |out: &mut Vec<f32>, &member: &usize| {
-            embedding.embed(&vectors, member, out);
-            let terms = out.iter().zip(mean).map(|(&x, y)| (f64::from(x) - y).powi(2));
-            CentralNode::new(terms.sum::<f64>(), ids[member])
+        let nearer = |(central, mut row): (CentralNode, Vec<f32>), member: usize| {
+            // Each node counts in the first of its two clusters.
+            if !is_to_come(others[member]) {
+                return (central, row);
+            }
+            embedding.embed(&vectors, member, &mut row);
+            let terms = row.iter().zip(mean).map(|(&x, y)| (f64::from(x) - y).powi(2));
+            (central.nearer(CentralNode::new(terms.sum::<f64>(), ids[member])), row)
         };
-        let distances = map_with(&counting[..], || vec![0f32; mean.len()], distance);
-        let central = distances.into_iter().fold(CentralNode::NONE, CentralNode::nearer);
+        let start = || (CentralNode::NONE, vec![0f32; mean.len()]);
+        let (central, _) = fold(0..ids.len(), start, nearer, |a, b| (a.0.nearer(b.0), a.1));
         let vectors = embedding.moved(vectors)?;
         let BuiltCluster { pruned, lone, descent: of_descent } = builder.build_cluster(&vectors)?;
         let Pruned { rows, entries, stats: prune } = pruned;
