@@ -1,11 +1,14 @@
 //! Exact search on the CPU.
 
+use std::ops::Range;
+
 use tagore_device::key::{self, Key};
 
 use crate::Result;
 use crate::loops::{for_each, numbered, rows_mut, try_for_each_with};
 use crate::memory::{filled, with_capacity};
-use crate::progress::{Progress, StageProgress};
+use crate::parallel::shares;
+use crate::progress::Progress;
 use crate::vectors::panels::{PANEL, PanelForm, PerRow, Side};
 use crate::vectors::space::{Query, Space};
 
@@ -14,6 +17,10 @@ const TILE_BYTES: usize = 256 << 10;
 
 /// Queries of a block, the unit of parallel work.
 const QUERIES: usize = PANEL;
+
+/// Fewer queries are compared with rows one by one: panels of all rows take as long to make as 64
+/// queries of 96 components take, or 150 of 384.
+const MIN_BY_PANELS: usize = 96;
 
 /// Bytes of panels of rows that all queries pass over, and of panels of queries.
 const PANEL_BYTES: (usize, usize) = (4 << 20, 64 << 20);
@@ -46,35 +53,42 @@ pub(crate) fn nearest<'p>(
     }
     let mut keys = filled(key::NONE, count * k)?;
     let queries = QueryRows { count, query };
-    if among.is_none() && count >= QUERIES && PanelForm::is_worth_its_time(space) {
+    if among.is_none() && count >= MIN_BY_PANELS && PanelForm::is_worth_its_time(space) {
         by_panels(space, &queries, k, &mut keys, progress)?;
     } else {
-        let stage = progress.stage("exact search", count as u64);
-        by_rows(space, among, &queries, k, &mut keys, &stage)?;
+        by_rows(space, among, &queries, k, &mut keys, progress)?;
     }
     Ok(keys)
 }
 
-/// Compares each query with each row.
+/// Compares each query with each row. Threads share the rows where there are few queries.
 fn by_rows(
     space: &Space<'_>,
     among: Option<&[u32]>,
     queries: &QueryRows<'_, '_>,
     k: usize,
     keys: &mut [Key],
-    stage: &StageProgress<'_>,
+    progress: &Progress,
 ) -> Result<()> {
     let tile = (TILE_BYTES / space.row_bytes()).clamp(64, 4096);
     let rows = among.map_or(space.len(), <[u32]>::len);
+    let (count, blocks) = (queries.count, queries.count.div_ceil(QUERIES));
+    let parts = rayon::current_num_threads().div_ceil(blocks.max(1)).min(rows.div_ceil(tile)).max(1);
+    let stage = progress.stage("exact search", (count * parts) as u64);
+    let mut of_parts = filled(key::NONE, if parts > 1 { parts * keys.len() } else { 0 })?;
+    let found = if parts > 1 { &mut of_parts[..] } else { &mut *keys };
+    let mut slots: Vec<&mut [Key]> =
+        found.chunks_mut(count * k).flat_map(|part| part.chunks_mut(QUERIES * k)).collect();
+    let part: Vec<Range<usize>> = shares(rows, parts).collect();
     try_for_each_with(
-        numbered(rows_mut(keys, k * QUERIES)),
+        numbered(&mut slots[..]),
         || (Vec::new(), Vec::new()),
-        |(ids, distances), (block, slots)| {
-            let first = block * QUERIES;
+        |(ids, distances), (number, slots)| {
+            let (rows, first) = (&part[number / blocks], number % blocks * QUERIES);
             let mut best = lists(slots.len() / k, k)?;
-            for begin in (0..rows).step_by(tile) {
+            for begin in rows.clone().step_by(tile) {
                 stage.check()?;
-                let end = (begin + tile).min(rows);
+                let end = (begin + tile).min(rows.end);
                 ids.clear();
                 match among {
                     Some(among) => ids.extend_from_slice(&among[begin..end]),
@@ -94,7 +108,16 @@ fn by_rows(
             finish(best, k, slots);
             Ok(())
         },
-    )
+    )?;
+    if parts > 1 {
+        for (query, list) in keys.chunks_exact_mut(k).enumerate() {
+            let of_part = |part: usize| &of_parts[(part * count + query) * k..][..k];
+            let mut all: Vec<Key> = (0..parts).flat_map(of_part).copied().collect();
+            all.sort_unstable();
+            list.copy_from_slice(&all[..k]);
+        }
+    }
+    Ok(())
 }
 
 /// Compares panels of queries with panels of rows. Only pairs that may enter the list of the query
@@ -311,7 +334,7 @@ mod tests {
                         let rows = QueryRows { count, query: &query };
                         let [mut found, mut expected] = [(); 2].map(|()| vec![key::NONE; count * k]);
                         by_panels(&space, &rows, k, &mut found, &silent).unwrap();
-                        by_rows(&space, None, &rows, k, &mut expected, &silent.stage("", 0)).unwrap();
+                        by_rows(&space, None, &rows, k, &mut expected, &silent).unwrap();
                         assert!(found == expected, "{name}, {n} x {dim}, {metric}, {element}");
                     }
                 }
