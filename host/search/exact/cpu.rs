@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn panels_find_the_rows_of_a_comparison_of_all() {
         let silent = Progress::silent();
-        for (n, dim, count) in [(1, 3, 33), (37, 1, 32), (500, 17, 70), (131, 130, 40)] {
+        for (n, dim, count) in [(1, 3, 33), (37, 1, 32), (500, 17, 70), (131, 130, 40), (1100, 130, 2)] {
             let draws = Draws::new(5, Stage::Test, dim as u32, n as u64);
             let values = |from: usize, rows: usize, far: f32, scale: f32| {
                 let value = |i: usize| far + scale * (draws.unit((from + i) as u64) as f32 - 0.5);
