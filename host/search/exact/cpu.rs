@@ -48,7 +48,7 @@ pub(crate) fn nearest<'p>(
     k: usize,
     progress: &Progress,
 ) -> Result<Vec<Key>> {
-    if k == 0 {
+    if k == 0 || count == 0 {
         return Ok(Vec::new());
     }
     let mut keys = filled(key::NONE, count * k)?;
