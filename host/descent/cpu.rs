@@ -307,8 +307,8 @@ mod tests {
     use super::*;
     use crate::{Metric, Synth, SynthKind};
 
-    /// Data whose norms differ need all pairs, others do not: the cells of a few rows say what lists
-    /// find.
+    /// Data whose norms differ need all pairs, others do not: the cells of a few rows tell what
+    /// lists find.
     #[test]
     fn the_cells_of_some_nodes_tell_what_a_start_from_cells_finds() {
         let (n, k, seed) = (6000, 20, 3);

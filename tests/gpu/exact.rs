@@ -47,6 +47,23 @@ fn exact_search_of_hard_data() {
     }
 }
 
+/// Rounding moves rows of heavy tails by very different distances, some of them past f16.
+#[test]
+fn exact_search_of_heavy_tails() {
+    let tailed = |rows: usize, power: i32, seed: u64| {
+        let uniform = uniform(rows, 33, seed);
+        let value = |x: &f32| x.signum() * (0.1 / (x.abs() + 1e-4)).powi(power);
+        let rows =
+            (0..rows).flat_map(|row| uniform.row_to_f32(row).unwrap().iter().map(value).collect::<Vec<_>>());
+        Vectors::from_f32(rows.collect(), 33).unwrap()
+    };
+    for (power, metric) in [1, 2].into_iter().flat_map(|power| METRICS.map(|metric| (power, metric))) {
+        let (base, queries) = (tailed(900, power, 5), tailed(70, power, 6));
+        check_exact("heavy tails", &base, &queries, &ExactSearch::new(12).metric(metric));
+        check_exact("heavy tails and themselves", &base, &base, &ExactSearch::new(12).metric(metric));
+    }
+}
+
 #[test]
 fn exact_search_of_every_type() {
     let of = |rows: usize, seed: u64, to: &dyn Fn(Vec<f32>) -> Vectors| {

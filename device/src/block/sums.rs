@@ -1,9 +1,17 @@
 //! Sums of products on tensor cores, and the bounds of their rounding.
 //!
 //! Why a filter on rounded vectors loses nothing ([`TileSum::bound`]): rounding moves a query by
-//! `error`, and a row by at most `row_error`, both measured. By the triangle inequality a row at
-//! distance d is within `sqrt(d) + error + row_error` as the tile sees it, plus the loss of f32
-//! sums.
+//! `error` and a row by `row_error` or less, both measured. By the triangle inequality a row at
+//! distance d is within `b = sqrt(d) + error + row_error` as the tile sees it, plus the loss of f32
+//! sums, which is a share of the norms of both ([`drift`]). Where rounding moves a row further, by
+//! x more, it is within `b + x`, and for any t > 0
+//!
+//! ```text
+//! (b + x)² <= b² (1 + t) + x² (1 + 1 / t)
+//! ```
+//!
+//! So the bound of the query takes the first term, and the bias of the row the second, with its
+//! share of the loss: one far row among many costs the others nothing.
 
 use cuda_std::float16::f16x2;
 use cuda_std::memory::Quad;
@@ -154,19 +162,30 @@ pub struct QueryBound<S> {
     pub norm: S,
     /// The norm of the difference between the query and its rounded vector, scaled.
     pub error: f32,
-    /// The largest such norm of the rows with finite bias.
+    /// The `error_limit` of the rows: under inner product, the largest such norm of the rows with
+    /// finite bias.
     pub row_error: f32,
-    /// The largest squared norm of a row as the tile sees it.
+    /// The largest squared norm of a row as the tile sees it, for inner products.
     pub largest: f32,
     /// The factor of vectors before rounding; for inner products, the product of both sides'
     /// factors.
     pub scale: f32,
 }
 
+/// The t of rows that rounding moves by more than the limit.
+const SPREAD: f32 = 1.0 / 1024.0;
+
+/// The bias of a row of squared norm `norm`, of `dim` components, that rounding moved by `error`.
+#[inline(always)]
+pub fn biased(norm: f32, dim: u32, error: f32, row_error: f32) -> f32 {
+    let excess = (error - row_error).max(0.0);
+    norm - drift(dim) * norm - (1.0 + 1.0 / SPREAD) * excess * excess
+}
+
 /// A bound of the relative error of a sum of `dim` products, with a margin. Tensor cores lose up to
 /// 8 units of 2^-23 of the largest addend per 16 products.
 #[inline(always)]
-fn drift(dim: u32) -> f32 {
+pub fn drift(dim: u32) -> f32 {
     (dim / 4 + 16) as f32 * (1.0 / (1u32 << 22) as f32)
 }
 
@@ -264,8 +283,7 @@ impl TileSum for f32 {
             Metric::L2 | Metric::Cosine => {
                 let squared = if metric == Metric::Cosine { 2.0 * farthest } else { farthest };
                 let moved = float::sqrt(squared * (1.0 + drift)) * scale + error + row_error;
-                let slack = drift * (norm + largest);
-                moved * moved * (1.0 + drift) + slack - norm
+                moved * moved * (1.0 + SPREAD) * (1.0 + drift) + drift * norm - norm
             }
             Metric::InnerProduct => {
                 let length = float::sqrt(norm) + error;

@@ -18,7 +18,8 @@ pub(crate) struct Rounding {
     pub mean: Vec<f32>,
     pub row_scale: f32,
     pub query_scale: f32,
-    /// Rows with a larger rounding error skip the filter: they are always reranked.
+    /// The rounding error of most rows. The filter lets others pass more easily (docs in
+    /// `device/src/block/sums.rs`).
     pub error_limit: f32,
 }
 
@@ -87,9 +88,16 @@ impl Rounding {
             }
             total_error(error.sqrt() as f32, norm.sqrt() as f32)
         };
-        let largest = rows.iter().step_by(8).map(|row| error(row)).fold(0f32, f32::max);
-        // Few rows exceed it if the sample is representative.
-        Self { mean, row_scale, query_scale, error_limit: 1.25 * largest }
+        let mut errors: Vec<f32> = rows.iter().step_by(8).map(|row| error(row)).collect();
+        errors.sort_unstable_by(f32::total_cmp);
+        // Few rows exceed it if the sample is representative. But for inner products each row makes
+        // up for its own excess.
+        let error_limit = match errors.last() {
+            None => 0.0,
+            Some(largest) if product => 1.25 * largest,
+            Some(_) => 2.0 * errors[errors.len() / 2],
+        };
+        Self { mean, row_scale, query_scale, error_limit }
     }
 }
 

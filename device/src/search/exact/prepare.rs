@@ -7,7 +7,7 @@
 //!     for each component: half = f16((value - mean) * scale), cut to the range of f16
 //!     norm  = sum of half²
 //!     error = sqrt(sum of ((value - mean) * scale - half)²), rounded up
-//!     bias  = norm * norm_weight, or infinity, or minus infinity     (see Prepare::biases)
+//!     bias  = norm * norm_weight, less what rounding hides           (see Prepare::biases)
 //! ```
 //!
 //! For bytes only the norms are computed, exactly, in integers.
@@ -45,6 +45,7 @@ use cuda_std::warp::WarpReductionOp;
 use cuda_std::{float, float16, shared};
 
 use crate::block::element::Element;
+use crate::block::sums::biased;
 
 /// Threads per block.
 pub const PREPARE_THREADS: u32 = 256;
@@ -65,9 +66,9 @@ pub struct Prepare<T> {
     pub mean: Global<f32>,
     /// Out: `count` vectors of f16, `rounded_stride` halves apart, zero from `dim` on.
     pub rounded: GlobalMut<f16>,
-    /// Out: per vector `norm_weight` times the squared norm of the rounded vector. Minus infinity
-    /// if rounding moved the vector by more than `error_limit`. With `skip_zero`, infinity for a
-    /// zero vector.
+    /// Out: per vector `norm_weight` times the squared norm of the rounded vector, or with a finite
+    /// `error_limit` what [`biased`] makes of it. Minus infinity if rounding moved the vector by
+    /// more than that and the weight is 0. With `skip_zero`, infinity for a zero vector.
     pub biases: GlobalMut<f32>,
     /// Out: per vector a bound on the distance by which rounding moved it.
     pub errors: GlobalMut<f32>,
@@ -85,7 +86,7 @@ pub struct Prepare<T> {
     pub scale: f32,
     /// Factor of the norms in `biases`.
     pub norm_weight: f32,
-    /// Largest error of a vector whose bias is its norm.
+    /// Largest error that the bounds of queries account for; infinity where there are none.
     pub error_limit: f32,
     /// Whether zero vectors get a bias that no query finds.
     pub skip_zero: u32,
@@ -195,10 +196,12 @@ fn prepare_vectors<T: Element<Wide = f32>>(p: &Prepare<T>, vectors: [u32; AT_ONC
         if lane == 0 {
             let bias = if is_zero && p.skip_zero != 0 {
                 f32::INFINITY
-            } else if error > p.error_limit {
+            } else if p.error_limit == f32::INFINITY {
+                norm * p.norm_weight
+            } else if error > p.error_limit && p.norm_weight == 0.0 {
                 f32::NEG_INFINITY
             } else {
-                norm * p.norm_weight
+                biased(norm, p.dim, error, p.error_limit) * p.norm_weight
             };
             p.biases.set(vectors[V] as usize, bias);
             p.errors.set(vectors[V] as usize, error);
