@@ -323,10 +323,8 @@ impl GpuSearch<'_> {
                 batch_memory.finish(self, members, &stragglers, keys)?;
                 Ok(stragglers.into_iter().map(|index| members[index]).collect())
             };
-            let mut stragglers = Vec::new();
-            for members in all_queries.chunks(batch) {
-                stragglers.extend(visit(members, true, &mut keys)?);
-            }
+            let visits = all_queries.chunks(batch).map(|members| visit(members, true, &mut keys));
+            let stragglers = visits.collect::<Result<Vec<_>>>()?.concat();
             // Those of all batches together: each takes many short launches.
             for members in stragglers.chunks(batch) {
                 visit(members, false, &mut keys)?;
