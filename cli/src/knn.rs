@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use tagore::PruneStats;
+use tagore::{KnnGraph, PruneStats, RecallSample, Vectors};
 
 use crate::error::{Error, Result};
 use crate::files::{Files, Kind};
 use crate::number;
-use crate::options::{Built, DescentOptions, Input, Seconds, verify};
-use crate::output::Output;
+use crate::options::{Built, DescentOptions, Input, Seconds};
+use crate::output::{Output, grouped};
 
 /// Recall below which a graph is worth a warning.
 const LOW_RECALL: f64 = 0.9;
@@ -61,16 +61,43 @@ impl Args {
         };
         let mut event = built.event("knn");
         if let Some(recall) = recall {
-            let found = recall[graph.k().to_string()].as_f64();
-            if let Some(found) = found.filter(|&found| found < LOW_RECALL) {
-                output.warn(format_args!(
-                    "the graph holds {found:.2} of the neighbours: --start all-pairs finds all, at a cost that grows \
-                     with the square of the rows"
-                ));
-            }
             event["recall"] = recall;
         }
         output.event(&event);
         Ok(())
     }
+}
+
+/// Measures recall at 10 and at k over `nodes` random nodes. Prints it, warns if it is low,
+/// and returns it as JSON.
+fn verify(
+    graph: &KnnGraph,
+    base: &Vectors,
+    nodes: usize,
+    options: &DescentOptions,
+    output: &Output,
+) -> Result<serde_json::Value> {
+    let ks = if graph.k() > 10 { vec![10, graph.k()] } else { vec![graph.k()] };
+    let sample = RecallSample {
+        nodes,
+        seed: options.seed,
+        device: options.device.first(),
+        progress: output.progress().clone(),
+    };
+    let recalls = tagore::knn_recall(graph, base, &ks, &sample)?;
+    let mut object = serde_json::Map::new();
+    for (k, recall) in ks.iter().zip(&recalls) {
+        object.insert(k.to_string(), (*recall).into());
+        output.result(format_args!(
+            "verify    recall@{k} {recall:.4} over {} nodes",
+            grouped(nodes.min(base.len()))
+        ));
+    }
+    if let Some(&found) = recalls.last().filter(|&&found| found < LOW_RECALL) {
+        output.warn(format_args!(
+            "the graph holds {found:.2} of the neighbours: --start all-pairs finds all, at a cost that grows with the \
+             square of the rows"
+        ));
+    }
+    Ok(object.into())
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 use tagore::gpu::KernelTime;
 use tagore::{
     CellSettings, Descent, DescentStats, Device, ElementType, Format, IdSet, Index, IndexFormat, Iterations,
-    KnnGraph, Metric, Progress, PruneStats, RecallSample, Start, Vectors, peak_host_bytes,
+    KnnGraph, Metric, Progress, PruneStats, Start, Vectors, peak_host_bytes,
 };
 use tagore_text::path_text;
 
@@ -418,31 +418,4 @@ impl Built<'_> {
             "added": descent.added,
         })
     }
-}
-
-/// Measures recall at 10 and at k over `nodes` random nodes. Prints it and returns it as JSON.
-pub(crate) fn verify(
-    graph: &KnnGraph,
-    base: &Vectors,
-    nodes: usize,
-    options: &DescentOptions,
-    output: &Output,
-) -> Result<serde_json::Value> {
-    let ks = if graph.k() > 10 { vec![10, graph.k()] } else { vec![graph.k()] };
-    let sample = RecallSample {
-        nodes,
-        seed: options.seed,
-        device: options.device.first(),
-        progress: output.progress().clone(),
-    };
-    let recalls = tagore::knn_recall(graph, base, &ks, &sample)?;
-    let mut object = serde_json::Map::new();
-    for (k, recall) in ks.iter().zip(&recalls) {
-        object.insert(k.to_string(), (*recall).into());
-        output.result(format_args!(
-            "verify    recall@{k} {recall:.4} over {} nodes",
-            grouped(nodes.min(base.len()))
-        ));
-    }
-    Ok(object.into())
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::gpu::{self, DeviceGraph};
-use super::sample::Checked;
+use super::sample::ExactLists;
 use super::settle::{self, Settling};
 use super::{Descent, DescentStats, KnnGraph, KnnSample, Start, all_pairs, cpu};
 use crate::gpu::{Communicator, Gpu, SharedTimes};
@@ -49,8 +49,8 @@ impl Descent {
         }
     }
 
-    /// Whether a start from cells left out so many neighbours of some nodes that all pairs are
-    /// compared after all. `lists` gives the lists of these nodes.
+    /// Whether a start from cells missed so many neighbours that all pairs have to be compared.
+    /// Exact search of a few nodes tells, whose lists `lists` gives.
     pub(super) fn misses_many(
         &self,
         gpu: &Gpu,
@@ -58,21 +58,15 @@ impl Descent {
         k: usize,
         lists: impl FnOnce(&[u32]) -> Result<KnnSample>,
     ) -> Result<bool> {
-        let data = DataShape {
-            rows: space.len(),
-            dim: space.dim(),
-            element: space.vectors().element_type(),
-            bytes: false,
-        };
+        let data = shape_there(space);
         if self.start != Start::Auto
             || data.rows > gpu::ALL_PAIRS_OF_PRODUCTS
             || !self.starts_from_cells(&data, k)
         {
             return Ok(false);
         }
-        let checked = Checked::on_gpu(gpu, space, k, self.seed, &self.progress)?;
-        let lists = lists(checked.nodes())?;
-        Ok(checked.found_share(lists.lists().map(|list| list.iter().copied())) < cpu::FOUND)
+        let exact = ExactLists::on_gpu(gpu, space, k, self.seed, &self.progress)?;
+        Ok(exact.recall_at(k, lists(&exact.sample)?.lists()) < cpu::FOUND)
     }
 
     /// Builds the graph on a GPU and leaves it there; `k` is not 0.
@@ -123,10 +117,7 @@ impl Descent {
         k: usize,
         progress: &'a Progress,
     ) -> gpu::Build<'a> {
-        let vectors = space.vectors();
-        // The space knows how a device takes its values.
-        let data =
-            DataShape { rows: space.len(), dim: space.dim(), element: vectors.element_type(), bytes: false };
+        let data = shape_there(space);
         let (gpu, shape) = (devices.gpu(), self.shape_on_gpu(&data, k));
         gpu::Build { gpu, devices, space, shape, expand: self.expand, seed: self.seed, progress }
     }
@@ -170,4 +161,9 @@ impl Descent {
             graph
         })
     }
+}
+
+/// The shape of the rows of `space`, which knows itself how a device takes its values.
+fn shape_there(space: &Space<'_>) -> DataShape {
+    DataShape { rows: space.len(), dim: space.dim(), element: space.vectors().element_type(), bytes: false }
 }

@@ -14,7 +14,7 @@ use tagore_device::random::{Draws, Stage};
 
 use super::CellSettings;
 use super::lists::{NeighbourLists, SharedLists};
-use super::sample::{Checked, sampled};
+use super::sample::{ExactLists, sampled};
 use crate::cluster::ROUNDS;
 use crate::cluster::cpu::{CentreSample, Centres};
 use crate::gpu::MemoryPlan;
@@ -246,13 +246,13 @@ fn nearest_centres(
     Ok(keys.into_iter().map(key::id).collect())
 }
 
-/// The share of the near neighbours of checked nodes that [`join`] would compare with their node,
-/// about: the sizes of cells are those of a sample.
+/// The share of the neighbours in `exact` that [`join`] would compare with their node, about: the
+/// sizes of cells are those of a sample.
 pub(super) fn share_met(
     space: &Space<'_>,
     settings: CellSettings,
     seed: u64,
-    checked: &Checked,
+    exact: &ExactLists,
     silent: &Progress,
 ) -> Result<f64> {
     let n = space.len();
@@ -265,7 +265,7 @@ pub(super) fn share_met(
     // Rows of different parts of a cell do not meet.
     let max_part = MAX_PART * sample.len().div_ceil(cells);
     let meet_in = |cell: u32| 1.0 / members[cell as usize].div_ceil(max_part).max(1) as f64;
-    let (nodes, neighbors): (Vec<u32>, Vec<u32>) = checked.near().unzip();
+    let (nodes, neighbors): (Vec<u32>, Vec<u32>) = exact.near().unzip();
     let (probed, by_neighbors) = (cells_of(&nodes)?, cells_of(&neighbors)?);
     let pairs = probed.chunks_exact(probes).zip(by_neighbors.chunks_exact(probes));
     let met = pairs.map(|(node, neighbor)| {

@@ -11,7 +11,7 @@ use tagore_device::random::{Draws, Stage};
 
 use super::lists::{NeighbourLists, SharedLists};
 use super::reverse::Reverse;
-use super::sample::Checked;
+use super::sample::ExactLists;
 use super::table::{IdTable, fill};
 use super::{CellSettings, DescentStats, Iterations, Start, cells};
 use crate::Result;
@@ -63,10 +63,8 @@ pub(super) fn descend(
         let joined = cells::join(&source, lists, settings.cells, settings.seed, &starting)?;
         lists = joined.lists;
         if is_auto_after_cells && joined.added < SKIP_REFINE {
-            let checked = Checked::on_cpu(space, settings.k, settings.seed, progress)?;
-            let found =
-                |&node: &u32| lists.row(node as usize).iter().map(|&key| key::distance(key::plain(key)));
-            if checked.found_share(checked.nodes().iter().map(found)) > FOUND {
+            let exact = ExactLists::on_cpu(space, settings.k, settings.seed, progress)?;
+            if found_share(&lists, &exact) > FOUND {
                 most_refine = 0;
             }
         }
@@ -112,6 +110,14 @@ const STOP_REFINE: f64 = 0.015;
 const SKIP_REFINE: f64 = 0.02;
 pub(super) const FOUND: f64 = 0.9;
 
+/// The share of the exact neighbours of some nodes in their lists.
+fn found_share(lists: &NeighbourLists, exact: &ExactLists) -> f64 {
+    let list = |&node: &u32| -> Vec<f32> {
+        lists.row(node as usize).iter().map(|&key| key::distance(key::plain(key))).collect()
+    };
+    exact.recall_at(exact.k, exact.sample.iter().map(list))
+}
+
 /// Whether a start from cells would leave out too many neighbours of some nodes, so that comparing
 /// all pairs takes less time than finding them later.
 pub(super) fn needs_all_pairs(
@@ -121,8 +127,8 @@ pub(super) fn needs_all_pairs(
     seed: u64,
     progress: &Progress,
 ) -> Result<bool> {
-    let checked = Checked::on_cpu(space, k, seed, progress)?;
-    let met = cells::share_met(space, settings, seed, &checked, &progress.unwatched())?;
+    let exact = ExactLists::on_cpu(space, k, seed, progress)?;
+    let met = cells::share_met(space, settings, seed, &exact, &progress.unwatched())?;
     tracing::debug!(met, "neighbours of some nodes that meet them in cells");
     Ok(met < FOUND)
 }
@@ -317,13 +323,11 @@ mod tests {
         for (kind, needs) in [(SynthKind::Lognormal, true), (SynthKind::Mixture, false)] {
             let base = Synth::of_kind(kind, n, 48, 4).unwrap().base();
             let space = Space::new(&base, Metric::L2, &silent).unwrap();
-            let checked = Checked::on_cpu(&space, k, seed, &silent).unwrap();
+            let exact = ExactLists::on_cpu(&space, k, seed, &silent).unwrap();
             let source = PanelSource::new(&space, &silent).unwrap();
             let lists = NeighbourLists::new(n, k).unwrap();
-            let found = cells::join(&source, lists, settings, seed, &silent).unwrap().lists;
-            let found =
-                |&node: &u32| found.row(node as usize).iter().map(|&key| key::distance(key::plain(key)));
-            let found = checked.found_share(checked.nodes().iter().map(found));
+            let lists = cells::join(&source, lists, settings, seed, &silent).unwrap().lists;
+            let found = found_share(&lists, &exact);
             assert_eq!(found < FOUND, needs, "{kind}: {found}");
             assert_eq!(needs_all_pairs(&space, settings, k, seed, &silent).unwrap(), needs, "{kind}");
         }

@@ -25,7 +25,7 @@ pub use iterations::{Iterations, MAX_ITERATIONS};
 pub use plan::DevicePlan;
 pub(crate) use plan::{most_knn, on_cpu, steps};
 pub use sample::KnnSample;
-pub(crate) use sample::sampled;
+pub(crate) use sample::{ExactLists, hits, sampled};
 use settle::{Settling, unsettled};
 pub use start::Start;
 pub use stats::DescentStats;

@@ -97,24 +97,33 @@ pub(crate) fn sampled(nodes: usize, count: usize, seed: u64) -> Vec<u32> {
     picked.into_iter().collect()
 }
 
+/// The number of distances in `found`, ascending, that are at most the k-th true one.
+pub(crate) fn hits(found: &[f32], farthest: f32) -> usize {
+    found.partition_point(|&distance| distance <= farthest)
+}
+
 /// Nodes whose lists are compared with exact search.
 const CHECKED: usize = 64;
 
-/// Some nodes and their exact neighbours, which tell how many of all neighbours lists hold.
-pub(super) struct Checked {
-    nodes: Vec<u32>,
-    k: usize,
-    /// `k` per node, nearest first.
-    exact: Vec<Key>,
+/// The exact neighbours of some nodes or queries, which tell how many of all neighbours are found.
+#[derive(Clone, Debug)]
+pub(crate) struct ExactLists {
+    /// The nodes or queries, ascending.
+    pub sample: Vec<u32>,
+    pub k: usize,
+    /// `k` per node or query, nearest first.
+    pub keys: Vec<Key>,
 }
 
-impl Checked {
+impl ExactLists {
+    /// Those of a few nodes, found on the CPU.
     pub(super) fn on_cpu(space: &Space<'_>, k: usize, seed: u64, progress: &Progress) -> Result<Self> {
-        let nodes = sampled(space.len(), CHECKED, seed);
+        let sample = sampled(space.len(), CHECKED, seed);
         let search = ExactSearch::new(k).device(Device::Cpu).progress(progress.unwatched());
-        Ok(Self { exact: search.neighbors_of(space, &nodes)?, nodes, k })
+        Ok(Self { keys: search.neighbors_of(space, &sample)?, sample, k })
     }
 
+    /// Those of a few nodes, found on a GPU.
     pub(super) fn on_gpu(
         gpu: &Gpu,
         space: &Space<'_>,
@@ -122,34 +131,40 @@ impl Checked {
         seed: u64,
         progress: &Progress,
     ) -> Result<Self> {
-        let nodes = sampled(space.len(), CHECKED, seed);
-        let (queries, progress) = (QuerySet::of_nodes(space, &nodes), progress.unwatched());
+        let sample = sampled(space.len(), CHECKED, seed);
+        let (queries, progress) = (QuerySet::of_nodes(space, &sample), progress.unwatched());
         let search =
             GpuSearch { gpu, space, subset: None, queries: &queries, k, budget: None, progress: &progress };
-        Ok(Self { exact: search.run()?, nodes, k })
-    }
-
-    /// The nodes, ascending.
-    pub(super) fn nodes(&self) -> &[u32] {
-        &self.nodes
+        Ok(Self { keys: search.run()?, sample, k })
     }
 
     /// Each node with each of its neighbours that are nearer than the last.
     pub(super) fn near(&self) -> impl Iterator<Item = (u32, u32)> {
-        self.nodes.iter().zip(self.exact.chunks_exact(self.k)).flat_map(|(&node, exact)| {
-            let last = key::distance(exact[exact.len() - 1]);
-            let nearer = exact.iter().take_while(move |&&key| key::distance(key) < last);
+        self.sample.iter().zip(self.keys.chunks_exact(self.k)).flat_map(|(&node, keys)| {
+            let last = key::distance(keys[keys.len() - 1]);
+            let nearer = keys.iter().take_while(move |&&key| key::distance(key) < last);
             nearer.map(move |&key| (node, key::id(key)))
         })
     }
 
-    /// The share of the neighbours that are in `lists`, the distances of a list per node.
-    pub(super) fn found_share(&self, lists: impl Iterator<Item = impl IntoIterator<Item = f32>>) -> f64 {
-        let found = lists.zip(self.exact.chunks_exact(self.k)).map(|(list, exact)| {
-            let last = key::distance(exact[exact.len() - 1]);
-            list.into_iter().filter(|&distance| distance <= last).count()
-        });
-        found.sum::<usize>() as f64 / self.exact.len() as f64
+    /// The number of the `at` nearest neighbours of the node or query at `place` in its list of
+    /// distances, nearest first. Of neighbours at equal distance any counts.
+    pub(crate) fn hits_of(&self, place: usize, at: usize, list: &[f32]) -> usize {
+        if at == 0 {
+            return 0;
+        }
+        let farthest = key::distance(self.keys[place * self.k + at - 1]);
+        hits(&list[..at.min(list.len())], farthest)
+    }
+
+    /// The recall at `at`, at most `k`, of a list of distances per node or query, nearest first.
+    pub(crate) fn recall_at(&self, at: usize, lists: impl Iterator<Item = impl AsRef<[f32]>>) -> f64 {
+        if at == 0 {
+            // A single node has no neighbours to miss.
+            return 1.0;
+        }
+        let hits = lists.enumerate().map(|(place, list)| self.hits_of(place, at, list.as_ref()));
+        hits.sum::<usize>() as f64 / (self.sample.len() * at) as f64
     }
 }
 

@@ -4,10 +4,9 @@
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use tagore_device::key::{self, Key};
 
 use super::truth_check::{CheckedTruth, TruthCheck, exact_keys};
-use crate::descent::{KnnGraph, KnnSample, sampled};
+use crate::descent::{ExactLists, KnnGraph, KnnSample, sampled};
 use crate::held::Held;
 use crate::index::Index;
 use crate::search::exact::ExactSearch;
@@ -143,10 +142,9 @@ impl Searcher {
         let sample = sampled(queries.len(), count, 0);
         let exact = ExactSearch::new(k).device(Device::Cpu).progress(progress.unwatched());
         let keys = exact_keys(self.engine(), &queries.select(&sample)?, exact, rows.as_ref())?;
-        let lists = sample.iter().zip(keys.chunks_exact(k));
-        let near =
-            lists.map(|(&query, exact)| hits(found.distances(query as usize), key::distance(exact[k - 1])));
-        Ok(Some(near.sum::<usize>() as f64 / (count * k) as f64))
+        let exact = ExactLists { sample, k, keys };
+        let lists = exact.sample.iter().map(|&query| found.distances(query as usize));
+        Ok(Some(exact.recall_at(k, lists)))
     }
 }
 
@@ -213,11 +211,6 @@ fn timed(search: impl Fn() -> Result<SearchResult>) -> Result<(SearchResult, f64
     }
 }
 
-/// The number of distances in `found`, ascending, that are at most the k-th true one.
-pub(super) fn hits(found: &[f32], farthest: f32) -> usize {
-    found.partition_point(|&distance| distance <= farthest)
-}
-
 /// A seeded random sample of nodes, whose exact neighbours are searched.
 #[derive(Clone, Debug)]
 pub struct RecallSample {
@@ -253,10 +246,7 @@ pub struct KnnTruth {
     /// Number of rows of the base.
     of: usize,
     metric: Metric,
-    k: usize,
-    nodes: Vec<u32>,
-    /// `k` keys per node.
-    keys: Vec<Key>,
+    lists: ExactLists,
 }
 
 impl KnnTruth {
@@ -288,17 +278,17 @@ impl KnnTruth {
         search: &ExactSearch,
     ) -> Result<Self> {
         let keys = search.neighbors_of(space, &nodes)?;
-        Ok(Self { of: space.len(), metric: space.metric(), k, nodes, keys })
+        Ok(Self { of: space.len(), metric: space.metric(), lists: ExactLists { sample: nodes, k, keys } })
     }
 
     /// The number of sampled nodes.
     pub fn len(&self) -> usize {
-        self.nodes.len()
+        self.lists.sample.len()
     }
 
     /// Whether there are no sampled nodes.
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
+        self.lists.sample.is_empty()
     }
 
     /// The recall of `graph` at each of `ks`, capped at the graph's k and at this k.
@@ -314,36 +304,19 @@ impl KnnTruth {
             let expected = format!("{} as in the exact search", self.metric);
             return Err(Error::mismatch("k-NN graph", format_args!("metric {}", graph.metric()), expected));
         }
-        Ok(self.recall_of_sample(&KnnSample::take(graph, &self.nodes), ks))
+        Ok(self.recall_of_sample(&KnnSample::take(graph, &self.lists.sample), ks))
     }
 
     /// The recall of the lists of `sample` at each of `ks`.
     pub(crate) fn recall_of_sample(&self, sample: &KnnSample, ks: &[usize]) -> Vec<f64> {
-        debug_assert_eq!(sample.nodes(), self.nodes);
-        let most = sample.k().min(self.k);
-        ks.iter().map(|&at| self.recall_at(at.min(most), sample.lists())).collect()
+        debug_assert_eq!(sample.nodes(), self.lists.sample);
+        let most = sample.k().min(self.lists.k);
+        ks.iter().map(|&at| self.lists.recall_at(at.min(most), sample.lists())).collect()
     }
 
-    /// The number of the `at` nearest neighbours of sampled node `place` in its list of distances,
-    /// nearest first.
-    pub(crate) fn hits_of(&self, place: usize, at: usize, list: &[f32]) -> usize {
-        match at {
-            0 => 0,
-            _ => hits(&list[..at.min(list.len())], key::distance(self.keys[place * self.k + at - 1])),
-        }
-    }
-
-    /// The recall at `at` of one list of distances per node, nearest first.
-    pub(crate) fn recall_at(&self, at: usize, lists: impl Iterator<Item = impl AsRef<[f32]>>) -> f64 {
-        if at == 0 {
-            // A single node has no neighbours to miss.
-            return 1.0;
-        }
-        let found = lists.zip(self.keys.chunks_exact(self.k)).map(|(list, truth)| {
-            let list = list.as_ref();
-            hits(&list[..at.min(list.len())], key::distance(truth[at - 1]))
-        });
-        found.sum::<usize>() as f64 / (self.nodes.len() * at) as f64
+    /// The exact lists of the nodes.
+    pub(crate) fn lists(&self) -> &ExactLists {
+        &self.lists
     }
 }
 
@@ -362,6 +335,7 @@ pub fn knn_recall(graph: &KnnGraph, base: &Vectors, ks: &[usize], sample: &Recal
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::descent::hits;
 
     // The mean of no recalls was NaN.
     #[test]

@@ -6,7 +6,7 @@
 
 use tagore_device::key::{self, Key};
 
-use crate::descent::sampled;
+use crate::descent::{ExactLists, hits, sampled};
 use crate::loops::{for_each, map_with, rows_mut};
 use crate::search::Engine;
 use crate::search::exact::{ExactSearch, gpu::MAX_K};
@@ -65,7 +65,7 @@ impl CheckedTruth {
     pub(super) fn hits(&self, query: usize, ids: &[u32], distances: &[f32]) -> (usize, usize) {
         let truth = &self.ids[query * self.k..][..self.k];
         let by_id = ids.iter().filter(|id| truth.binary_search(id).is_ok()).count();
-        (super::recall::hits(distances, self.farthest[query]), by_id)
+        (hits(distances, self.farthest[query]), by_id)
     }
 }
 
@@ -103,22 +103,12 @@ fn disorder(distances: &[f32]) -> f64 {
     distances.windows(2).map(step).fold(0.0, f64::max)
 }
 
-/// The exact search of some queries.
-struct Exact {
-    queries: Vec<u32>,
-    k: usize,
-    /// `k` keys per query.
-    keys: Vec<Key>,
-}
-
-impl Exact {
-    /// Per query: its number, the ids of its nearest rows, and their distances.
-    fn lists(&self) -> impl Iterator<Item = (usize, Vec<u32>, Vec<f32>)> {
-        self.queries.iter().zip(self.keys.chunks_exact(self.k)).map(|(&query, keys)| {
-            let ids = keys.iter().map(|&key| key as u32).collect();
-            (query as usize, ids, keys.iter().map(|&key| key::distance(key)).collect())
-        })
-    }
+/// Per query: its number, the ids of its nearest rows, and their distances.
+fn lists(exact: &ExactLists) -> impl Iterator<Item = (usize, Vec<u32>, Vec<f32>)> {
+    exact.sample.iter().zip(exact.keys.chunks_exact(exact.k)).map(|(&query, keys)| {
+        let ids = keys.iter().map(|&key| key as u32).collect();
+        (query as usize, ids, keys.iter().map(|&key| key::distance(key)).collect())
+    })
 }
 
 /// The keys that `exact` finds for `queries` among `rows`, of the base of `engine`.
@@ -173,9 +163,9 @@ impl<'a> TruthCheck<'a> {
         let queries = self.queries.select(&sample)?;
         let exact = ExactSearch::new(self.k).devices(&devices).progress(progress.clone());
         let keys = exact_keys(self.engine, &queries, exact, self.rows)?;
-        let exact = Exact { queries: sample, k: self.k, keys };
+        let exact = ExactLists { sample, k: self.k, keys };
         let mut distances = Vec::new();
-        for (query, ids, nearest) in exact.lists() {
+        for (query, ids, nearest) in lists(&exact) {
             let list = self.list(query);
             space.list_distances(self.prepared.query(query), list, &mut distances);
             let Some(place) = self.tolerance(query, &nearest).first_miss(&distances, &nearest) else {
@@ -198,10 +188,10 @@ impl<'a> TruthCheck<'a> {
 
     /// The likely reason why the list of `query` differs from the exact ids, and the remedy, as far
     /// as cheap tests tell.
-    fn cause(&self, query: usize, ids: &[u32], exact: &Exact) -> String {
+    fn cause(&self, query: usize, ids: &[u32], exact: &ExactLists) -> String {
         // One list may match another row by chance; most of a few do not.
         let rows: Vec<_> =
-            exact.lists().take(9).map(|(query, _, nearest)| self.row_of(query, &nearest)).collect();
+            lists(exact).take(9).map(|(query, _, nearest)| self.row_of(query, &nearest)).collect();
         if 2 * rows.iter().flatten().count() > rows.len() {
             return "the rows are in another order than the queries: reorder them".to_owned();
         }

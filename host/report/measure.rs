@@ -260,7 +260,7 @@ impl Searches<'_, '_> {
         };
         let at = |(place, (found, seconds)): (usize, &(SearchResult, f64))| {
             let lists = (0..self.nodes.len()).map(|query| distances(found, query));
-            let recall = truth.recall_at(k, lists);
+            let recall = truth.lists().recall_at(k, lists);
             let own = || (found.computed(), *seconds);
             let (computed, seconds) = timed.map_or_else(own, |timed| timed[place]);
             BeamQuality {
@@ -275,7 +275,7 @@ impl Searches<'_, '_> {
         let mut trapped = Trapped::default();
         if let Some((found, _)) = found.last() {
             for query in 0..self.nodes.len() {
-                let hits = truth.hits_of(query, k, &distances(found, query));
+                let hits = truth.lists().hits_of(query, k, &distances(found, query));
                 if 2 * hits < k {
                     let ids: Vec<u32> = others(found, query).into_iter().map(|(id, _)| id).collect();
                     trapped.add(self.engine.space(), self.nodes[query], &ids);
