@@ -104,6 +104,11 @@ pub unsafe fn set_current(lane: Option<NonNull<dyn Lane>>) -> Option<NonNull<dyn
     CURRENT.replace(lane)
 }
 
+/// Whether this thread runs as a lane.
+pub fn runs_lane() -> bool {
+    CURRENT.get().is_some()
+}
+
 /// Calls `ask` with the current lane and the line of the kernel, the first caller outside this
 /// crate.
 ///

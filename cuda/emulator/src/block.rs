@@ -1,6 +1,7 @@
 //! The scheduler of a block: resumes its lanes, each a coroutine.
 
 use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
@@ -12,7 +13,7 @@ use crate::fault::{Fault, FaultKind, Site};
 use crate::lane::Thread;
 use crate::memory::Regions;
 use crate::order::Draws;
-use crate::panics;
+use crate::panics::Panicked;
 use crate::race::Clocks;
 use crate::shared::Shared;
 use crate::wait::Waits;
@@ -61,6 +62,11 @@ impl Block {
         self.fault.borrow_mut().get_or_insert(fault);
     }
 
+    /// Whether a fault was reported: no lane is resumed any more, but to unwind it.
+    pub fn has_failed(&self) -> bool {
+        self.fault.borrow().is_some()
+    }
+
     fn next(&self) -> Option<u32> {
         let mut draws = self.draws.get();
         let next = self.waits.borrow_mut().next(&mut draws);
@@ -78,7 +84,7 @@ pub(crate) struct Runner<E> {
     stacks: Vec<DefaultStack>,
 }
 
-type Fiber = Coroutine<(), (), (), DefaultStack>;
+type Fiber = Coroutine<(), (), Result<(), Panicked>, DefaultStack>;
 
 impl<E: Fn() + Copy + 'static> Runner<E> {
     /// A runner whose lanes each call `entry`. It allocates further stacks if `stacks` are too few.
@@ -136,15 +142,21 @@ impl<E: Fn() + Copy + 'static> Runner<E> {
                 let thread = Rc::clone(thread);
                 Coroutine::with_stack(stack, move |yielder, ()| {
                     thread.enter(yielder);
-                    entry();
+                    catch_unwind(AssertUnwindSafe(entry)).map_err(|payload| {
+                        if thread.has_failed() {
+                            // `force_unwind` below, which must get its own payload back.
+                            resume_unwind(payload)
+                        }
+                        Panicked::new(&*payload)
+                    })
                 })
             })
             .collect();
-        while self.block.fault.borrow().is_none() {
+        while !self.block.has_failed() {
             let Some(next) = self.block.next() else { break };
             self.resume(&mut fibers[next as usize], next, index);
         }
-        if self.block.fault.borrow().is_none() {
+        if !self.block.has_failed() {
             self.report_deadlock(index);
         }
         for mut fiber in fibers {
@@ -162,12 +174,12 @@ impl<E: Fn() + Copy + 'static> Runner<E> {
         let lane: NonNull<dyn Lane> = NonNull::from(&*self.threads[index as usize]);
         // SAFETY: the lane is kept in `threads`, and is the current one only until the call below.
         let before = unsafe { host::set_current(Some(lane)) };
-        let result = panics::catch(|| fiber.resume(()));
+        let result = fiber.resume(());
         // SAFETY: the caller that set the previous lane keeps it alive.
         unsafe { host::set_current(before) };
-        match result {
-            Ok(CoroutineResult::Yield(())) => {}
-            Ok(CoroutineResult::Return(())) => self.block.waits.borrow_mut().finish(index),
+        let CoroutineResult::Return(ended) = result else { return };
+        match ended {
+            Ok(()) => self.block.waits.borrow_mut().finish(index),
             Err(panicked) => self.block.report(Fault {
                 kind: FaultKind::Panic,
                 kernel: Some(self.launch.kernel),

@@ -66,6 +66,11 @@ impl Thread {
         self.yielder.set(Some(NonNull::from(yielder)));
     }
 
+    /// Whether the block has failed.
+    pub fn has_failed(&self) -> bool {
+        self.block.has_failed()
+    }
+
     /// Returns to the scheduler until it resumes the lane.
     fn suspend(&self) {
         self.accesses.set(0);

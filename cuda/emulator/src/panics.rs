@@ -1,14 +1,15 @@
 //! Panics of lanes: caught with message and line, not printed.
 
 use std::any::Any;
-use std::cell::{Cell, RefCell};
-use std::panic::{self, AssertUnwindSafe};
+use std::cell::RefCell;
+use std::panic;
 use std::sync::Once;
+
+use cuda_std::host;
 
 use crate::fault::Site;
 
 thread_local! {
-    static IN_LANE: Cell<bool> = const { Cell::new(false) };
     static SITE: RefCell<Option<Site>> = const { RefCell::new(None) };
 }
 
@@ -25,7 +26,7 @@ fn install() {
     INSTALLED.call_once(|| {
         let previous = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            if IN_LANE.get() {
+            if host::runs_lane() {
                 SITE.set(info.location().map(Site::from));
             } else {
                 previous(info);
@@ -34,19 +35,19 @@ fn install() {
     });
 }
 
-/// Prepares [`catch`]. Does nothing while this thread panics, since hooks cannot be changed then.
+/// Prepares for panics of lanes. Does nothing while this thread panics, since hooks cannot be changed
+/// then.
 pub(crate) fn prepare() {
     if !std::thread::panicking() {
         install();
     }
 }
 
-/// Runs a lane until it waits, ends or panics.
-pub(crate) fn catch<R>(run: impl FnOnce() -> R) -> Result<R, Panicked> {
-    IN_LANE.set(true);
-    let result = panic::catch_unwind(AssertUnwindSafe(run));
-    IN_LANE.set(false);
-    result.map_err(|payload| Panicked { message: message(&*payload), site: SITE.take() })
+impl Panicked {
+    /// The panic of this thread that was caught with `payload`.
+    pub fn new(payload: &(dyn Any + Send)) -> Self {
+        Self { message: message(payload), site: SITE.take() }
+    }
 }
 
 fn message(payload: &(dyn Any + Send)) -> String {

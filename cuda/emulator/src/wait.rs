@@ -59,6 +59,8 @@ pub(crate) struct Waits {
     ready: Vec<u32>,
     /// Per barrier, the threads that wait at it.
     arrived: [Vec<u32>; 16],
+    /// Per barrier and warp, a thread of the warp that waits there.
+    mates: [Vec<Option<u32>>; 16],
     /// Per thread, the count of its last barrier.
     counts: Vec<u32>,
     /// Per thread, the words that it shows in the exchange it waits at.
@@ -82,6 +84,7 @@ impl Waits {
             states: Vec::new(),
             ready: Vec::new(),
             arrived: Default::default(),
+            mates: Default::default(),
             counts: Vec::new(),
             words: Vec::new(),
             shown: Vec::new(),
@@ -96,6 +99,10 @@ impl Waits {
         self.ready.clear();
         self.ready.extend(0..threads);
         self.arrived.iter_mut().for_each(Vec::clear);
+        for mates in &mut self.mates {
+            mates.clear();
+            mates.resize(threads.div_ceil(32) as usize, None);
+        }
         self.counts.clear();
         self.counts.resize(threads as usize, 0);
         self.words.resize(threads as usize, [0; WORDS]);
@@ -156,18 +163,16 @@ impl Waits {
         }
         // All lanes of a warp must make one call, and all threads at a barrier of the whole block.
         // The first thread that arrived stands for all of them.
-        let own_warp = thread / 32 * 32..thread / 32 * 32 + 32;
+        let warp = thread / 32;
         let first = self.arrived[id as usize].first().copied();
         // Lanes of this warp that wait here have been compared: one of them is enough.
-        let mate = own_warp.clone().find(
-            |&other| matches!(self.states[other as usize], State::Barrier { barrier, .. } if barrier.id == id),
-        );
-        for other in first.into_iter().chain(mate) {
+        let mate = &mut self.mates[id as usize][warp as usize];
+        for other in first.into_iter().chain(*mate) {
             let State::Barrier { barrier: others, at: others_at, .. } = self.states[other as usize] else {
                 continue;
             };
-            let one_call = barrier.threads.is_none() || own_warp.contains(&other);
-            if others.id == id && (others != barrier || (one_call && others_at != at)) {
+            let one_call = barrier.threads.is_none() || other / 32 == warp;
+            if others != barrier || (one_call && !ptr::eq(others_at, at) && others_at != at) {
                 let what = format!(
                     "barrier {id} for {needed} threads, where thread {other} waits at barrier {id} \
                      for {} threads at {others_at}",
@@ -176,6 +181,7 @@ impl Waits {
                 return Err(Finding::with(FaultKind::Barrier, other, what));
             }
         }
+        mate.get_or_insert(thread);
         self.states[thread as usize] = State::Barrier { barrier, predicate, at };
         self.arrived[id as usize].push(thread);
         if self.arrived[id as usize].len() as u32 >= needed {
@@ -195,6 +201,7 @@ impl Waits {
             return;
         }
         clocks.barrier(&whole);
+        whole.iter().for_each(|&warp| self.mates[id][warp] = None);
         self.arrived[id].retain(|&thread| lanes[thread as usize / 32] != 32);
         let passing = || whole.iter().flat_map(|&warp| 32 * warp..32 * warp + 32);
         let holds = |&thread: &usize| matches!(self.states[thread], State::Barrier { predicate: true, .. });
