@@ -11,11 +11,6 @@ use cuda_std::memory::{Global, GlobalMut};
 use super::Gpu;
 use super::machine::Allocation;
 use crate::Result;
-use crate::loops::{at_least, for_each, numbered, rows, rows_mut};
-use crate::parallel::FEW_BYTES;
-
-/// Bytes that a thread copies at a time.
-const COPY: usize = 1 << 20;
 
 /// `len` values of `T` on a device.
 ///
@@ -56,9 +51,7 @@ impl Borrowed {
 
     /// Waits for all earlier work of `gpu`, and fills `bytes` with the first bytes, which exist.
     pub(crate) fn download(&self, gpu: &Gpu, bytes: &mut [u8]) -> Result<()> {
-        gpu.machine.download(self.0.address(), bytes.len(), &mut |offset, piece| {
-            bytes[offset..offset + piece.len()].copy_from_slice(piece);
-        })
+        gpu.machine.download(self.0.address(), bytes)
     }
 
     /// The bytes as a kernel writes them, as of [`view`](Self::view).
@@ -147,7 +140,7 @@ impl<T: Pod> Buffer<T> {
         assert!(first + values.len() <= self.len, "{} values at {first} of {}", values.len(), self.len);
         let bytes: &[u8] = bytemuck::cast_slice(values);
         self.gpu.machine.upload(self.address(first), bytes.len(), 1, &|offset, piece| {
-            copy(piece, &bytes[offset..offset + piece.len()]);
+            piece.copy_from_slice(&bytes[offset..offset + piece.len()]);
         })
     }
 
@@ -186,11 +179,8 @@ impl<T: Pod> Buffer<T> {
         let unit = stride * size_of::<T>();
         self.gpu.machine.upload(self.address(first * stride), count * unit, unit, &|offset, piece| {
             let first = offset / unit;
-            let write = |(index, room): (usize, &mut [u8])| write(first + index, room);
-            if piece.len() <= FEW_BYTES {
-                piece.chunks_exact_mut(unit).enumerate().for_each(write);
-            } else {
-                for_each(at_least(64, numbered(rows_mut(piece, unit))), write);
+            for (index, room) in piece.chunks_exact_mut(unit).enumerate() {
+                write(first + index, room);
             }
         })
     }
@@ -214,10 +204,7 @@ impl<T: Pod> Buffer<T> {
     /// If `values` exceeds the buffer.
     pub(crate) fn download_from(&self, first: usize, values: &mut [T]) -> Result<()> {
         assert!(first + values.len() <= self.len, "{} values at {first} of {}", values.len(), self.len);
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
-        self.gpu.machine.download(self.address(first), bytes.len(), &mut |offset, piece| {
-            copy(&mut bytes[offset..offset + piece.len()], piece);
-        })
+        self.gpu.machine.download(self.address(first), bytemuck::cast_slice_mut(values))
     }
 
     /// Sets every byte to `byte`.
@@ -251,14 +238,4 @@ impl<T: Pod> Buffer<T> {
         let bytes = range.len() * size_of::<T>();
         self.gpu.machine.copy_from(self.address(range.start), &*peer.machine, from, bytes)
     }
-}
-
-/// Copies a piece between memory of a copy and other memory of the host.
-fn copy(to: &mut [u8], from: &[u8]) {
-    if to.len() <= COPY {
-        // A thread that opens a device must not wait for the pool: its threads may wait for the
-        // device.
-        return to.copy_from_slice(from);
-    }
-    for_each((rows_mut(to, COPY), rows(from, COPY)), |(to, from)| to.copy_from_slice(from));
 }

@@ -1,5 +1,6 @@
 //! Devices of the CUDA driver.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,9 +12,11 @@ use cust::prelude::*;
 use cust::stream::synchronize_handle;
 
 use super::kernels::{Programs, spawn};
-use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Span, Take, copy_through_host};
+use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Span, copy_through_host};
 use super::overhead::{Overhead, PIECE, PIECES};
 use super::ptx;
+use crate::loops::on_threads;
+use crate::parallel::FEW_BYTES;
 use crate::{Error, Result};
 
 /// Maximum number of launches with unread times.
@@ -24,7 +27,7 @@ const PENDING: usize = 4096;
 pub(crate) struct CudaMachine {
     device: Arc<OpenDevice>,
     stream: Stream,
-    staging: Mutex<Vec<Staging>>,
+    staging: Mutex<Option<Staging>>,
     launches: Mutex<Launches>,
 }
 
@@ -53,11 +56,16 @@ struct OpenDevice {
     failed: AtomicBool,
 }
 
-/// Pinned memory, and the event after its last copy.
+/// Pinned memory of [`PIECES`] pieces, and the event after the last copy of each.
 #[derive(Debug)]
 struct Staging {
     memory: LockedBuffer<u8>,
-    copied: Event,
+    copied: Vec<Event>,
+}
+
+/// Bytes of a piece of a copy of `bytes`: small ones, where there are few for each thread.
+fn piece_bytes(bytes: usize) -> usize {
+    (bytes / (2 * PIECES)).clamp(FEW_BYTES, PIECE)
 }
 
 /// Launches with unread times, and spare events.
@@ -208,19 +216,51 @@ impl CudaMachine {
         })
     }
 
-    /// The pinned memory, allocated on first use.
-    fn staging(&self) -> Result<MutexGuard<'_, Vec<Staging>>> {
-        let mut staging = lock(&self.staging);
-        while staging.len() < PIECES {
-            if let Some(spare) = lock(&self.device.spare).pop() {
-                staging.push(spare);
-                continue;
-            }
-            let memory = self.check(LockedBuffer::new(&self.device.context, &0, PIECE))?;
-            let copied = self.check(Event::new(&self.device.context, EventFlags::DisableTiming))?;
-            staging.push(Staging { memory, copied });
+    /// New pinned memory, or that of a dropped stream.
+    fn new_staging(&self) -> Result<Staging> {
+        if let Some(spare) = lock(&self.device.spare).pop() {
+            return Ok(spare);
         }
-        Ok(staging)
+        let context = &self.device.context;
+        let event = |_| self.check(Event::new(context, EventFlags::DisableTiming));
+        let copied = (0..PIECES).map(event).collect::<Result<_>>()?;
+        Ok(Staging { memory: self.check(LockedBuffer::new(context, &0, PIECES * PIECE))?, copied })
+    }
+
+    /// Calls `copy` for each of `parts`, on several threads if these are many: with pinned memory
+    /// that no earlier copy uses any more, and the event to record after a copy that begins.
+    fn by_staging<P>(
+        &self,
+        parts: impl ExactSizeIterator<Item = P> + Send,
+        copy: impl Fn(P, &mut [u8], &Event) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let mut staging = lock(&self.staging);
+        let Staging { memory, copied } = match &mut *staging {
+            Some(staging) => staging,
+            none => none.insert(self.new_staging()?),
+        };
+        let threads = parts.len().min(PIECES).min(rayon::current_num_threads());
+        // A thread takes the piece whose copy began first. There are as many as threads.
+        let pieces: VecDeque<_> = memory.chunks_exact_mut(PIECE).zip(copied).collect();
+        let (parts, pieces, failed) = (Mutex::new(parts), Mutex::new(pieces), Mutex::new(None));
+        on_threads(threads, &|| {
+            let Some((memory, copied)) = lock(&pieces).pop_front() else { return };
+            let mut piece = (memory, copied);
+            loop {
+                let Some(part) = lock(&parts).next() else { return };
+                let (memory, copied) = &mut piece;
+                let result = self.check(copied.synchronize()).and_then(|()| copy(part, memory, copied));
+                if let Err(error) = result {
+                    lock(&failed).get_or_insert(error);
+                    return lock(&parts).by_ref().for_each(drop);
+                }
+                let mut pieces = lock(&pieces);
+                pieces.push_back(piece);
+                let Some(next) = pieces.pop_front() else { return };
+                piece = next;
+            }
+        });
+        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
     fn event(&self, launches: &mut Launches) -> Result<Event> {
@@ -250,7 +290,7 @@ impl Drop for CudaMachine {
     fn drop(&mut self) {
         // The times of a failed device are not needed.
         let _ = self.drain_timings(&mut lock(&self.launches));
-        lock(&self.device.spare).append(&mut lock(&self.staging));
+        lock(&self.device.spare).extend(lock(&self.staging).take());
     }
 }
 
@@ -317,44 +357,34 @@ impl Machine for CudaMachine {
     }
 
     fn upload(&self, address: u64, bytes: usize, unit: usize, fill: Fill<'_>) -> Result<()> {
-        let mut staging = self.staging()?;
         // Units are rows of at most 16 KiB, so a piece holds several.
-        let piece = PIECE / unit * unit;
-        for (index, offset) in (0..bytes).step_by(piece).enumerate() {
-            let Staging { memory, copied } = &mut staging[index % PIECES];
-            let len = piece.min(bytes - offset);
-            // The copy before the last used this memory.
-            self.check(copied.synchronize())?;
-            fill(offset, &mut memory[..len]);
+        let piece = piece_bytes(bytes) / unit * unit;
+        self.by_staging((0..bytes).step_by(piece), |offset, memory, copied| {
+            let memory = &mut memory[..piece.min(bytes - offset)];
+            fill(offset, memory);
             // SAFETY: the memory does not change before the event below, and this machine allocated
             // the range.
-            self.check(unsafe { memcpy_htod_async(address + offset as u64, &memory[..len], &self.stream) })?;
-            self.check(copied.record(&self.stream))?;
-        }
-        Ok(())
+            self.check(unsafe { memcpy_htod_async(address + offset as u64, memory, &self.stream) })?;
+            self.check(copied.record(&self.stream))
+        })
     }
 
-    fn download(&self, address: u64, bytes: usize, take: Take<'_>) -> Result<()> {
-        let mut staging = self.staging()?;
-        let pieces = bytes.div_ceil(PIECE);
-        let len = |piece: usize| PIECE.min(bytes - piece * PIECE);
-        for next in 0..=pieces {
-            if next < pieces {
-                let Staging { memory, copied } = &mut staging[next % PIECES];
-                let from = address + (next * PIECE) as u64;
-                // SAFETY: this machine allocated or borrowed the range. The memory is read only
-                // after the event: earlier uploads from it come first in the stream, and earlier
-                // downloads to it were taken.
-                self.check(unsafe { memcpy_dtoh_async(&mut memory[..len(next)], from, &self.stream) })?;
-                self.check(copied.record(&self.stream))?;
-            }
-            if let Some(last) = next.checked_sub(1) {
-                let Staging { memory, copied } = &staging[last % PIECES];
-                self.check(copied.synchronize())?;
-                take(last * PIECE, &memory[..len(last)]);
-            }
+    fn download(&self, address: u64, to: &mut [u8]) -> Result<()> {
+        let piece = piece_bytes(to.len());
+        if to.len() > piece {
+            // One thread waits for the work, not all.
+            self.check(self.stream.synchronize())?;
         }
-        Ok(())
+        self.by_staging(to.chunks_mut(piece).enumerate(), |(number, to), memory, copied| {
+            let (from, memory) = (address + (number * piece) as u64, &mut memory[..to.len()]);
+            // SAFETY: this machine allocated or borrowed the range. The memory is read only after
+            // the event: earlier copies from and to it are done.
+            self.check(unsafe { memcpy_dtoh_async(memory, from, &self.stream) })?;
+            self.check(copied.record(&self.stream))?;
+            self.check(copied.synchronize())?;
+            to.copy_from_slice(memory);
+            Ok(())
+        })
     }
 
     fn ordinal(&self) -> Option<u32> {

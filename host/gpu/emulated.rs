@@ -8,7 +8,7 @@ use std::{ptr, slice};
 use cuda_std::launch::Limits;
 use emulator::{Emulator, Fault};
 
-use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Take};
+use super::machine::{Allocation, Fill, KernelTime, Launch, Machine};
 use super::{Capability, Overhead};
 use crate::{Error, Result};
 
@@ -130,12 +130,9 @@ impl Machine for EmulatedMachine {
         Ok(())
     }
 
-    fn download(&self, address: u64, bytes: usize, take: Take<'_>) -> Result<()> {
+    fn download(&self, address: u64, to: &mut [u8]) -> Result<()> {
         let (allocation, start) = self.find(address)?;
-        let mut room = vec![0; bytes];
-        self.check(allocation.download(start, &mut room))?;
-        take(0, &room);
-        Ok(())
+        self.check(allocation.download(start, to))
     }
 
     fn fill(&self, address: u64, value: u8, bytes: usize) -> Result<()> {
@@ -162,11 +159,9 @@ impl Machine for EmulatedMachine {
     }
 
     unsafe fn give_back(&self, borrowed: &dyn Allocation, address: u64, bytes: usize) -> Result<()> {
-        let to: *mut u8 = ptr::with_exposed_provenance_mut(address as usize);
-        // SAFETY: the caller's promise; offsets and lengths are those of the download.
-        self.download(borrowed.address(), bytes, &mut |offset, piece| unsafe {
-            ptr::copy_nonoverlapping(piece.as_ptr(), to.add(offset), piece.len());
-        })
+        let to = ptr::with_exposed_provenance_mut(address as usize);
+        // SAFETY: the caller's promise: the memory is that of another library, ordinary memory here.
+        self.download(borrowed.address(), unsafe { slice::from_raw_parts_mut(to, bytes) })
     }
 
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<()> {

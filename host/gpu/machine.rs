@@ -74,9 +74,6 @@ impl KernelTime {
 /// Fills a piece of an upload, given its offset and its memory.
 pub(crate) type Fill<'a> = &'a (dyn Fn(usize, &mut [u8]) + Sync);
 
-/// Takes a piece of a download, given its offset and its bytes.
-pub(crate) type Take<'a> = &'a mut dyn FnMut(usize, &[u8]);
-
 /// Start and end of a kernel, in seconds since the device was opened.
 pub(crate) type Span = (f64, f64);
 
@@ -117,13 +114,12 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// Allocates at least one byte.
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>>;
 
-    /// Copies `bytes` bytes to `address`. `fill` provides them in pieces; offsets and lengths are
-    /// multiples of `unit`.
+    /// Copies `bytes` bytes to `address`. `fill` provides them in pieces, on several threads; offsets
+    /// and lengths are multiples of `unit`.
     fn upload(&self, address: u64, bytes: usize, unit: usize, fill: Fill<'_>) -> Result<()>;
 
-    /// Waits for all earlier work, then passes `bytes` bytes from `address` to `take`, in pieces,
-    /// in order.
-    fn download(&self, address: u64, bytes: usize, take: Take<'_>) -> Result<()>;
+    /// Waits for all earlier work, then copies the bytes from `address` on to `to`.
+    fn download(&self, address: u64, to: &mut [u8]) -> Result<()>;
 
     /// The number of the CUDA device; none of another.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "asked of CUDA devices"))]
@@ -224,9 +220,7 @@ pub(super) fn copy_through_host<M: Machine + ?Sized>(
     let mut room = vec![0; PIECE.min(bytes)];
     for offset in (0..bytes).step_by(PIECE) {
         let (len, at) = (PIECE.min(bytes - offset), offset as u64);
-        peer.download(from + at, len, &mut |first, piece| {
-            room[first..first + piece.len()].copy_from_slice(piece);
-        })?;
+        peer.download(from + at, &mut room[..len])?;
         machine.upload(to + at, len, 1, &|first, piece| {
             piece.copy_from_slice(&room[first..first + piece.len()]);
         })?;

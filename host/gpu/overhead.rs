@@ -1,11 +1,11 @@
 //! Memory of a process with a GPU, beyond the buffers of a build.
 
-/// Bytes of a piece of a copy between host and device. Four times as many take 40 ms longer to pin,
-/// and make a copy of 512 MiB 6 ms faster.
-pub(super) const PIECE: usize = 8 << 20;
+/// Maximum bytes of a piece of a copy between host and device.
+pub(super) const PIECE: usize = 1 << 20;
 
-/// Pieces in flight at a time.
-pub(super) const PIECES: usize = 2;
+/// Pieces in pinned memory at a time, each filled by one thread: together enough for the link, and few
+/// enough to be pinned soon.
+pub(super) const PIECES: usize = 16;
 
 /// Memory of a process with a GPU, beyond the buffers of a build. Counted once per process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
