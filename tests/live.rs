@@ -13,7 +13,7 @@ use tagore::{
 pub(crate) const SILENT: fn() -> Progress = Progress::silent;
 
 /// The rows that should be there, by id.
-type Model = BTreeMap<u64, Vec<f32>>;
+pub(crate) type Model = BTreeMap<u64, Vec<f32>>;
 
 /// Repeatable random numbers.
 pub(crate) struct Random(pub u64);
@@ -54,7 +54,14 @@ pub(crate) fn created(
 
 /// Compares searches with exact search of the model: only rows that are there, at their distances,
 /// and nearly all of the nearest.
-fn check(snapshot: &Snapshot, model: &Model, metric: Metric, element: ElementType, least: f64, seed: u64) {
+pub(crate) fn check(
+    snapshot: &Snapshot,
+    model: &Model,
+    metric: Metric,
+    element: ElementType,
+    least: f64,
+    seed: u64,
+) {
     assert_eq!(snapshot.len(), model.len());
     let Some(first) = model.values().next() else {
         return;

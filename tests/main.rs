@@ -22,6 +22,7 @@ mod left_out;
 mod live;
 #[cfg(target_os = "linux")]
 mod live_crashes;
+mod live_meanwhile;
 mod machines;
 mod merged;
 mod outofcore;

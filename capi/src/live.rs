@@ -194,6 +194,29 @@ pub extern "C" fn tagore_live_set_synced(live: Option<&tagore_live>, is_synced: 
     })
 }
 
+/// Sets the device of searches: "cpu", as unless set, "auto", "cuda" or "cuda:1". A GPU gets a copy of
+/// each new graph and its rows.
+#[unsafe(no_mangle)]
+pub extern "C" fn tagore_live_set_search_device(
+    live: Option<&tagore_live>,
+    device: Input<'_, c_char>,
+) -> tagore_status {
+    call(|| {
+        let device = text(device, "device")?.parse()?;
+        Ok(required(live, "live")?.0.set_search_device(device)?)
+    })
+}
+
+/// Sets whether changes bring the graph up to date now and then: they do, unless `is_automatic` is 0.
+/// Then call tagore_live_consolidate from time to time, in a thread of its own: no change waits for it.
+#[unsafe(no_mangle)]
+pub extern "C" fn tagore_live_set_automatic(live: Option<&tagore_live>, is_automatic: i32) -> tagore_status {
+    call(|| {
+        required(live, "live")?.0.set_automatic(is_automatic != 0);
+        Ok(())
+    })
+}
+
 /// Inserts the rows of `vectors`, which are copied, with `count` ids, one for each. A row of the
 /// same id that is there goes: the new one replaces it. If the call fails, nothing is inserted. A
 /// callback watches and cancels the work on the graph: before the change, which then fails, or
@@ -235,8 +258,8 @@ pub extern "C" fn tagore_live_remove(
     })
 }
 
-/// Brings the graph up to date with all rows, as changes do from time to time; a service may call
-/// it when it is idle. Writes whether there was anything to do, 1 or 0, to `has_changed`, which may
+/// Brings the graph up to date with the rows of now, as changes do from time to time; a service may
+/// call it when it has time, while other threads insert, remove and search. Writes whether there was anything to do, 1 or 0, to `has_changed`, which may
 /// be null. If the call fails, the index is as before.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_live_consolidate(

@@ -78,6 +78,8 @@ static void set_up(void) {
     WORKS(tagore_builder_set(builder, "device", "cpu"));
     WORKS(tagore_builder_set(builder, "knn", "16"));
     WORKS(tagore_live_create(folder, builder, DIM, TAGORE_F32, &live));
+    WORKS(tagore_live_set_search_device(live, "cpu"));
+    FAILS(ARGUMENT, "device: found ", tagore_live_set_search_device(live, "gpu"));
 }
 
 /* The rows, and those outside the graph. */
@@ -212,6 +214,14 @@ static void cancellations(void) {
     HOLDS(changed == 1 && stopped == 0);
     holds(ROWS - 1, 0);
     tagore_vectors_free(three);
+    /* Changes that leave the graph to others. */
+    WORKS(tagore_live_set_automatic(live, 0));
+    WORKS(tagore_live_insert(live, first, own, FIRST, NULL));
+    holds(ROWS - 1, FIRST);
+    WORKS(tagore_live_set_automatic(live, 1));
+    WORKS(tagore_live_remove(live, own, 1, NULL, NULL));
+    WORKS(tagore_live_insert(live, first, own, FIRST, NULL));
+    holds(ROWS - 1, 0);
 }
 
 static void wrong_calls(void) {

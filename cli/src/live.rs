@@ -286,6 +286,9 @@ struct LiveSearch {
     /// 512]
     #[arg(long, value_name = "L")]
     beam: Option<usize>,
+    /// Device that searches: cpu, auto, cuda or cuda:N
+    #[arg(long, default_value = "cpu")]
+    device: Device,
     #[command(flatten)]
     results: ResultOptions,
 }
@@ -295,7 +298,9 @@ impl LiveSearch {
         let kind = self.results.kind(output.is_json())?;
         Files::read([&self.queries]).write(kind, [self.results.path()]).check(output)?;
         let queries = open(&self.queries, self.query_format)?;
-        let snapshot = self.folder.open()?.snapshot();
+        let index = self.folder.open()?;
+        index.set_search_device(self.device)?;
+        let snapshot = index.snapshot();
         let k = self.k.unwrap_or(K.min(snapshot.len()).max(1));
         let search = self.beam.iter().fold(Search::new(k), |search, &beam| search.beam(beam));
         let beam = search.beam_width();

@@ -130,18 +130,22 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Replaces the journal at `path`, if there is one, by an empty one of `state`.
+    /// Replaces the journal at `path`, if there is one, by one of `state` and of these `changes`
+    /// since, as contents of records.
     ///
     /// # Errors
     /// If the file cannot be written. The older one stays then.
-    pub(super) fn create(path: &Path, state: &State, is_synced: bool) -> Result<Self> {
-        let content = serde_json::to_vec(state).map_err(|error| Error::io(path)(error.into()))?;
+    pub(super) fn create(path: &Path, state: &State, changes: &[Vec<u8>], is_synced: bool) -> Result<Self> {
+        let state = serde_json::to_vec(state).map_err(|error| Error::io(path)(error.into()))?;
         let mut file = AtomicFile::create_unfollowed(path)?;
         file.write_all(MAGIC)?;
         file.write_all(bytemuck::bytes_of(&[VERSION, 0]))?;
-        file.write_all(&head(&content))?;
-        file.write_all(&content)?;
-        let end = (HEADER + HEAD + content.len()) as u64;
+        let mut end = HEADER as u64;
+        for content in [&state].into_iter().chain(changes) {
+            file.write_all(&head(content))?;
+            file.write_all(content)?;
+            end += (HEAD + content.len()) as u64;
+        }
         // Opened before it has its name: once it has, nothing may fail.
         let opened = regular_file::open_planted(file.flushed()?, true)?;
         file.commit()?;

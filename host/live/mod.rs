@@ -1,5 +1,6 @@
 //! Live indexes: rows come, go and change while searches run, and nothing acknowledged is lost.
 
+mod consolidation;
 mod journal;
 mod snapshot;
 mod store;
@@ -7,13 +8,14 @@ mod version;
 mod writer;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
 pub use snapshot::{LiveNeighbor, LiveResult, Snapshot};
 use store::Store;
 use version::Version;
 use writer::{Writer, check_ids};
 
+use crate::loops::locked;
 use crate::{Builder, Device, ElementType, Ids, Index, Progress, Result, Vectors};
 
 /// An index in a folder, whose rows come, go and change while searches run.
@@ -27,8 +29,10 @@ use crate::{Builder, Device, ElementType, Ids, Index, Progress, Result, Vectors}
 /// From time to time a change also brings the graph up to date
 /// ([`consolidate`](Self::consolidate)), and then takes as long as an
 /// [`IndexUpdate`](crate::IndexUpdate): after as many changes as a hundredth of the rows, but 1,024
-/// at least and 8,192 at most. Once more than half as many rows are gone as are there, graph and
-/// files are made anew.
+/// at least and 8,192 at most; where a GPU searches, after a sixteenth, 8,192 at least and 131,072
+/// at most. Other threads change rows meanwhile. A service that wants no change to take so long
+/// calls `consolidate` in a thread of its own ([`set_automatic`](Self::set_automatic)). Once more
+/// than half as many rows are gone as are there, graph and files are made anew.
 ///
 /// ```
 /// use tagore::{Builder, ElementType, LiveIndex, Progress, Search, Strategy, Synth};
@@ -47,6 +51,8 @@ use crate::{Builder, Device, ElementType, Ids, Index, Progress, Result, Vectors}
 /// ```
 pub struct LiveIndex {
     writer: Mutex<Writer>,
+    /// Held while the graph is brought up to date. Taken before the writer.
+    consolidating: Mutex<()>,
     /// Locked for as long as a pointer is copied.
     current: RwLock<Arc<Version>>,
 }
@@ -101,13 +107,36 @@ impl LiveIndex {
 
     fn of_writer(writer: Writer) -> Self {
         let current = RwLock::new(Arc::new(writer.version.clone()));
-        Self { writer: Mutex::new(writer), current }
+        Self { writer: Mutex::new(writer), consolidating: Mutex::new(()), current }
     }
 
     /// Sets the device that makes the graphs; [`Device::Auto`] unless set.
     pub fn set_device(&self, device: Device) {
         let mut writer = self.writer();
         writer.builder = writer.builder.clone().device(device);
+    }
+
+    /// Sets the device that searches; [`Device::Cpu`] unless set. Every new graph is copied to a
+    /// GPU, with its rows. Batches of queries are compared with recent rows there too, if these are
+    /// many. Snapshots stay where they are.
+    ///
+    /// # Errors
+    /// If the device is missing or lacks memory.
+    pub fn set_search_device(&self, device: Device) -> Result<()> {
+        let mut writer = self.writer();
+        if let Some(graph) = writer.version.graph.clone() {
+            writer.version.graph = Some(graph.on(device)?);
+        }
+        writer.search_device = device;
+        self.publish(&writer);
+        Ok(())
+    }
+
+    /// Sets whether changes bring the graph up to date by themselves; true unless set. If not,
+    /// someone else calls [`consolidate`](Self::consolidate) now and then: recent rows take each
+    /// search a comparison.
+    pub fn set_automatic(&self, is_automatic: bool) {
+        self.writer().is_automatic = is_automatic;
     }
 
     /// Sets whether a change waits until it is on disk; true unless set. Else a crash of the system
@@ -118,11 +147,11 @@ impl LiveIndex {
 
     fn writer(&self) -> MutexGuard<'_, Writer> {
         // A change that panicked has published nothing.
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.writer)
     }
 
-    fn publish(&self, version: Arc<Version>) {
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = version;
+    fn publish(&self, writer: &Writer) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(writer.version.clone());
     }
 
     /// The index as it is now.
@@ -176,31 +205,51 @@ impl LiveIndex {
         self.change(progress, |writer| writer.remove(ids))
     }
 
-    /// Brings the graph up to date with all rows, and returns whether there was anything to do.
-    /// Changes do so now and then: a service may, when it has time.
+    /// Brings the graph up to date with the rows as they are now, and returns whether there was
+    /// anything to do. Rows come and go meanwhile: these changes wait for the next time. One thread
+    /// does this at a time, others wait.
     ///
     /// # Errors
     /// As [`IndexUpdate::run`](crate::IndexUpdate::run), or if the files cannot be written. The
     /// index is as before then.
     pub fn consolidate(&self, progress: &Progress) -> Result<bool> {
-        let mut writer = self.writer();
-        let has_changed = writer.consolidate(progress)?;
-        self.publish(Arc::new(writer.version.clone()));
-        Ok(has_changed)
+        self.consolidate_in(locked(&self.consolidating), progress)
     }
 
-    /// Makes a change, and brings the graph up to date before or after it if that is due.
-    fn change<R>(&self, progress: &Progress, change: impl FnOnce(&mut Writer) -> Result<R>) -> Result<R> {
-        let mut writer = self.writer();
-        if writer.is_due() {
-            writer.consolidate(progress)?;
-            self.publish(Arc::new(writer.version.clone()));
+    /// The right to bring the graph up to date, if no other thread has it.
+    fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.consolidating.try_lock() {
+            Ok(turn) => Some(turn),
+            Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
+    }
+
+    fn consolidate_in(&self, _turn: MutexGuard<'_, ()>, progress: &Progress) -> Result<bool> {
+        let Some(consolidation) = self.writer().consolidation() else { return Ok(false) };
+        let consolidated = consolidation.run(progress)?;
+        let mut writer = self.writer();
+        writer.install(consolidated)?;
+        self.publish(&writer);
+        Ok(true)
+    }
+
+    /// Makes a change, and brings the graph up to date before or after it if that is due and no
+    /// other thread does so. With twice as many changes as are due, a change waits for the graph.
+    fn change<R>(&self, progress: &Progress, change: impl FnOnce(&mut Writer) -> Result<R>) -> Result<R> {
+        let is_due = |times| self.writer().is_due(times);
+        let turn =
+            if is_due(2) { Some(locked(&self.consolidating)) } else { self.turn().filter(|_| is_due(1)) };
+        if let Some(turn) = turn.filter(|_| is_due(1)) {
+            self.consolidate_in(turn, progress)?;
+        }
+        let mut writer = self.writer();
         let result = change(&mut writer)?;
-        self.publish(Arc::new(writer.version.clone()));
+        self.publish(&writer);
+        drop(writer);
         // The change is acknowledged whatever comes of this: the next one will tell.
-        if writer.is_due() && writer.consolidate(progress).is_ok() {
-            self.publish(Arc::new(writer.version.clone()));
+        if let Some(turn) = self.turn().filter(|_| is_due(1)) {
+            let _ = self.consolidate_in(turn, progress);
         }
         Ok(result)
     }

@@ -9,19 +9,26 @@ use std::sync::Arc;
 use tagore_device::key::{self, Key, NO_ID};
 
 use super::store::StoredRows;
+use crate::gpu::Gpus;
 use crate::loops::{for_each, for_each_with, numbered, rows_mut};
 use crate::memory::{collected, filled, zeros};
 use crate::search::Filter;
 use crate::search::beam::BeamSearch;
-use crate::search::exact::nearest;
+use crate::search::exact::gpu::MAX_K;
+use crate::search::exact::{nearest, nearest_among_on};
 use crate::vectors::QueryBuffer;
 use crate::vectors::space::Space;
 use crate::{
-    ElementType, Error, IdSet, Index, Metric, Progress, Result, Search, SearchResult, Searcher, Vectors,
+    Device, ElementType, Error, IdSet, Index, Metric, Progress, Result, Search, SearchResult, Searcher,
+    Vectors,
 };
 
 /// No id: in the empty slots of a result.
 pub(super) const NO_OWN_ID: u64 = u64::MAX;
+
+/// Minimum number of multiply-adds for which a GPU compares the rows of a block: below, copying them
+/// there takes longer.
+const WORTH_A_GPU: u64 = 1 << 28;
 
 /// What all rows of a live index have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +71,29 @@ impl Block {
     pub(super) fn new(rows: Vectors, ids: Vec<u64>, metric: Metric) -> Result<Self> {
         let space = Space::owned(rows.clone(), metric, &Progress::silent())?;
         Ok(Self { rows, space, ids })
+    }
+
+    /// The `k` nearest of the rows at places `among`, of all if none, for each of `queries`:
+    /// compared on these GPUs, if any.
+    fn nearest(
+        &self,
+        among: Option<&[u32]>,
+        queries: &Vectors,
+        k: usize,
+        gpus: Option<&Gpus>,
+        progress: &Progress,
+    ) -> Result<Vec<Key>> {
+        let own = self.space.queries(queries, progress)?;
+        if let Some(gpus) = gpus {
+            let all: Vec<u32> = (0..self.ids.len() as u32).collect();
+            let part = among.map(|places| self.space.part(places)).transpose()?;
+            let rows = part.as_ref().unwrap_or(&self.space);
+            return nearest_among_on(gpus, rows, among.unwrap_or(&all), &own, k, progress);
+        }
+        self.space.vectors().on_host()?;
+        own.vectors().on_host()?;
+        let query = |query| (own.query(query), None);
+        nearest(&self.space, among, queries.len(), &query, k, progress)
     }
 
     /// One block with the rows of two.
@@ -126,14 +156,23 @@ impl RowKind {
 }
 
 impl Graph {
-    /// A graph over stored rows that are all still there.
+    /// A graph over stored rows that are all still there, searched on `device`.
     ///
     /// # Errors
-    /// If they do not fit each other, or a value cannot be used under the metric.
-    pub(super) fn new(index: Index, stored: StoredRows) -> Result<Self> {
+    /// If they do not fit each other, a value cannot be used under the metric, or the device is
+    /// missing or lacks memory.
+    pub(super) fn new(index: Index, stored: StoredRows, device: Device) -> Result<Self> {
         let removed = Arc::new(IdSet::new(stored.ids.len()));
-        let searcher = Searcher::new(index, stored.rows, &Progress::silent())?;
+        let searcher = Searcher::new(index, stored.rows, &Progress::silent())?.device(device)?;
         Ok(Self { searcher, ids: Arc::new(stored.ids), removed })
+    }
+
+    /// The same, searched on `device`.
+    ///
+    /// # Errors
+    /// If the device is missing or lacks memory.
+    pub(super) fn on(self, device: Device) -> Result<Self> {
+        Ok(Self { searcher: self.searcher.device(device)?, ..self })
     }
 }
 
@@ -206,11 +245,12 @@ impl Version {
         })
     }
 
-    /// The ids and the bytes of the recent rows that are there.
-    pub(super) fn live_recent_rows(&self) -> impl Iterator<Item = (u64, &[u8])> {
+    /// The ids and the bytes of the recent rows from number `begin` on that are there.
+    pub(super) fn live_recent_rows(&self, begin: u32) -> impl Iterator<Item = (u64, &[u8])> {
         self.numbered_blocks().flat_map(move |(first, block)| {
             let rows = block.ids.iter().copied().zip(bytes_of(&block.rows)).zip(first..);
-            rows.filter(|&(_, row)| !self.removed.contains(row)).map(|(row, _)| row)
+            let is_there = move |&(_, row): &(_, u32)| row >= begin && !self.removed.contains(row);
+            rows.filter(is_there).map(|(row, _)| row)
         })
     }
 
@@ -339,6 +379,7 @@ impl Version {
         self.check(&queries.describe(), queries.dim(), search)?;
         let (k, count) = (search.k, queries.len());
         let (mut computed, mut lists): (u64, Vec<(usize, Vec<Key>)>) = (0, Vec::new());
+        let gpus = self.graph.as_ref().and_then(|graph| graph.searcher.engine().gpus());
         if let Some(graph) = &self.graph {
             let run = |inside: Search<'_>| graph.searcher.search(queries, inside, progress);
             if let Some(found) = Self::of_graph(graph, search, run)? {
@@ -349,12 +390,11 @@ impl Version {
         for (first, block) in self.numbered_blocks() {
             let among = self.passing(first, block, search.filter);
             let rows = among.as_ref().map_or(block.ids.len(), Vec::len);
-            let own = block.space.queries(queries, progress)?;
-            block.space.vectors().on_host()?;
-            own.vectors().on_host()?;
-            let query = |query| (own.query(query), None);
-            let mut keys = nearest(&block.space, among.as_deref(), count, &query, k, progress)?;
-            computed += count as u64 * rows as u64;
+            let compared = count as u64 * rows as u64;
+            let is_for_gpu = k <= MAX_K && compared * self.kind.dim as u64 >= WORTH_A_GPU;
+            let gpus = gpus.filter(|_| is_for_gpu);
+            let mut keys = block.nearest(among.as_deref(), queries, k, gpus, progress)?;
+            computed += compared;
             let before = u64::from(self.graph_rows() as u32 + first);
             for_each(&mut keys[..], |key| *key += if *key == key::NONE { 0 } else { before });
             lists.push((k, keys));
@@ -410,4 +450,30 @@ fn take_nearest(keys: &mut [Key], search: &Search<'_>, slots: &mut [Key]) {
     let is_within = |&&key: &&Key| key != key::NONE && key::distance(key) <= search.radius;
     slots.fill(key::NONE);
     slots.iter_mut().zip(keys.iter().take_while(is_within)).for_each(|(slot, &key)| *slot = key);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Synth;
+    use crate::gpu::Gpu;
+
+    #[test]
+    fn a_gpu_compares_recent_rows_as_the_cpu_does() {
+        let silent = Progress::silent();
+        let synth = Synth::new(90, 7, 2).unwrap();
+        let (base, queries) = (synth.base(), synth.queries(4));
+        let gpus = Gpus::new(vec![Gpu::emulated(3)]).unwrap();
+        for metric in [Metric::L2, Metric::InnerProduct, Metric::Cosine] {
+            let block = Block::new(base.clone(), (0..90).collect(), metric).unwrap();
+            let some: Vec<u32> = (0..90).step_by(4).collect();
+            for (among, k) in [(None, 12), (None, 100), (Some(&some[..]), 5), (Some(&some[..]), 30)] {
+                let [there, here] =
+                    [Some(&gpus), None].map(|gpus| block.nearest(among, &queries, k, gpus, &silent).unwrap());
+                assert_eq!(there, here, "{metric}, {k}");
+            }
+            let none = block.nearest(Some(&[]), &queries, 3, None, &silent).unwrap();
+            assert_eq!(none, [key::NONE; 12]);
+        }
+    }
 }

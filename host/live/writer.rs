@@ -2,26 +2,31 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
+use super::consolidation::{Consolidated, Consolidation};
 use super::journal::{Change, Extent, Journal, State, insertion, removal};
-use super::store::{Store, StoredRows, damaged};
+use super::store::{Store, damaged};
 use super::version::{Block, Graph, NO_OWN_ID, RowKind, Version, bytes_of};
-use crate::{
-    Builder, ElementType, Error, IdSet, Index, IndexUpdate, MAX_ROWS, Progress, Result, Strategy, Vectors,
-};
+use crate::{Builder, Device, ElementType, Error, Index, MAX_ROWS, Progress, Result, Strategy, Vectors};
 
-/// Changes, as a share of the rows, after which they go into the graph.
-const CHANGED: f64 = 0.01;
+/// Changes after which they go into the graph: as a share of the rows, and at least and at most.
+const CHANGED: (f64, [usize; 2]) = (0.01, [1024, 8192]);
 
-/// The least and the largest number of changes for that.
-const CHANGES: [usize; 2] = [1024, 8192];
+/// The same where a GPU searches: it compares recent rows sooner, and is better used to make few
+/// graphs of many.
+const CHANGED_ON_GPU: (f64, [usize; 2]) = (1.0 / 16.0, [8192, 1 << 17]);
 
 /// What changes a live index, one at a time.
 pub(super) struct Writer {
-    pub store: Store,
+    pub store: Arc<Store>,
     pub journal: Journal,
     pub state: State,
     pub builder: Builder,
+    /// Where searches run.
+    pub search_device: Device,
+    /// Whether a change brings the graph up to date once that is due.
+    pub is_automatic: bool,
     /// The next version to publish.
     pub version: Version,
     /// The row of each id.
@@ -62,14 +67,24 @@ impl Writer {
             rows_file: 0,
             stored: Extent::default(),
         };
-        let journal = Journal::create(&store.journal(), &state, true)?;
+        let journal = Journal::create(&store.journal(), &state, &[], true)?;
         Ok(Self::new(store, journal, state, builder, kind))
     }
 
     fn new(store: Store, journal: Journal, state: State, builder: Builder, kind: RowKind) -> Self {
         // Rows come and go: a set of them fits no graph.
         let (builder, version) = (builder.among(None), Version::empty(kind));
-        Self { store, journal, state, builder, version, rows: HashMap::new(), changes: 0 }
+        Self {
+            store: Arc::new(store),
+            journal,
+            state,
+            builder,
+            search_device: Device::Cpu,
+            is_automatic: true,
+            version,
+            rows: HashMap::new(),
+            changes: 0,
+        }
     }
 
     /// The index of a folder, from its files.
@@ -89,8 +104,8 @@ impl Writer {
             let index = store.open_index(number, &Progress::silent())?;
             let stored = store.stored(state.rows_file, state.stored, kind)?;
             store.check(state.rows_file, state.stored, &stored)?;
-            writer.version.graph = Some(Graph::new(index, stored)?);
-            writer.number_rows(0);
+            writer.version.graph = Some(Graph::new(index, stored, writer.search_device)?);
+            writer.number_rows();
         }
         for change in records.changes(kind.row_bytes()) {
             match change? {
@@ -105,20 +120,23 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Notes the rows of the graph from `first` on by their ids.
-    fn number_rows(&mut self, first: usize) {
+    /// Notes the rows of the graph by their ids.
+    fn number_rows(&mut self) {
         let Some(graph) = &self.version.graph else { return };
-        for (row, &id) in graph.ids.iter().enumerate().skip(first) {
+        for (row, &id) in graph.ids.iter().enumerate() {
             if !graph.searcher.index().is_left_out(row as u32) {
                 self.rows.insert(id, row as u32);
             }
         }
     }
 
-    /// Whether so much has changed that the graph should follow.
-    pub(super) fn is_due(&self) -> bool {
-        let [least, most] = CHANGES;
-        self.changes >= ((self.version.len() as f64 * CHANGED) as usize).clamp(least, most)
+    /// Whether so much has changed that the graph should follow: `times` as many changes as for that.
+    pub(super) fn is_due(&self, times: usize) -> bool {
+        let is_on_gpu =
+            self.version.graph.as_ref().is_some_and(|graph| graph.searcher.engine().gpus().is_some());
+        let (share, [least, most]) = if is_on_gpu { CHANGED_ON_GPU } else { CHANGED };
+        let due = ((self.version.len() as f64 * share) as usize).clamp(least, most);
+        self.is_automatic && self.changes >= times * due
     }
 
     pub(super) fn insert(&mut self, ids: &[u64], rows: &Vectors) -> Result<()> {
@@ -200,68 +218,80 @@ impl Writer {
         Ok(removed)
     }
 
-    /// [`LiveIndex::consolidate`](super::LiveIndex::consolidate).
-    pub(super) fn consolidate(&mut self, progress: &Progress) -> Result<bool> {
-        if self.changes == 0 {
-            return Ok(false);
-        }
-        let Self { store, state, version, .. } = &*self;
-        let (kind, live) = (version.kind, version.len());
-        if live == 0 {
-            let (rows_file, stored) = (state.rows_file + 1, Extent::default());
-            let state = State { index: None, rows_file, stored, ..state.clone() };
-            self.begin(state, None)?;
-            self.rows.clear();
-            return Ok(true);
-        }
-        let recent = version.live_recent_rows();
-        let of_graph = version.live_graph_rows();
-        let gone = version.graph_rows() - of_graph.len();
-        // Then an update would be a build, or nearly.
-        let is_anew = of_graph.is_empty() || gone > live / 2;
-        let number = state.rows_file + u64::from(is_anew);
-        let known = if is_anew { Extent::default() } else { state.stored };
-        let extent = match is_anew {
-            true => store.append(
-                number,
-                known,
-                kind.row_bytes(),
-                version.rows_of_graph(of_graph).chain(recent),
-            )?,
-            false => store.append(number, known, kind.row_bytes(), recent)?,
-        };
-        let stored = store.stored(number, extent, kind)?;
-        let builder = self.builder.clone().progress(progress.clone());
-        let index = match &version.graph {
-            Some(graph) if !is_anew => {
-                let update = IndexUpdate::with(graph.searcher.index(), builder);
-                update.remove(IdSet::clone(&graph.removed)).run(&stored.rows)?.0
-            }
-            _ => builder.up_to(extent.rows).build(&stored.rows)?,
-        };
-        let state = State { rows_file: number, stored: extent, ..state.clone() };
-        self.install(state, index, stored, known.rows)?;
-        Ok(true)
+    /// What a consolidation begins with; none if nothing has changed.
+    pub(super) fn consolidation(&self) -> Option<Consolidation> {
+        (self.changes > 0).then(|| Consolidation {
+            store: Arc::clone(&self.store),
+            state: self.state.clone(),
+            version: self.version.clone(),
+            builder: self.builder.clone(),
+            search_device: self.search_device,
+        })
     }
 
-    /// Makes `index` the graph of the stored rows, of which `state` tells the files. Rows before
-    /// `known` have their numbers from before.
-    fn install(&mut self, state: State, index: Index, stored: StoredRows, known: usize) -> Result<()> {
-        let next = state.index.map_or(0, |number| number + 1);
-        self.store.save_index(next, &index)?;
-        let graph = Graph::new(index, stored)?;
-        self.begin(State { index: Some(next), ..state }, Some(graph))?;
-        self.number_rows(known);
-        Ok(())
-    }
-
-    /// Begins a journal of `state`, with this graph and no recent rows.
-    fn begin(&mut self, state: State, graph: Option<Graph>) -> Result<()> {
-        self.journal = Journal::create(&self.store.journal(), &state, self.journal.is_synced)?;
+    /// Goes on with a new graph: in a journal that names its files, and has the changes since it
+    /// was begun.
+    ///
+    /// # Errors
+    /// If the journal cannot be written, or the memory or the device of the searches fails. All is
+    /// as before then.
+    pub(super) fn install(&mut self, consolidated: Consolidated) -> Result<()> {
+        let Consolidated { state, graph, search_device, known, version: before } = consolidated;
+        let mut graph = match graph {
+            Some(graph) if search_device != self.search_device => Some(graph.on(self.search_device)?),
+            graph => graph,
+        };
+        let kind = self.version.kind;
+        let (ids, rows): (Vec<u64>, Vec<&[u8]>) =
+            self.version.live_recent_rows(before.removed.rows() as u32).unzip();
+        let block = Block::new(kind.copied(ids.len(), rows)?, ids, kind.metric)?;
+        let (there, gone) = match &graph {
+            Some(graph) => self.since(graph, known, &before),
+            None => Default::default(),
+        };
+        let mut removed = Vec::new();
+        if let Some(graph) = &mut graph {
+            let set = Arc::make_mut(&mut graph.removed);
+            gone.iter().try_for_each(|&row| set.insert(row).map(drop))?;
+            let ids = gone.iter().map(|&row| graph.ids[row as usize]);
+            removed.extend(ids.filter(|id| !self.rows.contains_key(id)));
+        }
+        let mut changes = Vec::new();
+        if !removed.is_empty() {
+            changes.push(removal(&removed)?);
+        }
+        if !block.ids.is_empty() {
+            changes.push(insertion(&block.ids, &block.rows)?);
+        }
+        let first = graph.as_ref().map_or(0, |graph| graph.ids.len()) as u32;
+        let (renumbered, count) = (block.ids.clone(), removed.len() + block.ids.len());
+        let mut version = Version { graph, ..Version::empty(kind) };
+        if !renumbered.is_empty() {
+            version.push(block)?;
+        }
+        self.journal = Journal::create(&self.store.journal(), &state, &changes, self.journal.is_synced)?;
         self.store.clean(&state);
-        self.version = Version { graph, ..Version::empty(self.version.kind) };
-        (self.state, self.changes) = (state, 0);
+        self.rows.extend(there);
+        self.rows.extend(renumbered.into_iter().zip(first..));
+        (self.version, self.state, self.changes) = (version, state, count);
         Ok(())
+    }
+
+    /// The rows of a new `graph` that got their numbers with it, by id, and those that are gone or
+    /// have newer ones since the version `before`. Rows before `known` keep their numbers.
+    fn since(&self, graph: &Graph, known: usize, before: &Version) -> (Vec<(u64, u32)>, Vec<u32>) {
+        let (begin, index) = (before.rows() as u32, graph.searcher.index());
+        let is_old = |id: &u64| self.rows.get(id).is_some_and(|&row| row < begin);
+        let numbered = (0..).zip(&graph.ids[..]).skip(known).filter(|&(row, _)| !index.is_left_out(row));
+        let (there, gone): (Vec<_>, Vec<_>) =
+            numbered.map(|(row, &id)| (id, row)).partition(|(id, _)| is_old(id));
+        let mut gone: Vec<u32> = gone.into_iter().map(|(_, row)| row).collect();
+        if let (Some(now), Some(before)) = (&self.version.graph, &before.graph)
+            && known > 0
+        {
+            gone.extend(now.removed.iter().filter(|&row| !before.removed.contains(row)));
+        }
+        (there, gone)
     }
 
     /// Takes over a finished index of `base`, whose rows have these ids.
@@ -269,7 +299,14 @@ impl Writer {
         let kind = self.version.kind;
         let rows = ids.iter().copied().zip(bytes_of(base));
         let extent = self.store.append(0, Extent::default(), kind.row_bytes(), rows)?;
+        self.store.save_index(0, index)?;
         let stored = self.store.stored(0, extent, kind)?;
-        self.install(State { stored: extent, ..self.state.clone() }, index.clone(), stored, 0)
+        let graph = Graph::new(index.clone(), stored, self.search_device)?;
+        let state = State { index: Some(0), stored: extent, ..self.state.clone() };
+        self.journal = Journal::create(&self.store.journal(), &state, &[], self.journal.is_synced)?;
+        self.version.graph = Some(graph);
+        self.state = state;
+        self.number_rows();
+        Ok(())
     }
 }

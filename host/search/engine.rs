@@ -146,7 +146,8 @@ impl<'a> Engine<'a> {
         self.codes.as_ref().and_then(Codes::rows).map(|coded| coded.quantizer())
     }
 
-    fn gpus(&self) -> Option<&Gpus> {
+    /// The GPUs of the searches, if any.
+    pub(crate) fn gpus(&self) -> Option<&Gpus> {
         self.on_gpus.as_ref().map(|on_gpus| on_gpus.gpus())
     }
 

@@ -46,12 +46,35 @@ impl LiveIndex {
     }
 }
 
-/// Sets what an opened index takes from options.
-fn set(index: &tagore::LiveIndex, device: Device, is_synced: bool) {
-    index.set_device(device);
-    index.set_synced(is_synced);
-    let device = if device == Device::Auto { Device::auto() } else { device };
-    process().ran_on(&device.to_string());
+/// What an opened index takes from options.
+struct Settings {
+    device: Device,
+    search_device: Device,
+    is_synced: bool,
+    is_automatic: bool,
+}
+
+impl Settings {
+    fn new(options: &Options<'_, '_>) -> PyResult<Self> {
+        Ok(Self {
+            device: options.device()?,
+            search_device: options.named("search_device")?.unwrap_or(Device::Cpu),
+            is_synced: options.flag("synced")?.unwrap_or(true),
+            is_automatic: options.flag("automatic")?.unwrap_or(true),
+        })
+    }
+
+    fn apply(&self, index: &tagore::LiveIndex) -> tagore::Result<()> {
+        index.set_device(self.device);
+        index.set_search_device(self.search_device)?;
+        index.set_synced(self.is_synced);
+        index.set_automatic(self.is_automatic);
+        for device in [self.device, self.search_device] {
+            let device = if device == Device::Auto { Device::auto() } else { device };
+            process().ran_on(&device.to_string());
+        }
+        Ok(())
+    }
 }
 
 #[pymethods]
@@ -61,10 +84,10 @@ impl LiveIndex {
         let options = Options(options);
         let builder = options.builder(&[options.device()?])?;
         let element: ElementType = options.named("dtype")?.unwrap_or(ElementType::F32);
-        let (is_synced, device) = (options.flag("synced")?.unwrap_or(true), options.device()?);
+        let settings = Settings::new(&options)?;
         options.call(BUILD)?.run(py, |_| {
             let index = tagore::LiveIndex::create(&folder, builder, dim, element)?;
-            set(&index, device, is_synced);
+            settings.apply(&index)?;
             Ok(Self::new(index))
         })
     }
@@ -72,10 +95,10 @@ impl LiveIndex {
     #[staticmethod]
     fn open(py: Python<'_>, folder: PathBuf, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let options = Options(options);
-        let (is_synced, device) = (options.flag("synced")?.unwrap_or(true), options.device()?);
+        let settings = Settings::new(&options)?;
         options.call(BUILD)?.run(py, |_| {
             let index = tagore::LiveIndex::open(&folder)?;
-            set(&index, device, is_synced);
+            settings.apply(&index)?;
             Ok(Self::new(index))
         })
     }

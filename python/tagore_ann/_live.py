@@ -75,7 +75,9 @@ class LiveIndex:
         alpha: float | None = None,
         seed: int = 0,
         device: str = "auto",
+        search_device: str = "cpu",
         synced: bool = True,
+        automatic: bool = True,
     ) -> LiveIndex:
         """Makes an empty index in a new or empty folder.
 
@@ -87,8 +89,12 @@ class LiveIndex:
             dtype: the type of rows: float32, float16, bfloat16, uint8 or int8.
             knn, degree, candidates, collect, rule, alpha, seed: as of `build`.
             device: what makes the graphs: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+            search_device: what searches: ``cpu``, ``auto``, ``cuda`` or ``cuda:N``. A GPU gets a copy
+                of each new graph and its rows.
             synced: whether a change waits until it is on disk. False may lose the last changes in a
                 crash of the system, but not of the process.
+            automatic: whether changes bring the graph up to date now and then. If False, call
+                `consolidate` from time to time, in a thread of its own: then no change waits for it.
 
         Raises:
             FileError: if the folder holds files, or cannot be made.
@@ -102,18 +108,28 @@ class LiveIndex:
             raise refused("dtype", str(np.dtype(dtype)), "float32, float16, bfloat16, uint8 or int8")
         options = given(
             kind=kind, metric=measured.name, dtype=name, knn=knn, degree=degree, candidates=candidates,
-            collect=collect, rule=rule, alpha=alpha, seed=seed, device=device, synced=synced,
+            collect=collect, rule=rule, alpha=alpha, seed=seed, device=device,
+            search_device=search_device, synced=synced, automatic=automatic,
         )  # fmt: skip
         return cls._of(_tagore.LiveIndex.create(os.fspath(folder), whole(dim, "dim"), options), folder)
 
     @classmethod
-    def open(cls, folder: Path, *, device: str = "auto", synced: bool = True) -> LiveIndex:
+    def open(
+        cls,
+        folder: Path,
+        *,
+        device: str = "auto",
+        search_device: str = "cpu",
+        synced: bool = True,
+        automatic: bool = True,
+    ) -> LiveIndex:
         """Opens the index in a folder, as its last change left it; arguments as of `create`.
 
         Raises:
             FileError: if there is none, it is open elsewhere, or a file is damaged.
         """
-        return cls._of(_tagore.LiveIndex.open(os.fspath(folder), given(device=device, synced=synced)), folder)
+        options = given(device=device, search_device=search_device, synced=synced, automatic=automatic)
+        return cls._of(_tagore.LiveIndex.open(os.fspath(folder), options), folder)
 
     @property
     def folder(self) -> str:
@@ -186,9 +202,10 @@ class LiveIndex:
             return self._native.remove(_ids(ids), given(threads=threads, progress=callback))
 
     def consolidate(self, *, threads: int | None = None, progress: Progress = None) -> bool:
-        """Brings the graph up to date with all rows; returns whether there was anything to do.
+        """Brings the graph up to date with the rows of now; returns whether there was anything to do.
 
-        Changes do so now and then. A service may, when it has time.
+        Changes do so now and then. A service may, when it has time: other threads insert, remove and
+        search meanwhile.
         """
         with reporting(progress) as callback:
             return self._native.consolidate(given(threads=threads, progress=callback))

@@ -148,3 +148,30 @@ def test_a_cancelled_graph_leaves_the_change(tmp_path):
         index.consolidate()
         assert len(index) == 900 and index.recent == 0
         assert index.search(rows(900)[:5], k=1).ids[:, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_thread_makes_graphs_while_rows_change(tmp_path):
+    x = rows(4000)
+    with LiveIndex.create(tmp_path / "live", 16, synced=False, automatic=False) as index:
+        index.insert(x[:3000], range(3000))
+        assert index.recent == 3000
+        done = threading.Event()
+
+        def consolidate():
+            while not done.is_set():
+                index.consolidate()
+
+        thread = threading.Thread(target=consolidate)
+        thread.start()
+        for first in range(3000, 4000, 50):
+            index.insert(x[first : first + 50], range(first, first + 50))
+            index.remove(range(first - 3000, first - 2990))
+        done.set()
+        thread.join()
+        index.consolidate()
+        assert len(index) == 4000 - 200 and index.recent == 0
+        assert index.search(x[3990:], k=1).ids[:, 0].tolist() == list(range(3990, 4000))
+    with LiveIndex.open(tmp_path / "live", automatic=False, search_device="auto") as index:
+        assert len(index) == 3800
+    with pytest.raises(ArgumentError, match="search_device: found 'gpu'|search_device: found gpu"):
+        LiveIndex.open(tmp_path / "live", search_device="gpu")

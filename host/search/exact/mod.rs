@@ -280,7 +280,7 @@ pub(super) fn nearest_among_there(
 }
 
 /// [`nearest_among`] on GPUs, for all queries; `rows` are the rows `ids` of the base.
-pub(super) fn nearest_among_on(
+pub(crate) fn nearest_among_on(
     gpus: &Gpus,
     rows: &Space<'_>,
     ids: &[u32],
