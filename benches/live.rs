@@ -1,10 +1,13 @@
-//! A live index under changes: `cargo bench --bench live -- ROWS QUERIES [KIND] [METRIC] [DEVICE]`
+//! A live index under changes: `cargo bench --bench live -- ROWS QUERIES [KIND] [METRIC] [DEVICE] [stream]`
 //! takes files of vectors. Prints what changes and searches cost, and recall@10 at three beams
-//! beside that of a new build of the same rows.
+//! beside that of a new build of the same rows; with `stream` after the device, what changes and
+//! searches take beside each other, while a thread makes graphs.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark stops at the first error")]
 
+use std::collections::{HashSet, VecDeque};
 use std::path::Path;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use tagore::{
     Builder, Device, LiveIndex, Metric, Progress, Search, Searcher, Strategy, Vectors, ground_truth,
@@ -96,10 +99,83 @@ impl Bench<'_> {
     }
 }
 
+/// Rows come and go in batches of `batch` changes, `most` a second, while a thread makes graphs, each
+/// once one row in 16 is recent, and another thread searches.
+fn stream(bench: &Bench<'_>, index: &LiveIndex, batch: usize, most: f64) {
+    let (silent, n) = (Progress::silent(), bench.rows.len() as u64);
+    let search = Search::new(K).beam(64);
+    let find = || index.snapshot().search(bench.queries, search, &silent).unwrap().len();
+    let rate = |is_done: &dyn Fn() -> bool| {
+        let (begun, mut found) = (Instant::now(), 0);
+        while !is_done() {
+            found += find();
+        }
+        found as f64 / begun.elapsed().as_secs_f64()
+    };
+    find();
+    let begun = Instant::now();
+    let alone = rate(&|| begun.elapsed().as_secs_f64() > 1.0);
+    let (is_done, half) = (AtomicBool::new(false), (batch / 2) as u64);
+    let held: HashSet<u64> = bench.held.iter().copied().collect();
+    let mut free: VecDeque<u64> = (0..n).filter(|id| !held.contains(id)).collect();
+    let mut there: VecDeque<u64> = bench.held.iter().copied().collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                match index.snapshot().recent() > index.len() / 16 {
+                    true => drop(index.consolidate(&silent).unwrap()),
+                    false => std::thread::sleep(Duration::from_millis(1)),
+                }
+            }
+        });
+        let searches = scope.spawn(|| rate(&|| is_done.load(Ordering::Relaxed)));
+        let (begun_all, mut seconds, mut changes, mut longest) = (Instant::now(), 0.0, 0, 0.0f64);
+        while begun_all.elapsed().as_secs_f64() < 5.0 {
+            let come: Vec<u64> = free.drain(..half as usize).collect();
+            let gone: Vec<u64> = there.drain(..half as usize).collect();
+            let rows = select(bench.rows, &come);
+            let begun = Instant::now();
+            index.remove(&gone, &silent).unwrap();
+            index.insert(&come, &rows, &silent).unwrap();
+            let took = begun.elapsed().as_secs_f64();
+            (seconds, longest, changes) = (seconds + took, longest.max(took), changes + 2 * half);
+            (free.extend(gone), there.extend(come));
+            let ahead = changes as f64 / most - begun_all.elapsed().as_secs_f64();
+            std::thread::sleep(Duration::from_secs_f64(ahead.max(0.0)));
+        }
+        is_done.store(true, Ordering::Relaxed);
+        let beside = searches.join().unwrap();
+        let rows = index.snapshot().recent();
+        println!(
+            "changes by {batch}, up to {most} a second: {:.0}, {:.0} if they do nothing else, at most {longest:.4} s a batch, {rows} recent rows at the end; \
+             {beside:.0} queries a second for {alone:.0} alone",
+            changes as f64 / begun_all.elapsed().as_secs_f64(),
+            changes as f64 / seconds
+        );
+    });
+    let live: Vec<u64> = there.into_iter().collect();
+    let base = select(bench.rows, &live);
+    let truth = ground_truth(&base, bench.queries, bench.metric, K, &silent).unwrap();
+    let found = index.snapshot().search(bench.queries, search, &silent).unwrap();
+    let hits = |query: usize| {
+        found
+            .ids(query)
+            .iter()
+            .filter(|&&id| truth.ids(query).iter().any(|&row| live[row as usize] == id))
+            .count()
+    };
+    let hits: usize = (0..bench.queries.len()).map(hits).sum();
+    println!(
+        "recall@10 at beam 64: {:.4} of {} rows",
+        hits as f64 / (bench.queries.len() * K) as f64,
+        live.len()
+    );
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|name| name != "--bench").collect();
     let [rows, queries, rest @ ..] = &arguments[..] else {
-        println!("usage: cargo bench --bench live -- ROWS QUERIES [KIND] [METRIC] [DEVICE]");
+        println!("usage: cargo bench --bench live -- ROWS QUERIES [KIND] [METRIC] [DEVICE] [stream]");
         return;
     };
     let (rows, queries) = (Vectors::open(rows).unwrap(), Vectors::open(queries).unwrap());
@@ -112,6 +188,22 @@ fn main() {
     std::fs::create_dir(&folder).unwrap();
     let mut bench = Bench { rows: &rows, queries: &queries, builder: &builder, metric, held: Vec::new() };
 
+    if rest.get(3).is_some_and(|what| what == "stream") {
+        bench.held = (0..n as u64 / 2).collect();
+        let index = bench.create(&folder.join("stream"));
+        index.set_automatic(false);
+        index.insert(&bench.held, &select(&rows, &bench.held), &Progress::silent()).unwrap();
+        index.consolidate(&Progress::silent()).unwrap();
+        index.set_search_device(device).unwrap();
+        for (batch, most) in [(10_000, f64::INFINITY), (10_000, 1e5), (100, f64::INFINITY), (100, 1e5)] {
+            while index.consolidate(&Progress::silent()).unwrap() {}
+            stream(&bench, &index, batch, most);
+            bench.held.clear();
+            bench.held.extend((0..n as u64).filter(|&id| index.contains(id)));
+        }
+        std::fs::remove_dir_all(folder).unwrap();
+        return;
+    }
     for (name, batch, count) in [("batches of 1000", 1000, n), ("single rows", 1, n.min(10_000))] {
         bench.held.clear();
         let index = bench.create(&folder.join(name));

@@ -1,5 +1,6 @@
 //! Live indexes: rows come, go and change while searches run, and nothing acknowledged is lost.
 
+mod block;
 mod consolidation;
 mod journal;
 mod snapshot;

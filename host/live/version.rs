@@ -4,20 +4,20 @@
 //! rows are numbered from those of the graph on. Versions share all that does not change from one
 //! to the next.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use tagore_device::key::{self, Key, NO_ID};
 
+use super::block::{Block, WORTH_A_GPU, numbered};
 use super::store::StoredRows;
 use crate::gpu::Gpus;
-use crate::loops::{for_each, for_each_with, numbered, rows_mut};
+use crate::loops::{for_each, for_each_with, numbered as with_numbers, rows_mut};
 use crate::memory::{collected, filled, zeros};
 use crate::search::Filter;
 use crate::search::beam::BeamSearch;
 use crate::search::exact::gpu::MAX_K;
-use crate::search::exact::{nearest, nearest_among_on};
 use crate::vectors::QueryBuffer;
-use crate::vectors::space::Space;
 use crate::{
     Device, ElementType, Error, IdSet, Index, Metric, Progress, Result, Search, SearchResult, Searcher,
     Vectors,
@@ -26,9 +26,8 @@ use crate::{
 /// No id: in the empty slots of a result.
 pub(super) const NO_OWN_ID: u64 = u64::MAX;
 
-/// Minimum number of multiply-adds for which a GPU compares the rows of a block: below, copying them
-/// there takes longer.
-const WORTH_A_GPU: u64 = 1 << 28;
+/// Rows below which blocks are compared together on a GPU.
+const SMALL: usize = 1 << 14;
 
 /// What all rows of a live index have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,13 +46,6 @@ pub(super) struct Graph {
     pub removed: Arc<IdSet>,
 }
 
-/// Recent rows that were inserted together, or joined since.
-pub(super) struct Block {
-    pub rows: Vectors,
-    space: Space<'static>,
-    pub ids: Vec<u64>,
-}
-
 /// The rows of a live index at one time.
 #[derive(Clone)]
 pub(super) struct Version {
@@ -63,47 +55,6 @@ pub(super) struct Version {
     pub blocks: Vec<Arc<Block>>,
     /// The recent rows that were removed, from 0.
     pub removed: IdSet,
-}
-
-impl Block {
-    /// # Errors
-    /// If the values cannot be used under the metric.
-    pub(super) fn new(rows: Vectors, ids: Vec<u64>, metric: Metric) -> Result<Self> {
-        let space = Space::owned(rows.clone(), metric, &Progress::silent())?;
-        Ok(Self { rows, space, ids })
-    }
-
-    /// The `k` nearest of the rows at places `among`, of all if none, for each of `queries`:
-    /// compared on these GPUs, if any.
-    fn nearest(
-        &self,
-        among: Option<&[u32]>,
-        queries: &Vectors,
-        k: usize,
-        gpus: Option<&Gpus>,
-        progress: &Progress,
-    ) -> Result<Vec<Key>> {
-        let own = self.space.queries(queries, progress)?;
-        if let Some(gpus) = gpus {
-            let all: Vec<u32> = (0..self.ids.len() as u32).collect();
-            let part = among.map(|places| self.space.part(places)).transpose()?;
-            let rows = part.as_ref().unwrap_or(&self.space);
-            return nearest_among_on(gpus, rows, among.unwrap_or(&all), &own, k, progress);
-        }
-        self.space.vectors().on_host()?;
-        own.vectors().on_host()?;
-        let query = |query| (own.query(query), None);
-        nearest(&self.space, among, queries.len(), &query, k, progress)
-    }
-
-    /// One block with the rows of two.
-    fn join(&self, next: &Self) -> Result<Self> {
-        let kind =
-            RowKind { dim: self.rows.dim(), element: self.rows.element_type(), metric: self.space.metric() };
-        let ids = [&self.ids[..], &next.ids].concat();
-        let rows = kind.copied(ids.len(), bytes_of(&self.rows).chain(bytes_of(&next.rows)))?;
-        Self::new(rows, ids, kind.metric)
-    }
 }
 
 /// The bytes of each row in host memory.
@@ -247,7 +198,7 @@ impl Version {
 
     /// The ids and the bytes of the recent rows from number `begin` on that are there.
     pub(super) fn live_recent_rows(&self, begin: u32) -> impl Iterator<Item = (u64, &[u8])> {
-        self.numbered_blocks().flat_map(move |(first, block)| {
+        numbered(&self.blocks).flat_map(move |(first, block)| {
             let rows = block.ids.iter().copied().zip(bytes_of(&block.rows)).zip(first..);
             let is_there = move |&(_, row): &(_, u32)| row >= begin && !self.removed.contains(row);
             rows.filter(is_there).map(|(row, _)| row)
@@ -262,13 +213,18 @@ impl Version {
         let rows = self.removed.rows() + block.ids.len();
         // Blocks are joined as the carries of a binary counter: each row is copied a few times, and
         // a search meets few blocks.
-        let (mut kept, mut last) = (self.blocks.len(), block);
-        while kept > 0 && self.blocks[kept - 1].ids.len() <= last.ids.len() {
+        let (mut kept, mut count) = (self.blocks.len(), block.ids.len());
+        while kept > 0 && self.blocks[kept - 1].ids.len() <= count {
             kept -= 1;
-            last = self.blocks[kept].join(&last)?;
+            count += self.blocks[kept].ids.len();
+        }
+        let mut last = Arc::new(block);
+        if kept < self.blocks.len() {
+            let all = [&self.blocks[kept..], &[last]].concat();
+            last = Arc::new(Block::joined(&all)?);
         }
         self.blocks.truncate(kept);
-        self.blocks.push(Arc::new(last));
+        self.blocks.push(last);
         self.removed.grow(rows);
         Ok(())
     }
@@ -283,13 +239,21 @@ impl Version {
         Ok(())
     }
 
-    /// The blocks, each with the number of its first row among the recent ones.
-    pub(super) fn numbered_blocks(&self) -> impl Iterator<Item = (u32, &Block)> {
-        self.blocks.iter().scan(0, |next, block| {
-            let first = *next;
-            *next += block.ids.len() as u32;
-            Some((first, &**block))
-        })
+    /// The blocks for a search of `count` queries on these GPUs, if any: small ones joined, since each
+    /// block takes launches of its own there.
+    fn blocks_for(&self, count: usize, gpus: Option<&Gpus>) -> Result<Cow<'_, [Arc<Block>]>> {
+        let small = self.blocks.partition_point(|block| block.ids.len() >= SMALL);
+        let rows: usize = self.blocks[small..].iter().map(|block| block.ids.len()).sum();
+        if gpus.is_none() || self.blocks.len() < small + 2 || self.work(count, rows) < WORTH_A_GPU {
+            return Ok(Cow::Borrowed(&self.blocks));
+        }
+        let joined = Arc::new(Block::joined(&self.blocks[small..])?);
+        Ok(Cow::Owned([&self.blocks[..small], &[joined]].concat()))
+    }
+
+    /// Multiply-adds of `count` queries with so many rows.
+    fn work(&self, count: usize, rows: usize) -> u64 {
+        count as u64 * rows as u64 * self.kind.dim as u64
     }
 
     /// Checks that rows have the dimension and type of those of this index.
@@ -387,20 +351,19 @@ impl Version {
                 lists.push((found.k(), found.keys()?));
             }
         }
-        for (first, block) in self.numbered_blocks() {
+        let gpus = gpus.filter(|_| k <= MAX_K);
+        for (first, block) in numbered(&self.blocks_for(count, gpus)?) {
             let among = self.passing(first, block, search.filter);
             let rows = among.as_ref().map_or(block.ids.len(), Vec::len);
-            let compared = count as u64 * rows as u64;
-            let is_for_gpu = k <= MAX_K && compared * self.kind.dim as u64 >= WORTH_A_GPU;
-            let gpus = gpus.filter(|_| is_for_gpu);
+            let gpus = gpus.filter(|_| self.work(count, rows) >= WORTH_A_GPU);
             let mut keys = block.nearest(among.as_deref(), queries, k, gpus, progress)?;
-            computed += compared;
+            computed += count as u64 * rows as u64;
             let before = u64::from(self.graph_rows() as u32 + first);
             for_each(&mut keys[..], |key| *key += if *key == key::NONE { 0 } else { before });
             lists.push((k, keys));
         }
         let mut keys = filled(key::NONE, count * k)?;
-        for_each_with(numbered(rows_mut(&mut keys, k)), Vec::new, |all, (query, slots)| {
+        for_each_with(with_numbers(rows_mut(&mut keys, k)), Vec::new, |all, (query, slots)| {
             all.clear();
             for (k, list) in &lists {
                 all.extend_from_slice(&list[query * k..][..*k]);
@@ -421,7 +384,7 @@ impl Version {
             all.extend(found.iter().map(|near| key::pack(near.distance, near.id)));
         }
         let (mut scan, mut buffer) = (BeamSearch::default(), QueryBuffer::default());
-        for (first, block) in self.numbered_blocks() {
+        for (first, block) in numbered(&self.blocks) {
             let among = self.passing(first, block, search.filter);
             let own = block.space.query_of(query, &mut buffer)?;
             scan.scan(&block.space, own, search.k, |with| match &among {
@@ -450,30 +413,4 @@ fn take_nearest(keys: &mut [Key], search: &Search<'_>, slots: &mut [Key]) {
     let is_within = |&&key: &&Key| key != key::NONE && key::distance(key) <= search.radius;
     slots.fill(key::NONE);
     slots.iter_mut().zip(keys.iter().take_while(is_within)).for_each(|(slot, &key)| *slot = key);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Synth;
-    use crate::gpu::Gpu;
-
-    #[test]
-    fn a_gpu_compares_recent_rows_as_the_cpu_does() {
-        let silent = Progress::silent();
-        let synth = Synth::new(90, 7, 2).unwrap();
-        let (base, queries) = (synth.base(), synth.queries(4));
-        let gpus = Gpus::new(vec![Gpu::emulated(3)]).unwrap();
-        for metric in [Metric::L2, Metric::InnerProduct, Metric::Cosine] {
-            let block = Block::new(base.clone(), (0..90).collect(), metric).unwrap();
-            let some: Vec<u32> = (0..90).step_by(4).collect();
-            for (among, k) in [(None, 12), (None, 100), (Some(&some[..]), 5), (Some(&some[..]), 30)] {
-                let [there, here] =
-                    [Some(&gpus), None].map(|gpus| block.nearest(among, &queries, k, gpus, &silent).unwrap());
-                assert_eq!(there, here, "{metric}, {k}");
-            }
-            let none = block.nearest(Some(&[]), &queries, 3, None, &silent).unwrap();
-            assert_eq!(none, [key::NONE; 12]);
-        }
-    }
 }

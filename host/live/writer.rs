@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::block::Block;
 use super::consolidation::{Consolidated, Consolidation};
 use super::journal::{Change, Extent, Journal, State, insertion, removal};
 use super::store::{Store, damaged};
-use super::version::{Block, Graph, NO_OWN_ID, RowKind, Version, bytes_of};
+use super::version::{Graph, NO_OWN_ID, RowKind, Version, bytes_of};
 use crate::{Builder, Device, ElementType, Error, Index, MAX_ROWS, Progress, Result, Strategy, Vectors};
 
 /// Changes after which they go into the graph: as a share of the rows, and at least and at most.

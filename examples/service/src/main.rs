@@ -85,8 +85,7 @@ async fn search(State(index): State<Arc<LiveIndex>>, Json(query): Json<Query>) -
     Ok(Json(found.into_iter().map(|row| Found { id: row.id, distance: row.distance }).collect()))
 }
 
-/// Runs a change, which waits for the disk and now and then brings the graph up to date: not on the
-/// threads that answer.
+/// Runs a change, which waits for the disk: not on the threads that answer.
 async fn change<T: Send + 'static>(
     index: Arc<LiveIndex>,
     change: impl FnOnce(&LiveIndex) -> tagore::Result<T> + Send + 'static,
@@ -105,6 +104,16 @@ async fn insert(State(index): State<Arc<LiveIndex>>, Json(rows): Json<Rows>) -> 
 /// Removes rows, and returns how many there were.
 async fn remove(State(index): State<Arc<LiveIndex>>, Json(gone): Json<Gone>) -> Answer<usize> {
     change(index, move |index| index.remove(&gone.ids, &Progress::silent())).await
+}
+
+/// Brings the graph up to date now and then, so that no change has to.
+async fn consolidate(index: Arc<LiveIndex>, done: Arc<AtomicBool>) -> Result<(), Failure> {
+    while !done.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let index = Arc::clone(&index);
+        tokio::task::spawn_blocking(move || index.consolidate(&Progress::silent())).await??;
+    }
+    Ok(())
 }
 
 /// A connection to the service.
@@ -212,6 +221,7 @@ async fn main() -> Result<(), Failure> {
     let folder = std::env::temp_dir().join(format!("service-{}", std::process::id()));
     let ids = Ids::new((0..rows as u64).collect())?;
     let live = Arc::new(LiveIndex::create_from(&folder, &index, &base, &ids)?);
+    live.set_automatic(false);
     drop(index);
     let before = resident();
     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -226,6 +236,7 @@ async fn main() -> Result<(), Failure> {
 
     let (began, done) = (Instant::now(), Arc::new(AtomicBool::new(false)));
     let changes = tokio::spawn(change_all(address, Arc::clone(&base), Arc::clone(&done)));
+    let graphs = tokio::spawn(consolidate(Arc::clone(&live), Arc::clone(&done)));
     let clients: Vec<_> =
         (0..CONCURRENT).map(|first| tokio::spawn(search_all(address, Arc::clone(&queries), first))).collect();
     let mut times = Vec::with_capacity(requests);
@@ -235,6 +246,7 @@ async fn main() -> Result<(), Failure> {
     let seconds = began.elapsed().as_secs_f64();
     done.store(true, Ordering::Relaxed);
     let came = changes.await??;
+    graphs.await??;
     times.sort_unstable();
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
     println!(
