@@ -2,10 +2,10 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use crate::parallel::new_thread;
+use crate::parallel::{locked, new_thread};
 
 /// Bytes written between two syncs.
 const EVERY: u64 = 64 << 20;
@@ -42,7 +42,7 @@ impl Flush {
         let clone = file.try_clone()?;
         let before = Self { running: self.running.take(), ..Self::default() };
         let before = Arc::new(Mutex::new(before));
-        let wait = |before: &Mutex<Self>| before.lock().unwrap_or_else(PoisonError::into_inner).wait();
+        let wait = |before: &Mutex<Self>| locked(before).wait();
         let of_thread = Arc::clone(&before);
         match new_thread().spawn(move || wait(&of_thread).and_then(|()| clone.sync_data())) {
             Ok(thread) => self.running = Some(thread),

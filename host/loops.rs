@@ -6,28 +6,19 @@
 //! in a plain loop.
 
 use std::convert::Infallible;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use rayon::prelude::*;
 
 use crate::Result;
 pub(crate) use crate::items::{Items, Rows, at_least, numbered, rows, rows_mut};
+use crate::parallel::{locked, unlocked};
 
 /// Parts per thread of the remaining items: the last parts are small, so that threads end together.
 const PARTS_PER_THREAD: usize = 4;
 
 /// Maximum number of parts per thread of all items: a thread seldom waits for the lock.
 const MAX_PARTS_PER_THREAD: usize = 32;
-
-/// The locked value. A panic leaves none half changed.
-pub(crate) fn locked<T: ?Sized>(value: &Mutex<T>) -> MutexGuard<'_, T> {
-    value.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The value of a lock.
-pub(crate) fn unlocked<T>(value: Mutex<T>) -> T {
-    value.into_inner().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Calls `work` on several threads, `times` times in all. The only loop of rayon.
 pub(crate) fn on_threads(times: usize, work: &(dyn Fn() + Sync)) {

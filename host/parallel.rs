@@ -4,15 +4,25 @@ use std::ops::Range;
 
 use std::error::Error as _;
 use std::fmt::Display;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use crate::loops::{locked, numbered, on_threads, rows_mut, try_for_each, try_for_each_with, unlocked};
+use crate::loops::{numbered, on_threads, rows_mut, try_for_each, try_for_each_with};
 use crate::memory::check_room;
 use crate::progress::StageProgress;
 use crate::{Error, Result};
+
+/// The locked value. A panic leaves none half changed.
+pub(crate) fn locked<T: ?Sized>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The value of a lock.
+pub(crate) fn unlocked<T>(value: Mutex<T>) -> T {
+    value.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Rows per block of [`for_each_block`].
 const BLOCK: usize = 1024;

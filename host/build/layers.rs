@@ -1,6 +1,6 @@
 //! Layers above a graph, and the test that decides whether its searches need them.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use tagore_device::key::{self, Key};
@@ -13,6 +13,7 @@ use crate::descent::{DescentStats, KnnGraph, sampled};
 use crate::gpu::Gpu;
 use crate::index::{Graph, Layer, Layered, Start};
 use crate::loops::{map_with, rows_mut, try_map_with};
+use crate::parallel::locked;
 use crate::search::beam::{BeamLimits, BeamSearch, BeamTask};
 use crate::search::exact::ExactSearch;
 use crate::search::gpu::NodeSearch;
@@ -227,7 +228,7 @@ impl<'a, G: Graph> Test<'a, G> {
 impl<G: Graph> LowerGraph<'_, G> {
     /// The searches on a device, if there are any.
     pub(super) fn searches(&self) -> Option<MutexGuard<'_, NodeSearch>> {
-        self.on_device.map(|search| search.lock().unwrap_or_else(PoisonError::into_inner))
+        self.on_device.map(locked)
     }
 
     /// The GPU of these searches, if there is one: the emulator takes hours for a layer.

@@ -1,6 +1,6 @@
 //! A build in memory.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use super::far::far_groups;
@@ -11,6 +11,7 @@ use super::{BuildStats, Builder, Layering, LowerGraph, Target, estimate};
 use crate::descent::{DescentStats, KnnGraph, sampled};
 use crate::index::{Absent, Fingerprint, Index, Layered, PaddedRows};
 use crate::memory::check_room;
+use crate::parallel::unlocked;
 use crate::prune::tree::Tree;
 use crate::prune::{Entry, Pruned, reach};
 use crate::search::gpu::NodeSearch;
@@ -423,7 +424,7 @@ impl Builder {
         layered.enter_at(added);
         stats.layers = began.elapsed().as_secs_f64();
         let began = Instant::now();
-        let mut search = search.map(|search| search.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let mut search = search.map(unlocked);
         let Layered { entries, layers, .. } = &layered;
         let from = match (self.strategy.connect, layers.first(), self.strategy.entry) {
             (false, Some(lowest), _) => lowest.nodes(),

@@ -5,7 +5,7 @@
 //! either row ([`Panels`]), and the others get their exact distance. A list ends with the smallest
 //! of all its keys, so the graph does not depend on the threads or on the instruction set.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use tagore_device::key::{self, Key};
 
@@ -13,8 +13,9 @@ use super::CellSettings;
 use super::cells::{self, Joined};
 use super::lists::NeighbourLists;
 use crate::gpu::MemoryPlan;
-use crate::loops::{for_each, locked, rows_mut, try_for_each_with};
+use crate::loops::{for_each, rows_mut, try_for_each_with};
 use crate::memory::{collected_in_parallel, filled};
+use crate::parallel::locked;
 use crate::search::exact::{Best, near_rows};
 use crate::vectors::panels::{PANEL, PanelSource, Panels, PerRow, Side};
 use crate::vectors::space::Space;
@@ -162,7 +163,7 @@ impl AllPairs<'_> {
     }
 
     fn block(&self, block: usize) -> MutexGuard<'_, Block> {
-        self.blocks[block].lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.blocks[block])
     }
 
     fn meet(&self, first: usize, second: usize, scratch: &mut Scratch) {

@@ -1,13 +1,14 @@
 //! The neighbour lists of all nodes while descent improves them.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use tagore_device::key::{self, Key};
 
 use crate::Result;
 use crate::loops::{Rows, for_each, numbered, reduce, rows, rows_mut};
 use crate::memory::{collected, collected_in_parallel, filled, with_capacity};
+use crate::parallel::locked;
 
 /// One list in this many is compared to estimate how much all lists change.
 pub(super) const SAMPLED: usize = 16;
@@ -141,7 +142,7 @@ impl SharedLists {
     #[cold]
     #[inline(never)]
     fn insert(&self, node: u32, row: &[AtomicU64], new: Key) {
-        let _lock = self.locks[node as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        let _lock = locked(&self.locks[node as usize]);
         if let Some(place) = place(row, new) {
             for slot in (place + 1..row.len()).rev() {
                 row[slot].store(row[slot - 1].load(Ordering::Relaxed), Ordering::Relaxed);

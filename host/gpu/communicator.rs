@@ -17,7 +17,7 @@ use tagore_device::reduce::{MARKED_KEYS, REDUCE_KEYS, REDUCE_THREADS, reduce_mar
 
 use super::gpus::first_error;
 use super::{Buffer, Gpu, MemoryPlan};
-use crate::parallel::{join, shares, spawn};
+use crate::parallel::{join, locked, shares, spawn};
 use crate::{Error, Result};
 
 /// Keys of another device that are compared at a time: 128 MiB.
@@ -277,7 +277,7 @@ impl Meeting {
     /// # Errors
     /// [`Error::Cancelled`] if a rank has ended: its error is the one to report.
     fn exchange(&self, rank: usize, words: Vec<u64>) -> Result<Arc<Vec<Vec<u64>>>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = locked(&self.state);
         let meeting = state.meetings;
         state.brought[rank] = words;
         state.arrived += 1;
@@ -300,7 +300,7 @@ impl Meeting {
 
     /// Ends the wait of all ranks.
     fn fail(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
+        locked(&self.state).is_over = true;
         self.changed.notify_all();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use cuda_std::launch::Limits;
 use cust::error::CudaError;
@@ -16,7 +16,7 @@ use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Span, copy_t
 use super::overhead::{Overhead, PIECE, PIECES};
 use super::ptx;
 use crate::loops::on_threads;
-use crate::parallel::FEW_BYTES;
+use crate::parallel::{FEW_BYTES, locked, unlocked};
 use crate::{Error, Result};
 
 /// Maximum number of launches with unread times.
@@ -218,7 +218,7 @@ impl CudaMachine {
 
     /// New pinned memory, or that of a dropped stream.
     fn new_staging(&self) -> Result<Staging> {
-        if let Some(spare) = lock(&self.device.spare).pop() {
+        if let Some(spare) = locked(&self.device.spare).pop() {
             return Ok(spare);
         }
         let context = &self.device.context;
@@ -234,7 +234,7 @@ impl CudaMachine {
         parts: impl ExactSizeIterator<Item = P> + Send,
         copy: impl Fn(P, &mut [u8], &Event) -> Result<()> + Sync,
     ) -> Result<()> {
-        let mut staging = lock(&self.staging);
+        let mut staging = locked(&self.staging);
         let Staging { memory, copied } = match &mut *staging {
             Some(staging) => staging,
             none => none.insert(self.new_staging()?),
@@ -244,23 +244,23 @@ impl CudaMachine {
         let pieces: VecDeque<_> = memory.chunks_exact_mut(PIECE).zip(copied).collect();
         let (parts, pieces, failed) = (Mutex::new(parts), Mutex::new(pieces), Mutex::new(None));
         on_threads(threads, &|| {
-            let Some((memory, copied)) = lock(&pieces).pop_front() else { return };
+            let Some((memory, copied)) = locked(&pieces).pop_front() else { return };
             let mut piece = (memory, copied);
             loop {
-                let Some(part) = lock(&parts).next() else { return };
+                let Some(part) = locked(&parts).next() else { return };
                 let (memory, copied) = &mut piece;
                 let result = self.check(copied.synchronize()).and_then(|()| copy(part, memory, copied));
                 if let Err(error) = result {
-                    lock(&failed).get_or_insert(error);
-                    return lock(&parts).by_ref().for_each(drop);
+                    locked(&failed).get_or_insert(error);
+                    return locked(&parts).by_ref().for_each(drop);
                 }
-                let mut pieces = lock(&pieces);
+                let mut pieces = locked(&pieces);
                 pieces.push_back(piece);
                 let Some(next) = pieces.pop_front() else { return };
                 piece = next;
             }
         });
-        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+        unlocked(failed).map_or(Ok(()), Err)
     }
 
     fn event(&self, launches: &mut Launches) -> Result<Event> {
@@ -273,7 +273,7 @@ impl CudaMachine {
     /// Waits for pending launches and adds their times.
     fn drain_timings(&self, launches: &mut Launches) -> Result<()> {
         self.check(self.stream.synchronize())?;
-        let mut times = lock(&self.device.times);
+        let mut times = locked(&self.device.times);
         for (kernel, start, end) in std::mem::take(&mut launches.pending) {
             times.add(kernel, self.check(end.elapsed(&start))?.as_secs_f64());
             if let Some(spans) = &mut times.spans {
@@ -289,8 +289,8 @@ impl CudaMachine {
 impl Drop for CudaMachine {
     fn drop(&mut self) {
         // The times of a failed device are not needed.
-        let _ = self.drain_timings(&mut lock(&self.launches));
-        lock(&self.device.spare).extend(lock(&self.staging).take());
+        let _ = self.drain_timings(&mut locked(&self.launches));
+        locked(&self.device.spare).extend(locked(&self.staging).take());
     }
 }
 
@@ -468,7 +468,7 @@ impl Machine for CudaMachine {
             // SAFETY: the caller's promise.
             return self.check(unsafe { function.launch((x, y, z), block, shared, &self.stream, arguments) });
         }
-        let mut launches = lock(&self.launches);
+        let mut launches = locked(&self.launches);
         if launches.pending.len() == PENDING {
             self.drain_timings(&mut launches)?;
         }
@@ -507,23 +507,19 @@ impl Machine for CudaMachine {
     }
 
     fn times(&self) -> Result<Vec<KernelTime>> {
-        self.drain_timings(&mut lock(&self.launches))?;
-        Ok(lock(&self.device.times).kernels.clone())
+        self.drain_timings(&mut locked(&self.launches))?;
+        Ok(locked(&self.device.times).kernels.clone())
     }
 
     fn watch(&self, on: bool) {
-        lock(&self.device.times).spans = on.then(Vec::new);
+        locked(&self.device.times).spans = on.then(Vec::new);
     }
 
     fn spans(&self) -> Vec<Span> {
-        lock(&self.device.times).spans.clone().unwrap_or_default()
+        locked(&self.device.times).spans.clone().unwrap_or_default()
     }
 
     fn has_failed(&self) -> bool {
         self.device.failed.load(Ordering::Relaxed)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

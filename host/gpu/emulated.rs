@@ -1,7 +1,7 @@
 //! The emulator as a device: kernels run on the CPU, and every access is checked.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 use std::{ptr, slice};
 
@@ -10,6 +10,7 @@ use emulator::{Emulator, Fault};
 
 use super::machine::{Allocation, Fill, KernelTime, Launch, Machine};
 use super::{Capability, Overhead};
+use crate::parallel::locked;
 use crate::{Error, Result};
 
 /// Free memory of the emulator: no test needs more.
@@ -59,7 +60,7 @@ impl EmulatedMachine {
 
     /// The allocation that holds `address`, and the offset in it.
     fn find(&self, address: u64) -> Result<(Arc<emulator::Allocation>, usize)> {
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = locked(&self.memory);
         memory.retain(|allocation| allocation.strong_count() > 0);
         let holds = |allocation: &emulator::Allocation| {
             let offset = address.checked_sub(allocation.address())? as usize;
@@ -108,7 +109,7 @@ impl Machine for EmulatedMachine {
 
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>> {
         let allocation = Arc::new(self.emulator.allocate(bytes));
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = locked(&self.memory);
         memory.push(Arc::downgrade(&allocation));
         Ok(Box::new(Owned(allocation)))
     }
@@ -169,7 +170,7 @@ impl Machine for EmulatedMachine {
         let began = Instant::now();
         self.check(self.emulator.launch_entry(kernel, grid, block, shared, lane))?;
         let seconds = began.elapsed().as_secs_f64();
-        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut times = locked(&self.times);
         match times.iter_mut().find(|time| time.kernel == kernel) {
             Some(time) => {
                 time.launches += 1;
@@ -189,7 +190,7 @@ impl Machine for EmulatedMachine {
     }
 
     fn times(&self) -> Result<Vec<KernelTime>> {
-        Ok(self.times.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        Ok(locked(&self.times).clone())
     }
 
     fn has_failed(&self) -> bool {

@@ -1,12 +1,12 @@
 //! Measurements of work on a device.
 
 use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::machine::Span;
 use super::{Gpu, KernelTime};
 use crate::Result;
+use crate::parallel::locked;
 
 /// Counters shared by the clones of a device.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl Counts {
     }
 
     pub(super) fn add_work(&self, kernel: &'static str, bytes: u64, operations: u64) {
-        let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut work = locked(&self.work);
         match work.iter_mut().find(|work| work.kernel == kernel) {
             Some(work) => {
                 work.bytes += bytes;
@@ -52,7 +52,7 @@ impl Counts {
 
     /// Adds the counted work to `times`.
     pub(super) fn describe(&self, times: &mut [KernelTime]) {
-        let work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        let work = locked(&self.work);
         for time in times {
             if let Some(work) = work.iter().find(|work| work.kernel == time.kernel) {
                 (time.bytes, time.operations) = (work.bytes, work.operations);

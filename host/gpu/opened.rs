@@ -1,10 +1,11 @@
 //! The devices opened by this process. A device has one context, so its kernels are compiled once.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::Gpu;
 use crate::Result;
+use crate::parallel::locked;
 
 /// Devices by number, opened on first use.
 #[derive(Default)]
@@ -15,10 +16,6 @@ pub(super) struct Opened {
 /// A device once it is open. Locked while it is opened, so it is opened once, and others meanwhile.
 type Slot = Arc<Mutex<Option<Gpu>>>;
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Opened {
     /// No device yet.
     pub(super) const fn new() -> Self {
@@ -28,8 +25,8 @@ impl Opened {
     /// Device number `ordinal`. Calls `open` if the device is not open or has failed. Holders of a
     /// failed device keep it, and every call on it fails.
     pub(super) fn get(&self, ordinal: u32, open: impl FnOnce() -> Result<Gpu>) -> Result<Gpu> {
-        let slot = Arc::clone(lock(&self.devices).entry(ordinal).or_default());
-        let mut device = lock(&slot);
+        let slot = Arc::clone(locked(&self.devices).entry(ordinal).or_default());
+        let mut device = locked(&slot);
         if let Some(gpu) = device.as_ref().filter(|gpu| !gpu.has_failed()) {
             return Ok(gpu.clone());
         }
@@ -41,7 +38,7 @@ impl Opened {
 
     /// Forgets all devices. Holders keep theirs.
     pub(super) fn close(&self) {
-        let devices = std::mem::take(&mut *lock(&self.devices));
+        let devices = std::mem::take(&mut *locked(&self.devices));
         drop(devices);
     }
 }

@@ -6,7 +6,7 @@ use tagore_device::key::Key;
 
 use super::version::{RowKind, bytes_of};
 use crate::gpu::{Gpu, Gpus};
-use crate::loops::locked;
+use crate::parallel::locked;
 use crate::search::exact::{nearest, nearest_among_on};
 use crate::vectors::space::Space;
 use crate::{Metric, Progress, Result, Vectors};

@@ -16,7 +16,7 @@ use store::Store;
 use version::Version;
 use writer::{Writer, check_ids};
 
-use crate::loops::locked;
+use crate::parallel::locked;
 use crate::{Builder, Device, ElementType, Ids, Index, Progress, Result, Vectors};
 
 /// An index in a folder, whose rows come, go and change while searches run.

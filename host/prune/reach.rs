@@ -1,8 +1,8 @@
 //! Reach: attaches unreachable nodes to a tree that grows from the entry points.
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 use tagore_device::key::{self, Key};
@@ -13,6 +13,7 @@ use crate::Result;
 use crate::gpu::MemoryPlan;
 use crate::index::{Graph, Start};
 use crate::loops::{at_least, filter, for_each, map};
+use crate::parallel::locked;
 use crate::progress::Progress;
 use crate::search::beam::{BeamLimits, BeamSearch, BeamTask};
 use crate::search::gpu::NodeSearch;
@@ -189,7 +190,7 @@ impl<'a> NodeSearches<'a> {
     }
 
     fn search(&self, graph: &impl Graph, node: u32, start: Start<'_>, limits: BeamLimits) -> Vec<u32> {
-        let free = || self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = || locked(&self.free);
         let taken = free().pop();
         let mut search = taken.unwrap_or_else(|| BeamSearch::new(self.space.len()));
         let task = BeamTask { query: self.space.query(node), start, limits, among: None };

@@ -1,7 +1,7 @@
 //! Batches of queries on the CPU.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use tagore_device::key::{self, Key, NO_ID};
 
@@ -16,7 +16,7 @@ use super::pool::Scratch;
 use crate::index::{Graph, Index, Start};
 use crate::loops::try_map;
 use crate::memory::filled;
-use crate::parallel::for_each_row;
+use crate::parallel::{for_each_row, locked, unlocked};
 use crate::vectors::Access;
 use crate::vectors::queries::Queries;
 use crate::vectors::space::{Query, Space};
@@ -95,14 +95,14 @@ impl Prepared<'_> {
                 let without = walk.without.get(query as usize).copied();
                 scratch.search.leave_out(without.filter(|&node| node != NO_ID), walk.is_bridged);
                 if !self.walk(queries.query(query as usize), answer, walk, scratch) {
-                    short.lock().unwrap_or_else(PoisonError::into_inner).push(query);
+                    locked(&short).push(query);
                 }
                 scratch.search.leave_out(None, false);
                 fill(row, &scratch.rows);
                 computed.fetch_add(scratch.computed() - before, Ordering::Relaxed);
             },
         )?;
-        let mut short = short.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut short = unlocked(short);
         short.sort_unstable();
         Ok(Found { keys, short, computed: computed.into_inner(), ..Found::default() })
     }

@@ -1,8 +1,9 @@
 //! What the first search that needs it makes.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use crate::Result;
+use crate::parallel::locked;
 
 /// A value that is made once. Nothing waits for a lock once it is there.
 pub(super) struct Lazy<T> {
@@ -25,7 +26,7 @@ impl<T> Lazy<T> {
         if let Some(known) = self.value.get() {
             return Ok(known);
         }
-        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let _making = locked(&self.making);
         if let Some(known) = self.value.get() {
             return Ok(known);
         }

@@ -1,7 +1,7 @@
 //! Scratch memory of searches on the CPU, kept from one search to the next.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use tagore_device::key::Key;
 
@@ -11,6 +11,7 @@ use super::edges::EdgeWalk;
 use super::visited::Visited;
 use crate::Result;
 use crate::memory::check_room;
+use crate::parallel::locked;
 use crate::vectors::QueryBuffer;
 
 /// Scratch memory of one search at a time.
@@ -55,7 +56,7 @@ impl Pool {
     /// # Errors
     /// If the system refuses so much.
     pub(super) fn check_room(&self, searches: usize) -> Result<()> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let idle = locked(&self.idle).len();
         match searches.saturating_sub(idle) {
             0 => Ok(()),
             new => check_room(Visited::plan(self.nodes, new).bytes()),
@@ -63,7 +64,7 @@ impl Pool {
     }
 
     pub(super) fn take(&self) -> Lease<'_> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = locked(&self.idle).pop();
         let new = || Scratch { search: BeamSearch::new(self.nodes), ..Scratch::default() };
         Lease { pool: self, scratch: idle.unwrap_or_else(new) }
     }
@@ -86,6 +87,6 @@ impl DerefMut for Lease<'_> {
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
         let scratch = std::mem::take(&mut self.scratch);
-        self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        locked(&self.pool.idle).push(scratch);
     }
 }

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use cust::prelude::*;
 
 use super::{CacheFile, Compiler, Kernels};
 use crate::gpu::ptx::Program;
+use crate::parallel::locked;
 use crate::{Error, Result};
 
 /// Dynamic shared memory of every kernel without opt-in.
@@ -24,7 +25,7 @@ pub(in crate::gpu) struct Loaded {
 impl Loaded {
     /// The kernel, with at least `shared` bytes of dynamic shared memory allowed.
     pub(in crate::gpu) fn with_shared(&self, shared: u32) -> CudaResult<&Function> {
-        let mut allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut allowed = locked(&self.allowed);
         if shared > *allowed {
             self.function.set_max_dynamic_shared_memory(shared)?;
             *allowed = shared;
@@ -111,7 +112,7 @@ impl Programs {
 
     /// The kernels of `ptx`.
     pub(in crate::gpu) fn kernels(&self, ptx: &'static str) -> Arc<Kernels<Driver>> {
-        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut programs = locked(&self.programs);
         let kernels = programs.entry(ptx.as_ptr() as usize).or_insert_with(|| {
             let driver = Driver {
                 context: self.context.clone(),
@@ -139,7 +140,7 @@ impl Programs {
 
     /// Seconds that launches waited for kernels so far.
     pub(in crate::gpu) fn waited(&self) -> f64 {
-        let programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let programs = locked(&self.programs);
         programs.values().map(|kernels| kernels.waited()).sum()
     }
 }

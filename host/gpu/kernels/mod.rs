@@ -19,6 +19,7 @@ pub(super) use driver::Programs;
 pub(super) use threads::spawn;
 
 use crate::Result;
+use crate::parallel::locked;
 
 /// Threads that load kernels of the cache: the driver loads one at a time, near enough.
 const LOADERS: usize = 2;
@@ -98,7 +99,7 @@ impl<C: Compiler> Kernels<C> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<C::Function>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// The loaded kernel. If no thread has begun to make it, this one makes it.

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, Once, PoisonError};
 
-use crate::parallel::new_thread;
+use crate::parallel::{locked, new_thread};
 use crate::platform;
 
 /// Running threads, and a signal of each end.
@@ -21,14 +21,14 @@ struct Counted;
 
 impl Counted {
     fn new() -> Self {
-        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *locked(&RUNNING) += 1;
         Self
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        *locked(&RUNNING) -= 1;
         ENDED.notify_all();
     }
 }
@@ -53,7 +53,7 @@ pub(super) fn is_stopping() -> bool {
 
 extern "C" fn wait() {
     STOP.store(true, Ordering::Relaxed);
-    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut running = locked(&RUNNING);
     while *running > 0 {
         running = ENDED.wait(running).unwrap_or_else(PoisonError::into_inner);
     }

@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex};
 use tagore_device::key::{Key, NONE};
 
 use super::local::{LocalIndex, ParcelPlaces};
-use super::pipeline::lock;
 use crate::Result;
 use crate::memory::zeros;
 use crate::outofcore::plan::{CacheUse, ClusterGraph};
 use crate::outofcore::store::{Attempt, Bins, Checkpoint, Damage, Fault, Log, Pair, Piece, Reader};
+use crate::parallel::locked;
 
 /// Lists in memory: a part of lists that arrived together.
 #[derive(Clone)]
@@ -122,7 +122,7 @@ impl Merger {
 
     /// A reader of written parcels.
     pub(super) fn spilled(&self) -> Result<Reader> {
-        lock(&self.spill).reader()
+        locked(&self.spill).reader()
     }
 
     fn is_merged(&self, a: u32, b: u32) -> bool {
@@ -204,7 +204,7 @@ impl Merger {
     pub(super) fn evict_all(&mut self) -> Result<()> {
         for parcel in self.parcels.values_mut() {
             if let Some(keys) = parcel.keys.take() {
-                parcel.piece = Some(lock(&self.spill).append(bytemuck::cast_slice(&keys))?);
+                parcel.piece = Some(locked(&self.spill).append(bytemuck::cast_slice(&keys))?);
             }
         }
         Ok(())
@@ -219,7 +219,7 @@ impl Merger {
         self.done.rows = self.rows.pieces()?.to_vec();
         let waits = self.done.waiting.values().any(Option::is_some);
         // Without a waiting parcel, nothing of the file of lists is needed.
-        let mut spill = lock(&self.spill);
+        let mut spill = locked(&self.spill);
         self.done.list_bytes = if waits { spill.bytes() } else { 0 };
         self.done.row_bytes = self.rows.bytes();
         let lists = if waits { Some(spill.flushing()?) } else { None };
@@ -246,7 +246,7 @@ impl Merger {
             central: central.node,
             lone: lone.into_iter().collect(),
             cache: CacheUse { second_visits, hits },
-            spilled_bytes: lock(&self.spill).bytes(),
+            spilled_bytes: locked(&self.spill).bytes(),
         })
     }
 }

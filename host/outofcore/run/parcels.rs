@@ -9,9 +9,9 @@ use tagore_device::key::Key;
 
 use super::lists::{ClusterLists, WaitingLists};
 use super::merge::{Resident, Waiting};
-use super::pipeline::{Merging, lock};
+use super::pipeline::Merging;
 use crate::outofcore::store::{Attempt, Reader};
-use crate::parallel::{join, spawn};
+use crate::parallel::{join, locked, spawn};
 use crate::progress::StageProgress;
 
 /// Minimum nodes of a merge.
@@ -92,7 +92,7 @@ fn add(finished: Receiver<Finished>, merging: &Mutex<Merging<'_>>) -> Attempt<()
         for waiting in parcels {
             let (rows, after) = rest.split_at(row * waiting.places.len());
             // Other threads hand clusters over between two parcels.
-            lock(merging).merger.finish(waiting, rows)?;
+            locked(merging).merger.finish(waiting, rows)?;
             rest = after;
         }
     }
@@ -170,7 +170,7 @@ mod tests {
             if cluster % 2 == 0 {
                 let (spill, leaving) = merger.leaving(cluster);
                 for (pair, keys) in leaving {
-                    let piece = lock(&spill).append(bytemuck::cast_slice(&keys))?;
+                    let piece = locked(&spill).append(bytemuck::cast_slice(&keys))?;
                     merger.left(pair, piece);
                 }
             }

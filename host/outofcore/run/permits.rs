@@ -2,6 +2,8 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
+use crate::parallel::locked;
+
 /// A counting semaphore.
 #[derive(Debug)]
 pub(super) struct Permits {
@@ -20,7 +22,7 @@ impl Permits {
 
     /// Waits for a permit.
     pub(super) fn take(&self) -> Permit<'_> {
-        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = locked(&self.left);
         let mut left =
             self.returned.wait_while(left, |left| *left == 0).unwrap_or_else(PoisonError::into_inner);
         *left -= 1;
@@ -30,7 +32,7 @@ impl Permits {
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        *self.0.left.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *locked(&self.0.left) += 1;
         self.0.returned.notify_one();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use super::local::LocalIndex;
@@ -14,7 +14,7 @@ use super::turns::Turns;
 use crate::outofcore::partition::{Cluster, Partition};
 use crate::outofcore::plan::{Crew, Dispatch};
 use crate::outofcore::store::{Attempt, Checkpoints, Reader};
-use crate::parallel::{join, spawn};
+use crate::parallel::{join, locked, spawn};
 use crate::progress::StageProgress;
 use crate::vectors::embedding::Embedding;
 use crate::{Builder, Device, Result};
@@ -131,7 +131,7 @@ impl Pipeline<'_> {
         // A device gathers rows of the base on their way; a build on the CPU reads them often.
         let in_place = self.devices.iter().all(|device| *device != Device::Cpu);
         loop {
-            let Some(step) = lock(steps).next() else {
+            let Some(step) = locked(steps).next() else {
                 stop.cancel();
                 return;
             };
@@ -161,10 +161,10 @@ impl Worker<'_> {
         let descent = pipeline.builder.descent.clone().device(device);
         let descent = if number > 0 { descent.forked()? } else { descent };
         let builder = pipeline.builder.clone().descent(descent);
-        let mut spilled = lock(merging).merger.spilled()?;
+        let mut spilled = locked(merging).merger.spilled()?;
         loop {
             let permit = self.permits.take();
-            let Ok(read) = lock(clusters).recv() else { break };
+            let Ok(read) = locked(clusters).recv() else { break };
             let (step, cluster) = read?;
             // Equal vectors may leave clusters empty.
             let cluster = cluster.filter(|cluster| !cluster.ids.is_empty());
@@ -227,7 +227,7 @@ impl Worker<'_> {
         let hand_over = || -> Result<_> {
             let task = start(TaskKind::Spill);
             let bytes = evict(merging, step)?;
-            let mut merging = lock(merging);
+            let mut merging = locked(merging);
             merging.merger.add(cluster, later, first);
             let waiting = merging.merger.take(cluster, earlier);
             if bytes > 0 {
@@ -238,7 +238,7 @@ impl Worker<'_> {
         let Some(waiting) = turns.take(turn, hand_over)? else { return Ok(false) };
         let task = start(TaskKind::Merge);
         task.end(merge_parcels(&mut *local.lists, waiting, merging, spilled, stage)?);
-        let mut merging = lock(merging);
+        let mut merging = locked(merging);
         merging.merger.mark_built(&local);
         let Merging { merger, checkpoints } = &mut *merging;
         if checkpoints.is_due() {
@@ -256,16 +256,12 @@ impl Worker<'_> {
 /// Only the thread that has the turn calls this. Meanwhile other threads may add finished rows.
 fn evict(merging: &Mutex<Merging<'_>>, step: Step) -> Result<u64> {
     let Some(cluster) = step.dispatch.evict else { return Ok(0) };
-    let (spill, leaving) = lock(merging).merger.leaving(cluster);
+    let (spill, leaving) = locked(merging).merger.leaving(cluster);
     let mut bytes = 0;
     for (pair, keys) in leaving {
         bytes += size_of_val(&keys[..]) as u64;
-        let piece = lock(&spill).append(bytemuck::cast_slice(&keys))?;
-        lock(merging).merger.left(pair, piece);
+        let piece = locked(&spill).append(bytemuck::cast_slice(&keys))?;
+        locked(merging).merger.left(pair, piece);
     }
     Ok(bytes)
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,9 @@
 //! Start, end and thread of each task of a build.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
+
+use crate::parallel::{locked, unlocked};
 
 /// The kind of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -143,12 +145,12 @@ impl Trace {
     pub(super) fn add(&self, task: Task) {
         let Task { kind, thread, cluster, begin, end, bytes } = &task;
         tracing::debug!(task = kind.name(), thread, cluster, begin, end, bytes, "task done");
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+        locked(&self.tasks).push(task);
     }
 
     /// All tasks, ordered by their start.
     pub(super) fn tasks(self) -> Vec<Task> {
-        let mut tasks = self.tasks.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = unlocked(self.tasks);
         tasks.sort_by(|a, b| a.begin.total_cmp(&b.begin));
         tasks
     }

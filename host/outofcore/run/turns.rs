@@ -2,6 +2,8 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
+use crate::parallel::locked;
+
 /// A counter of turns that threads wait for.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
@@ -24,7 +26,7 @@ impl Turns {
         turn: usize,
         work: impl FnOnce() -> Result<R, E>,
     ) -> Result<Option<R>, E> {
-        let next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = locked(&self.next);
         let waits = |next: &mut Option<usize>| next.is_some_and(|next| next != turn);
         let mut next = self.changed.wait_while(next, waits).unwrap_or_else(PoisonError::into_inner);
         if next.is_none() {
@@ -55,7 +57,7 @@ impl Stop<'_> {
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
-        *self.0.next.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *locked(&self.0.next) = None;
         self.0.changed.notify_all();
     }
 }

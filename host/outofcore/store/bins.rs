@@ -1,11 +1,11 @@
 //! Records sorted into bins, whose pieces lie in one log.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 
 use super::log::{Log, Piece};
 use crate::Result;
-use crate::parallel::{join, spawn};
+use crate::parallel::{join, locked, spawn};
 
 /// Pieces of read-ahead.
 const AHEAD: usize = 16;
@@ -163,7 +163,7 @@ impl Bins {
         let read = || {
             let mut reader = self.log.reader()?;
             loop {
-                let next = left.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let next = locked(left).next();
                 let Some((piece, room)) = next else { return Ok(true) };
                 if reader.read(piece, |content| take(content, room))?.is_none() {
                     return Ok(false);

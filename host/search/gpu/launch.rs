@@ -1,7 +1,6 @@
 //! The launches of beam search.
 
 use std::ops::Range;
-use std::sync::PoisonError;
 
 use cuda_std::launch::Kernel;
 use tagore_device::block::rows::Rows;
@@ -24,6 +23,7 @@ use tagore_device::search::beam::walk::{BeamWalk, Graph};
 use super::rerank::{FoundBatch, Reranking};
 use super::{Among, BatchLimits, BeamShape, KeysTo, LayerOnGpu, OnGpu, Resident};
 use crate::gpu::{Buffer, Gpu, KernelTime, MemoryPlan};
+use crate::parallel::locked;
 use crate::progress::StageProgress;
 use crate::search::breadth::{BeamCapacity, Breadth};
 use crate::search::edges::gpu::{EdgeCodesOnGpu, EdgeKernels};
@@ -271,7 +271,7 @@ impl Task<'_> {
         // The caller of results that stay on the device waits, so nothing is read back for it.
         let is_measured = to.is_measured();
         // Held to the end: searches of one base run one after another.
-        let mut kept = resident.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = locked(&resident.batch);
         let batch = self.batch(&mut kept)?;
         batch.load_passing(&self.on_gpu.gpu, self.limits.among)?;
         let measurement = is_measured.then(|| self.on_gpu.gpu.measure()).transpose()?;

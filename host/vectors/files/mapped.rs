@@ -10,12 +10,13 @@ use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::SystemTime;
 
 use memmap2::{Mmap, MmapOptions};
 
 use crate::Error;
+use crate::parallel::locked;
 use crate::platform::{self, FileId};
 use crate::vectors::ahead::ReadAhead;
 
@@ -55,7 +56,7 @@ static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 fn watched() -> MutexGuard<'static, Vec<Watched>> {
-    WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&WATCHED)
 }
 
 impl FileState {
