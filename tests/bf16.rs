@@ -49,9 +49,11 @@ fn metrics(device: Device, number: usize) -> Vec<Metric> {
 
 #[test]
 fn exact_search_is_that_of_the_same_values_as_f32() {
-    for (rows, dim) in [(40, 1), (300, 7), (129, 33), (70, 301), (40, 1024)] {
+    let shapes = [(40, 1), (300, 7), (129, 33), (70, 301), (40, 1024)];
+    for (number, (rows, dim)) in shapes.into_iter().enumerate() {
         let ([base, wide], [queries, wide_queries]) = (both(rows, dim, 1), both(9, dim, 2));
-        for (metric, device) in METRICS.into_iter().flat_map(|m| every_device().map(move |d| (m, d))) {
+        let cases = every_device().flat_map(|d| metrics(d, number).into_iter().map(move |m| (m, d)));
+        for (metric, device) in cases {
             let search = ExactSearch::new(10).metric(metric).device(device);
             let (found, _) = search.run(&base, &queries).unwrap();
             let (expected, _) = search.run(&wide, &wide_queries).unwrap();
@@ -62,13 +64,13 @@ fn exact_search_is_that_of_the_same_values_as_f32() {
 
 #[test]
 fn graphs_and_answers_are_those_of_the_same_values_as_f32() {
-    let ([base, wide], [_, queries]) = (both(90, 19, 3), both(20, 19, 4));
+    let ([base, wide], [_, queries]) = (both(48, 19, 3), both(6, 19, 4));
     for ((number, strategy), device) in
         Strategy::all().into_iter().enumerate().flat_map(|s| every_device().map(move |d| (s.clone(), d)))
     {
         for metric in metrics(device, number) {
             let case = format!("{strategy:?}, {metric}, {device}");
-            let builder = Builder::new(strategy.clone()).knn(32).metric(metric).device(device).seed(5);
+            let builder = Builder::new(strategy.clone()).knn(33).metric(metric).device(device).seed(5);
             let [index, expected] = [&base, &wide].map(|base| Arc::new(builder.build(base).unwrap()));
             assert_eq!(contents(&index), contents(&expected), "{case}");
             assert_eq!(index.fingerprint().element, ElementType::Bf16, "{case}");
@@ -79,7 +81,7 @@ fn graphs_and_answers_are_those_of_the_same_values_as_f32() {
                 let many =
                     searcher.device(device).unwrap().search(&queries, Search::new(5).beam(32), &silent);
                 let many = many.unwrap();
-                let rows = (0..20).map(|query| format!("{:?} {:?}", many.ids(query), many.distances(query)));
+                let rows = (0..6).map(|query| format!("{:?} {:?}", many.ids(query), many.distances(query)));
                 (format!("{one:?}"), rows.collect::<Vec<_>>())
             };
             assert_eq!(search(&index, &base), search(&expected, &wide), "{case}");
@@ -163,12 +165,12 @@ fn values_are_checked_as_those_of_f32() {
 #[test]
 fn a_build_out_of_core_is_that_of_the_same_values_as_f32() {
     let folder = tempfile::tempdir().unwrap();
-    let [base, wide] = both(240, 12, 9);
+    let [base, wide] = both(150, 12, 9);
     for device in every_device() {
         for metric in metrics(device, 0) {
-            let builder = Builder::new(Strategy::vamana()).metric(metric).device(device).seed(2);
+            let builder = Builder::new(Strategy::vamana()).knn(33).metric(metric).device(device).seed(2);
             let built = [&base, &wide].map(|base| {
-                let limits = Limits { cluster_size: Some(120), ..Limits::default() };
+                let limits = Limits { cluster_size: Some(75), ..Limits::default() };
                 let plan = ClusterPlan::new(&builder, base, &limits).unwrap().unwrap();
                 let path = folder.path().join("x.tagore");
                 OutOfCore::new(builder.clone(), plan).build(base, &path).unwrap();

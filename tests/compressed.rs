@@ -3,10 +3,11 @@
 use half::f16;
 use tagore::outofcore::{ClusterPlan, Limits};
 use tagore::{
-    Builder, Collect, Compression, DataShape, Device, ElementType, GroundTruth, IdSet, Metric, Progress,
-    Search, SearchResult, Searcher, Start, Strategy, Target, Vectors, ground_truth,
+    Builder, Collect, Compression, DataShape, Device, ElementType, IdSet, Metric, Progress, Search,
+    SearchResult, Searcher, Start, Strategy, Target, Vectors, ground_truth,
 };
 
+use crate::dirty_codes::{Searched, dirty, recall_by_distance, searched};
 use crate::gpu::devices;
 use crate::reference::uniform;
 
@@ -142,107 +143,30 @@ fn equal_rows_and_indexes_of_few_rows_are_searched() {
     }
 }
 
-/// Rows of 32 components of `uniform`, changed by `change`: of a base, and of queries.
-fn changed(change: impl Fn(usize, &mut [f32])) -> [Vectors; 2] {
-    [(1500, 31), (60, 32)].map(|(rows, seed)| {
-        let plain = uniform(rows, 32, seed);
-        let row = |row: usize| {
-            let mut values = plain.row_to_f32(row).unwrap().into_owned();
-            change(row, &mut values);
-            values
-        };
-        Vectors::from_f32((0..rows).flat_map(row).collect(), 32).unwrap()
-    })
-}
-
-/// Data whose rows one scale does not suit, by name.
-pub(crate) fn dirty() -> Vec<(&'static str, [Vectors; 2])> {
-    let sentinel = |value: f32, each: usize| {
-        changed(move |row, values| {
-            if row % each == 4 {
-                values[row / each % 32] = value;
-            }
-        })
-    };
-    let one_row = |place: usize| {
-        changed(move |row, values| {
-            if row == place {
-                values.fill(1e4);
-            }
-        })
-    };
-    let offset = |offset: f32| changed(move |_, values| values.iter_mut().for_each(|x| *x += offset));
-    // Of Student's t with 1.5 degrees of freedom, about: the tail of a power.
-    let tail = |x: &mut f32| *x = x.signum() * ((1.0 - x.abs() / 10.01).powf(-1.0 / 1.5) - 1.0);
-    vec![
-        ("clean", changed(|_, _| ())),
-        ("sentinels", sentinel(-9999.0, 100)),
-        ("large sentinels", sentinel(1e4, 100)),
-        ("many sentinels", sentinel(-9999.0, 6)),
-        ("the first row", one_row(0)),
-        ("a row", one_row(700)),
-        ("the last row", one_row(1499)),
-        ("heavy tails", changed(|_, values| values.iter_mut().for_each(tail))),
-        ("an offset", offset(30.0)),
-        ("a large offset", offset(600.0)),
-        ("a far component", changed(|_, values| values[3] += 3e7)),
-        ("constant components", changed(|_, values| values[..16].fill(1e4))),
-        ("a wide component", changed(|_, values| values[3] *= 1000.0)),
-        (
-            "large rows",
-            changed(|row, values| {
-                if row % 30 == 9 {
-                    values.iter_mut().for_each(|x| *x *= 100.0);
-                }
-            }),
-        ),
-        (
-            "a dense ball",
-            changed(|row, values| {
-                if row % 4 == 1 {
-                    values.iter_mut().for_each(|x| *x *= 1e-4);
-                }
-            }),
-        ),
-    ]
-}
-
-/// The share of the answers that are no farther than the tenth of the exact answer.
-pub(crate) fn recall_by_distance(truth: &GroundTruth, found: &SearchResult) -> f64 {
-    let hits = (0..found.len()).map(|query| {
-        let last = truth.distances(query).unwrap()[9];
-        found.neighbors(query).filter(|row| row.distance <= last).count()
-    });
-    hits.sum::<usize>() as f64 / (found.len() * 10) as f64
-}
-
 #[test]
 fn codes_of_dirty_data_hold_or_warn() {
     let silent = Progress::silent();
-    for (name, [base, queries]) in dirty() {
-        for metric in METRICS {
-            let full = searcher(base.clone(), metric);
-            let search = Search::new(10).beam(100);
-            let truth = ground_truth(&base, &queries, metric, 10, &silent).unwrap();
-            let expected = recall_by_distance(&truth, &full.search(&queries, search, &silent).unwrap());
-            assert!(full.code_warning().is_none() && full.code_recall().is_none());
-            for compression in COMPRESSIONS {
-                let coded = full.clone().compressed(compression).unwrap();
-                let reached = recall_by_distance(&truth, &coded.search(&queries, search, &silent).unwrap());
-                let (measured, warning) = (coded.code_recall().unwrap(), coded.code_warning());
-                let what = format!("{name}, {metric} {compression}: {reached} of {expected}, {measured}");
-                assert!(reached > expected - 0.01 || warning.is_some(), "{what}");
-                assert!(name != "clean" || warning.is_none(), "{what}: {warning:?}");
-                if let Some(warning) = warning {
-                    assert!(warning.ends_with("use the full vectors"), "{warning}");
-                    assert!(measured < 0.98, "{what}");
-                }
-                // What one scale for most rows and the search on vectors for the others hold.
-                let is_held = name.contains("sentinel") || name.contains("row") || name.contains("offset");
-                let is_held = is_held && metric != Metric::InnerProduct;
-                let is_held = is_held || name.contains("offset") || name.contains("far");
-                assert!(!is_held || reached > expected - 0.01, "{what}");
+    for Searched { name, queries, truth, full } in searched() {
+        let (name, metric) = (*name, full.index().metric());
+        let search = Search::new(10).beam(100);
+        let expected = recall_by_distance(truth, &full.search(queries, search, &silent).unwrap());
+        assert!(full.code_warning().is_none() && full.code_recall().is_none());
+        for compression in COMPRESSIONS {
+            let coded = full.clone().compressed(compression).unwrap();
+            let reached = recall_by_distance(truth, &coded.search(queries, search, &silent).unwrap());
+            let (measured, warning) = (coded.code_recall().unwrap(), coded.code_warning());
+            let what = format!("{name}, {metric} {compression}: {reached} of {expected}, {measured}");
+            assert!(reached > expected - 0.01 || warning.is_some(), "{what}");
+            assert!(name != "clean" || warning.is_none(), "{what}: {warning:?}");
+            if let Some(warning) = warning {
+                assert!(warning.ends_with("use the full vectors"), "{warning}");
+                assert!(measured < 0.98, "{what}");
             }
+            // What one scale for most rows and the search on vectors for the others hold.
+            let is_held = name.contains("sentinel") || name.contains("row") || name.contains("offset");
+            let is_held = is_held && metric != Metric::InnerProduct;
+            let is_held = is_held || name.contains("offset") || name.contains("far");
+            assert!(!is_held || reached > expected - 0.01, "{what}");
         }
     }
 }
@@ -250,7 +174,7 @@ fn codes_of_dirty_data_hold_or_warn() {
 #[test]
 fn queries_that_codes_do_not_hold_are_searched_for_on_the_vectors() {
     let silent = Progress::silent();
-    let half = IdSet::from_ids(1500, (0..1500).filter(|id| id % 2 == 0)).unwrap();
+    let half = IdSet::from_ids(1100, (0..1100).filter(|id| id % 2 == 0)).unwrap();
     let [base, _] = dirty().remove(1).1;
     // At ten sentinels and at rows between them.
     let near = (0..40)
@@ -327,26 +251,28 @@ fn builds_on_codes_give_nearly_as_good_an_index_of_the_vectors() {
     for (metric, strategy) in
         METRICS.into_iter().zip([Strategy::cagra(), Strategy::nsg(), Strategy::vamana()])
     {
-        let (base, queries) = (uniform(2000, 40, 7), uniform(50, 40, 8));
+        let (base, queries) = (uniform(1200, 40, 7), uniform(50, 40, 8));
         let builder =
             Builder::new(strategy.degree(16)).knn(32).metric(metric).device(Device::Cpu).sample(100);
         let found = |builder: &Builder| {
             let (index, stats) = builder.build_with_stats(&base, None).unwrap();
-            let measure = tagore::Measure::default();
-            let report = tagore::Report::measure(&index, Some(&base), &stats.sample, &measure).unwrap();
             let searcher = Searcher::new(index, base.clone(), &silent).unwrap();
             let result = searcher.search(&queries, Search::new(10).beam(60), &silent).unwrap();
-            (recall(&base, &queries, metric, &result), report, searcher.index().description().clone())
+            (recall(&base, &queries, metric, &result), searcher, stats.sample)
         };
-        let (expected, _, full) = found(&builder);
+        let (expected, plain, _) = found(&builder);
+        let full = plain.index().description();
         for compression in COMPRESSIONS {
-            let (reached, report, coded) = found(&builder.clone().compressed(compression));
+            let (reached, searcher, sample) = found(&builder.clone().compressed(compression));
+            let (index, coded) = (searcher.index(), searcher.index().description());
             assert!(reached > expected - 0.03, "{metric} {compression}: {reached} of {expected}");
             let parameters = coded.parameters.iter().filter(|(name, _)| *name != "vectors");
             assert_eq!(parameters.collect::<Vec<_>>(), full.parameters.iter().collect::<Vec<_>>());
             assert_eq!((coded.parameters["vectors"].as_str(), coded.metric), (compression.name(), metric));
             // Of these, CAGRA alone takes its candidates from lists alone, which are settled.
             let least = if coded.kind == "cagra" { 0.99 } else { 0.97 };
+            let measure = tagore::Measure::default();
+            let report = tagore::Report::measure(index, Some(&base), &sample, &measure).unwrap();
             let knn = report.knn.unwrap().recall[&32];
             assert!(knn > least, "{metric} {compression}: recall of the k-NN graph {knn}");
         }
@@ -356,29 +282,35 @@ fn builds_on_codes_give_nearly_as_good_an_index_of_the_vectors() {
 #[test]
 fn settled_lists_are_pruned_alike_on_all_devices() {
     // The last is positive, so a long row has more edges to it than are filtered again.
-    for (rows, dim, knn, power) in [(110, 17, 30, 5), (80, 96, 24, 5), (800, 1, 16, 4)] {
+    let shapes = [(80, 17, 30, 5), (60, 96, 24, 5), (800, 1, 16, 4)];
+    for (number, (rows, dim, knn, power)) in shapes.into_iter().enumerate() {
         let plain = uniform(rows, dim, 14);
         // Heavy tails, so that some codes are cut and the others are coarse.
         let tailed = |x: f32| x.powi(power);
         let values = (0..rows)
             .flat_map(|row| plain.row_to_f32(row).unwrap().iter().map(|&x| tailed(x)).collect::<Vec<_>>());
         let base = Vectors::from_f32(values.collect(), dim).unwrap();
-        for metric in [Metric::L2, Metric::InnerProduct] {
-            let kinds = [Strategy::nsg(), Strategy::nssg(), Strategy::vamana(), Strategy::dpg()];
-            // All but CAGRA filter edges again in one way, and emulated builds take long.
-            let is_taken = |strategy: &Strategy| rows < 800 || strategy.kind() == "vamana";
-            for strategy in [Strategy::cagra()].into_iter().chain(kinds).filter(is_taken) {
-                let name = format!("{rows} x {dim}, {metric}, {}", strategy.kind());
-                let strategy = strategy.degree(8).collect(Collect::OneHop);
-                let builder = Builder::new(strategy).knn(knn).metric(metric).start(Start::AllPairs);
-                let builder = builder.compressed(Compression::Int8).layers(false);
-                let built = |device| builder.clone().device(device).build(&base).unwrap();
-                let expected = built(Device::Cpu);
-                for device in devices() {
-                    let found = built(device);
-                    let differ = (0..rows).filter(|&node| found.neighbors(node) != expected.neighbors(node));
-                    assert_eq!(differ.count(), 0, "{name} on {device}");
-                }
+        let kinds =
+            [Strategy::cagra(), Strategy::nsg(), Strategy::nssg(), Strategy::vamana(), Strategy::dpg()];
+        // Emulated builds take long: each kind has one metric in the first shape, and the other one
+        // in the second. All but CAGRA filter edges again in one way, and rows are long under inner
+        // product.
+        let metrics = [Metric::L2, Metric::InnerProduct].into_iter().cycle().skip(number);
+        let cases: Vec<_> = match number {
+            2 => vec![(Strategy::cagra(), Metric::L2), (Strategy::vamana(), Metric::InnerProduct)],
+            _ => kinds.into_iter().zip(metrics).collect(),
+        };
+        for (strategy, metric) in cases {
+            let name = format!("{rows} x {dim}, {metric}, {}", strategy.kind());
+            let strategy = strategy.degree(8).collect(Collect::OneHop);
+            let builder = Builder::new(strategy).knn(knn).metric(metric).start(Start::AllPairs);
+            let builder = builder.compressed(Compression::Int8).layers(false);
+            let built = |device| builder.clone().device(device).build(&base).unwrap();
+            let expected = built(Device::Cpu);
+            for device in devices() {
+                let found = built(device);
+                let differ = (0..rows).filter(|&node| found.neighbors(node) != expected.neighbors(node));
+                assert_eq!(differ.count(), 0, "{name} on {device}");
             }
         }
     }
@@ -395,14 +327,16 @@ fn one_row_is_built_on_codes() {
 
 #[test]
 fn builds_on_codes_collect_candidates_in_any_way() {
-    let base = uniform(700, 24, 11);
     for device in devices().into_iter().chain([Device::Cpu]) {
+        // The emulator is slow.
+        let rows = if device == Device::Emulated { 130 } else { 700 };
+        let base = uniform(rows, 24, 11);
         for collect in [Collect::OneHop, Collect::TwoHop, Collect::Path] {
             let strategy = Strategy::vamana().degree(12).collect(collect);
             let builder = Builder::new(strategy).knn(16).device(device).compressed(Compression::Int8);
             let index = builder.build(&base).unwrap();
             assert_eq!(index.description().parameters["collect"], collect.name());
-            for node in 0..700 {
+            for node in 0..rows {
                 let mut row = index.neighbors(node).to_vec();
                 row.sort_unstable();
                 row.dedup();
@@ -415,12 +349,13 @@ fn builds_on_codes_collect_candidates_in_any_way() {
 #[test]
 fn lists_on_codes_keep_near_neighbours_where_others_lie_apart() {
     // Of three rows in four, neighbours are twelve times nearer than those of the fourth.
-    let (dim, unit) = (24, uniform(1200, 24, 12));
     let near = |row: usize| if row.is_multiple_of(4) { 1.0 } else { 1.0 / 12.0 };
-    let rows = (0..1200)
-        .flat_map(|row| unit.row_to_f32(row).unwrap().iter().map(|x| x * near(row)).collect::<Vec<_>>());
-    let base = Vectors::from_f32(rows.collect(), dim).unwrap();
     for device in devices().into_iter().chain([Device::Cpu]) {
+        // The emulator is slow.
+        let count = if device == Device::Emulated { 500 } else { 1200 };
+        let values = uniform(count, 24, 12).to_f32().unwrap();
+        let rows = values.iter().enumerate().map(|(place, x)| x * near(place / 24)).collect();
+        let base = Vectors::from_f32(rows, 24).unwrap();
         let builder = Builder::new(Strategy::cagra().degree(16)).knn(32).device(device).sample(300);
         let (index, stats) = builder.compressed(Compression::Int8).build_with_stats(&base, None).unwrap();
         let report =

@@ -5,7 +5,8 @@ use tagore::{
     ground_truth,
 };
 
-use crate::compressed::{METRICS, dirty, recall_by_distance, searcher};
+use crate::compressed::searcher;
+use crate::dirty_codes::{Searched, recall_by_distance, searched};
 use crate::reference::uniform;
 
 fn silent() -> Progress {
@@ -14,26 +15,23 @@ fn silent() -> Progress {
 
 #[test]
 fn searches_on_edges_of_dirty_data_find_nearly_what_searches_on_vectors_find() {
-    for (name, [base, queries]) in dirty() {
-        for metric in METRICS {
-            let full = searcher(base.clone(), metric);
-            let on_edges = match full.clone().compressed(SearchCodes::Edges) {
-                Ok(on_edges) => on_edges,
-                // Beside outliers the other rows are a dense spot.
-                Err(error) if name != "clean" => {
-                    assert!(error.to_string().contains("dense spots"), "{name}, {metric}: {error}");
-                    continue;
-                }
-                Err(error) => panic!("{error}"),
-            };
-            let truth = ground_truth(&base, &queries, metric, 10, &silent()).unwrap();
-            let recall = |searcher: &Searcher| {
-                let found = searcher.search(&queries, Search::new(10).beam(150), &silent()).unwrap();
-                recall_by_distance(&truth, &found)
-            };
-            let (expected, reached) = (recall(&full), recall(&on_edges));
-            assert!(reached > expected - 0.02, "{name}, {metric}: {reached} of {expected}");
-        }
+    for Searched { name, queries, truth, full } in searched() {
+        let (name, metric) = (*name, full.index().metric());
+        let on_edges = match full.clone().compressed(SearchCodes::Edges) {
+            Ok(on_edges) => on_edges,
+            // Beside outliers the other rows are a dense spot.
+            Err(error) if name != "clean" => {
+                assert!(error.to_string().contains("dense spots"), "{name}, {metric}: {error}");
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let recall = |searcher: &Searcher| {
+            let found = searcher.search(queries, Search::new(10).beam(150), &silent()).unwrap();
+            recall_by_distance(truth, &found)
+        };
+        let (expected, reached) = (recall(full), recall(&on_edges));
+        assert!(reached > expected - 0.02, "{name}, {metric}: {reached} of {expected}");
     }
 }
 

@@ -170,7 +170,7 @@ fn a_filter_may_pass_a_row_and_not_the_one_that_it_repeats() {
 
 #[test]
 fn every_device_finds_what_the_cpu_finds_or_exactly_the_nearest() {
-    let (base, queries) = (uniform(6000, 5, 1), uniform(6, 5, 2));
+    let (base, queries) = (uniform(6000, 5, 1), uniform(5, 5, 2));
     let set =
         |passes: &dyn Fn(u32) -> bool| IdSet::from_ids(6000, (0..6000).filter(|&id| passes(id))).unwrap();
     let (few, many, later) = (set(&|id| id % 50 == 0), set(&|id| id % 4 > 0), set(&|id| id > 2000));
@@ -181,7 +181,7 @@ fn every_device_finds_what_the_cpu_finds_or_exactly_the_nearest() {
         let searches: [(Search<'_>, &dyn Fn(u32) -> bool); 7] = [
             (Search::new(4).beam(4).among(&few), &|id| few.contains(id)),
             (Search::new(1).beam(1).among(&many), &|id| many.contains(id)),
-            (Search::new(200).beam(512).among(&later), &|id| later.contains(id)),
+            (Search::new(200).beam(260).among(&later), &|id| later.contains(id)),
             (Search::new(4).beam(8).accept(&is_odd), &is_odd),
             (Search::new(1500).beam(1500).among(&later), &|id| later.contains(id)),
             (Search::new(4).beam(8).radius(radius), &|_| true),

@@ -8,6 +8,7 @@ mod build;
 mod cancelled;
 mod compressed;
 mod dirty;
+mod dirty_codes;
 mod diskann;
 mod edges;
 mod faulty_imports;

@@ -97,7 +97,7 @@ fn an_index_of_a_sample_that_tells_nothing_is_the_plain_one() {
 #[test]
 fn a_fitted_index_is_the_same_on_any_number_of_threads_and_on_the_emulator() {
     // The emulator takes long for more.
-    let data = data_of(1000, 32, QueryKind::Tower);
+    let data = data_of(500, 32, QueryKind::Tower);
     let builder = builder(Strategy::vamana().degree(12), Metric::L2).knn(16).queries(data.sample.clone());
     let graph = builder.knn_graph(&data.base).unwrap();
     let (index, stats) = builder.build_with_stats(&data.base, Some(&graph)).unwrap();

@@ -45,11 +45,12 @@ fn searches_on_edges_of_every_kind_metric_and_dimension() {
     let cases = Strategy::all().into_iter().zip(METRICS.into_iter().cycle()).zip(dims.into_iter().cycle());
     for ((strategy, metric), dim) in cases {
         let name = format!("{} of dimension {dim}", strategy.kind());
-        let synth = Synth::new(120, dim, 6).unwrap();
+        // The emulator takes a millisecond to code an edge; one node more than a warp is enough.
+        let synth = Synth::new(44, dim, 6).unwrap();
         let mut values = synth.base().to_f32().unwrap();
         values[dim * 3..dim * 4].fill(0.0);
         let (base, queries) = (Vectors::from_f32(values, dim).unwrap(), synth.queries(3));
-        let builder = Builder::new(strategy.degree(10)).knn(20).metric(metric).device(Device::Cpu);
+        let builder = Builder::new(strategy.degree(6)).knn(12).metric(metric).device(Device::Cpu);
         let index = builder.build(&base).unwrap();
         check(&name, index, &base, &queries, &[(10, 30), (1, 1)]);
     }
@@ -58,35 +59,37 @@ fn searches_on_edges_of_every_kind_metric_and_dimension() {
 #[test]
 fn searches_on_edges_of_every_type_and_of_hard_data() {
     let of = |rows: usize, seed: u64| -> Vec<f32> {
-        uniform(rows, 70, seed).to_f32().unwrap().into_iter().map(|x| (x * 12.0).floor()).collect()
+        uniform(rows, 37, seed).to_f32().unwrap().into_iter().map(|x| (x * 12.0).floor()).collect()
     };
     let f16 =
-        |v: Vec<f32>| Vectors::from_f16(v.iter().map(|&x| f16::from_f32(x / 8.0)).collect(), 70).unwrap();
-    let u8 = |v: Vec<f32>| Vectors::from_u8(v.iter().map(|&x| (x + 120.0) as u8).collect(), 70).unwrap();
-    let i8 = |v: Vec<f32>| Vectors::from_i8(v.iter().map(|&x| x as i8).collect(), 70).unwrap();
+        |v: Vec<f32>| Vectors::from_f16(v.iter().map(|&x| f16::from_f32(x / 8.0)).collect(), 37).unwrap();
+    let u8 = |v: Vec<f32>| Vectors::from_u8(v.iter().map(|&x| (x + 120.0) as u8).collect(), 37).unwrap();
+    let i8 = |v: Vec<f32>| Vectors::from_i8(v.iter().map(|&x| x as i8).collect(), 37).unwrap();
     let whole =
-        |v: Vec<f32>| Vectors::from_f32(v.iter().map(|&x| (x + 120.0).floor()).collect(), 70).unwrap();
+        |v: Vec<f32>| Vectors::from_f32(v.iter().map(|&x| (x + 120.0).floor()).collect(), 37).unwrap();
     type Convert<'a> = &'a dyn Fn(Vec<f32>) -> Vectors;
     let types: [(&str, Convert<'_>); 4] = [("f16", &f16), ("u8", &u8), ("i8", &i8), ("whole f32", &whole)];
-    for ((name, to), metric) in types.into_iter().zip(METRICS.into_iter().cycle()) {
-        let (base, queries) = (to(of(90, 1)), to(of(2, 2)));
-        // Rows of more than a warp's edges, and lists of more than a warp's keys.
-        let index = Builder::new(Strategy::cagra().degree(34)).knn(50).metric(metric).build(&base).unwrap();
-        check(name, index, &base, &queries, &[(3, 20), (50, 80)]);
+    // Rows of more than a warp's edges for two types; lists of more than a warp's keys for all.
+    let degrees = [34, 7].into_iter().cycle();
+    for (((name, to), metric), degree) in types.into_iter().zip(METRICS.into_iter().cycle()).zip(degrees) {
+        let (base, queries) = (to(of(44, 1)), to(of(2, 2)));
+        let strategy = Strategy::cagra().degree(degree);
+        let index = Builder::new(strategy).knn(40).metric(metric).build(&base).unwrap();
+        check(name, index, &base, &queries, &[(3, 20), (40, 80)]);
     }
-    let (base, queries) = (whole(of(90, 1)), uniform(2, 70, 5));
+    let (base, queries) = (whole(of(44, 1)), uniform(2, 37, 5));
     let index = Builder::new(Strategy::cagra().degree(8)).knn(20).build(&base).unwrap();
     check("whole base", index, &base, &queries, &[(3, 20)]);
-    for (name, base) in hard_cases(100, 5, 3) {
-        let index = Builder::new(Strategy::vamana().degree(6)).knn(12).build(&base).unwrap();
-        check(name, index, &base, &uniform(2, 5, 9), &[(4, 9), (100, 300)]);
+    for (name, base) in hard_cases(36, 5, 3) {
+        let index = Builder::new(Strategy::vamana().degree(5)).knn(12).build(&base).unwrap();
+        check(name, index, &base, &uniform(2, 5, 9), &[(4, 9), (36, 300)]);
     }
 }
 
 #[test]
 fn searches_on_edges_through_layers() {
-    let (base, queries) = (separated(900, 30, 9, 0), separated(4, 30, 9, 1));
-    let index = Builder::new(Strategy::cagra().degree(8)).knn(24).device(Device::Cpu).build(&base).unwrap();
+    let (base, queries) = (separated(120, 12, 9, 0), separated(4, 12, 9, 1));
+    let index = Builder::new(Strategy::cagra().degree(6)).knn(7).device(Device::Cpu).build(&base).unwrap();
     assert!(!index.layers().is_empty());
     check("clusters", index, &base, &queries, &[(5, 5), (10, 40)]);
 }

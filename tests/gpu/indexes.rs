@@ -49,7 +49,7 @@ fn assert_same(found: &Index, expected: &Index, case: &str) {
 
 #[test]
 fn indexes_of_every_kind_match_the_cpu() {
-    let base = Synth::new(100, 13, 6).unwrap().base();
+    let base = Synth::new(60, 13, 6).unwrap().base();
     for (strategy, metric) in Strategy::all().into_iter().zip(METRICS.into_iter().cycle()) {
         check_build("synth", &base, metric, 18, &strategy.degree(9));
     }
@@ -61,7 +61,7 @@ fn indexes_of_every_kind_match_the_cpu() {
 fn indexes_of_hard_data_match_the_cpu() {
     let strategies = [Strategy::cagra(), Strategy::vamana(), Strategy::nssg(), Strategy::dpg()];
     let metrics = [Metric::L2, Metric::Cosine, Metric::L2];
-    let cases = hard_cases(48, 5, 9).into_iter().zip(metrics.into_iter().cycle());
+    let cases = hard_cases(40, 5, 9).into_iter().zip(metrics.into_iter().cycle());
     for (((name, base), metric), strategy) in cases.zip(strategies.into_iter().cycle()) {
         check_build(name, &base, metric, 10, &strategy.degree(6));
     }
@@ -75,31 +75,33 @@ fn indexes_of_hard_data_match_the_cpu() {
 #[test]
 fn indexes_of_hard_data_by_inner_product_match_the_cpu() {
     let strategies = [Strategy::nssg(), Strategy::cagra(), Strategy::dpg(), Strategy::nsg()];
-    for ((name, base), strategy) in hard_cases(48, 5, 9).into_iter().zip(strategies.into_iter().cycle()) {
+    for ((name, base), strategy) in hard_cases(40, 5, 9).into_iter().zip(strategies.into_iter().cycle()) {
         check_build(name, &base, Metric::InnerProduct, 10, &strategy.degree(6));
     }
 }
 
 #[test]
 fn stages_of_pruning_combine() {
-    let base = Synth::new(70, 33, 6).unwrap().base();
-    for (collect, filter) in [
+    let base = Synth::new(50, 33, 6).unwrap().base();
+    // L2 and inner product in turn: each collection has both.
+    let stages = [
         (Collect::OneHop, "angle".parse().unwrap()),
         (Collect::OneHop, "rank".parse().unwrap()),
         (Collect::TwoHop, "rank".parse().unwrap()),
         (Collect::TwoHop, "dist".parse().unwrap()),
         (Collect::Path, "rank".parse().unwrap()),
         (Collect::Path, Filter::Spread),
-    ] {
+    ];
+    let metrics = [Metric::L2, Metric::InnerProduct].into_iter().cycle();
+    for ((collect, filter), metric) in stages.into_iter().zip(metrics) {
         let strategy = Strategy::nsg().collect(collect).filter(filter).degree(8).candidates(25);
-        check_build("combined", &base, Metric::L2, 16, &strategy);
-        check_build("combined", &base, Metric::InnerProduct, 16, &strategy);
+        check_build("combined", &base, metric, 16, &strategy);
     }
 }
 
 #[test]
 fn the_baseline_kernels_give_the_same_index() {
-    let base = Synth::new(150, 24, 8).unwrap().base();
+    let base = Synth::new(70, 24, 8).unwrap().base();
     for (strategy, metric) in [
         (Strategy::cagra(), Metric::L2),
         (Strategy::nsg(), Metric::L2),
@@ -127,7 +129,7 @@ fn the_baseline_kernels_give_the_same_index() {
 fn an_index_built_out_of_core_is_deterministic_and_as_good() {
     for device in devices() {
         // The emulator is slow.
-        let (n, size, k) = if device == Device::Emulated { (200, 100, 8) } else { (30_000, 9000, 32) };
+        let (n, size, k) = if device == Device::Emulated { (120, 60, 8) } else { (30_000, 9000, 32) };
         let synth = Synth::new(n, 12, 5).unwrap();
         let (base, queries) = (synth.base(), synth.queries(100));
         let builder = Builder::new(Strategy::vamana().degree(k)).knn(k).devices(&[device]);

@@ -40,8 +40,8 @@ fn varied(place: usize) -> f32 {
 fn builds_of_indexes_take_the_planned_memory() {
     // Whole numbers go to the device as bytes. Cosine normalises and marks zero vectors. Inner
     // products are lifted.
-    let whole = Vectors::from_f32((0..100 * 9).map(varied).collect(), 9).unwrap();
-    let halves = (0..100 * 9).map(|i| if i < 9 { 0.0 } else { varied(i) + 0.5 }).collect();
+    let whole = Vectors::from_f32((0..64 * 9).map(varied).collect(), 9).unwrap();
+    let halves = (0..64 * 9).map(|i| if i < 9 { 0.0 } else { varied(i) + 0.5 }).collect();
     let halves = Vectors::from_f32(halves, 9).unwrap();
     for (base, metric, start, strategies) in [
         (

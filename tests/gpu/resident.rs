@@ -13,7 +13,8 @@ use crate::reference::{separated, uniform};
 const NODES: usize = 3;
 
 /// Builds an index of `base` that stays on each device; checks searches and a report there against
-/// those of the CPU. Returns the number of nodes that the build attached.
+/// those of the CPU. Returns the number of nodes that the build attached. A report searches for
+/// every row about three times: with few rows it takes seconds on the emulator, with many minutes.
 fn check(case: &str, base: &Vectors, builder: &Builder) -> u64 {
     let silent = Progress::silent();
     let mut attached = 0;
@@ -33,11 +34,6 @@ fn check(case: &str, base: &Vectors, builder: &Builder) -> u64 {
             ..Measure::default()
         };
         let found = Report::measure(&index, Some(base), &stats.sample, &measure).unwrap();
-        // Exact search of another report reads the copy that index searches have made.
-        let copied = Measure { resident: None, ..measure };
-        let copied = Report::measure(&index, Some(base), &stats.sample, &copied).unwrap();
-        assert_eq!(copied.knn, found.knn, "{case}");
-        assert_eq!(copied.search.unwrap().recall, found.search.as_ref().unwrap().recall, "{case}");
         let expected = Report::measure(
             &index,
             Some(base),
@@ -84,7 +80,7 @@ fn check(case: &str, base: &Vectors, builder: &Builder) -> u64 {
 #[test]
 fn an_index_is_searched_where_its_build_left_it() {
     let floats: Vec<f32> =
-        (0..110).flat_map(|row| uniform(110, 11, 4).row_to_f32(row).unwrap().into_owned()).collect();
+        (0..50).flat_map(|row| uniform(50, 11, 4).row_to_f32(row).unwrap().into_owned()).collect();
     let whole = |scale: f32| floats.iter().map(move |x| (x * scale).round());
     let vectors = [
         ("f32", Vectors::from_f32(floats.clone(), 11)),
@@ -106,8 +102,8 @@ fn an_index_is_searched_where_its_build_left_it() {
 #[test]
 fn repeated_rows_stay_too() {
     // Every row but a third twice, the second time far from the first; and one row often.
-    let rows = uniform(60, 11, 4);
-    let order = (0..60).chain((20..60).rev()).chain([7; 20]);
+    let rows = uniform(36, 11, 4);
+    let order = (0..36).chain((12..36).rev()).chain([7; 8]);
     let floats: Vec<f32> = order.flat_map(|row| rows.row_to_f32(row).unwrap().into_owned()).collect();
     let whole = |scale: f32| floats.iter().map(move |x| (x * scale).round());
     // Under cosine all zero vectors are equal, whatever their signs.
@@ -128,26 +124,44 @@ fn repeated_rows_stay_too() {
     for ((name, metric, base), strategy) in vectors.into_iter().zip(strategies) {
         let (base, builder) = (base.unwrap(), Builder::new(strategy.degree(6)).knn(16).metric(metric));
         let repeated = builder.clone().device(Device::Cpu).build(&base).unwrap().repeated().len();
-        assert!(repeated >= 60, "{name}: {repeated} repeated rows");
+        assert!(repeated >= 32, "{name}: {repeated} repeated rows");
         check(&format!("repeated {name}, {metric}"), &base, &builder);
     }
 }
 
 #[test]
 fn layers_stay_too() {
-    let base = separated(180, 15, 9, 0);
-    let builder = Builder::new(Strategy::cagra().degree(8)).knn(11);
+    let base = separated(96, 15, 9, 0);
+    let builder = Builder::new(Strategy::cagra().degree(5)).knn(5);
     assert!(!builder.clone().device(Device::Cpu).build(&base).unwrap().layers().is_empty());
     check("layers", &base, &builder);
-    let rows = (0..240).flat_map(|row| base.row_to_f32(row % 180).unwrap().into_owned()).collect();
+    let rows = (0..120).flat_map(|row| base.row_to_f32(row % 96).unwrap().into_owned()).collect();
     let base = Vectors::from_f32(rows, 9).unwrap();
     assert!(!builder.clone().device(Device::Cpu).build(&base).unwrap().layers().is_empty());
     check("layers of repeated rows", &base, &builder);
 }
 
 #[test]
+fn a_report_reads_the_rows_that_it_has_copied() {
+    let base = uniform(40, 5, 3);
+    let builder = Builder::new(Strategy::cagra().degree(6)).knn(12).device(Device::Cpu).sample(NODES);
+    let (index, stats) = builder.build_with_stats(&base, None).unwrap();
+    let report = |device| {
+        let measure = Measure { nodes: NODES, exact_on: device, search_on: device, ..Measure::default() };
+        Report::measure(&index, Some(&base), &stats.sample, &measure).unwrap()
+    };
+    let expected = report(Device::Cpu);
+    for device in devices() {
+        // Exact search reads the copy that index searches have made.
+        let found = report(device);
+        assert_eq!(found.knn, expected.knn, "{device}");
+        assert_eq!(found.search.unwrap().recall, expected.search.as_ref().unwrap().recall, "{device}");
+    }
+}
+
+#[test]
 fn another_index_is_refused() {
-    let base = uniform(200, 5, 1);
+    let base = uniform(50, 5, 1);
     let build = |seed| {
         let builder = Builder::new(Strategy::cagra().degree(6)).knn(12).seed(seed).device(Device::Emulated);
         builder.keep_on_device(true).build_with_stats(&base, None).unwrap()
@@ -165,7 +179,7 @@ fn another_index_is_refused() {
 
 #[test]
 fn another_index_of_the_same_description_is_refused() {
-    let base = uniform(200, 5, 1);
+    let base = uniform(50, 5, 1);
     let builder = Builder::new(Strategy::cagra().degree(6)).knn(12).device(Device::Emulated);
     let build = |start: Start| {
         let descent = Descent::new().knn(12).start(start).iterations(Iterations::Fixed(0, 0));
@@ -184,7 +198,7 @@ fn another_index_of_the_same_description_is_refused() {
 
 #[test]
 fn nothing_stays_of_other_builds() {
-    let base = uniform(200, 5, 1);
+    let base = uniform(50, 5, 1);
     let builder = Builder::new(Strategy::cagra().degree(6)).knn(12).device(Device::Emulated);
     let stays = |builder: &Builder, base: &Vectors| {
         builder.build_with_stats(base, None).unwrap().1.resident.is_some()
@@ -194,6 +208,6 @@ fn nothing_stays_of_other_builds() {
     assert!(stays(&builder, &base));
     assert!(!stays(&builder.clone().device(Device::Cpu), &base), "on the CPU");
     assert!(!stays(&builder.clone().compressed(Compression::F16), &base), "on codes");
-    let among = IdSet::from_ids(200, 0..150).unwrap();
+    let among = IdSet::from_ids(50, 0..40).unwrap();
     assert!(!stays(&builder.among(among), &base), "over some rows");
 }

@@ -113,7 +113,7 @@ fn beam_search_through_layers() {
         ("i8", &i8, Metric::L2),
     ];
     for (name, to, metric) in types {
-        let (base, queries) = (to(of(900, 0)), to(of(5, 1)));
+        let (base, queries) = (to(of(900, 0)), to(of(3, 1)));
         let builder = Builder::new(Strategy::cagra().degree(12)).knn(24).metric(metric);
         let index = builder.device(Device::Cpu).build(&base).unwrap();
         assert!(!index.layers().is_empty(), "{name}, {metric}");
@@ -125,7 +125,7 @@ fn beam_search_through_layers() {
 #[test]
 fn wider_steps_find_as_much() {
     let synth = Synth::new(600, 12, 2).unwrap();
-    let (base, queries) = (synth.base(), synth.queries(20));
+    let (base, queries) = (synth.base(), synth.queries(12));
     let index = Builder::new(Strategy::nsg().degree(12)).knn(24).device(Device::Cpu).build(&base).unwrap();
     let truth = ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent()).unwrap();
     let on_cpu = Searcher::new(index, base, &Progress::silent()).unwrap();

@@ -149,7 +149,7 @@ fn work_in_memory_makes_the_same_index() {
         values.extend_from_within(..(rows - others) * 6);
         Vectors::from_u8(values, 6).unwrap()
     };
-    let (many, few) = (repeated(1500), repeated(330));
+    let (many, few) = (repeated(1500), repeated(180));
     let plain = Synth::new(2000, 7, 3).unwrap().base();
     for (base, metric, strategy, devices) in [
         (&plain, Metric::L2, Strategy::vamana(), &[Device::Cpu; 3][..]),

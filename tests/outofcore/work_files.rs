@@ -10,6 +10,8 @@ use tagore::{Builder, Device, Error, Fingerprint, Strategy, Synth, Vectors};
 
 use super::{plan, sealed, stops_at, stops_when};
 
+const ROWS: usize = 1500;
+
 /// A build stopped after some clusters, and the bytes of its index without the stop.
 struct Stopped {
     builder: Builder,
@@ -21,9 +23,9 @@ struct Stopped {
 
 impl Stopped {
     fn new() -> Self {
-        let base = Synth::new(3000, 12, 1).unwrap().base();
+        let base = Synth::new(ROWS, 12, 1).unwrap().base();
         let builder = Builder::new(Strategy::vamana()).knn(24).device(Device::Cpu);
-        let mut plan = plan(&builder, &base, 600);
+        let mut plan = plan(&builder, &base, 300);
         plan.cache = 2;
         let folder = tempfile::tempdir().unwrap();
         OutOfCore::new(builder.clone(), plan).build(&base, &folder.path().join("index")).unwrap();
@@ -160,19 +162,22 @@ fn wrong_numbers_with_right_checksums_are_found() {
 #[test]
 fn a_changed_base_is_not_resumed() {
     let stopped = Stopped::new();
-    let mut values: Vec<f32> =
-        (0..3000).flat_map(|row| stopped.base.row_to_f32(row).unwrap().to_vec()).collect();
+    let changed = |row: usize| {
+        let mut values = stopped.base.to_f32().unwrap();
+        values[12 * row] += 1.0;
+        Vectors::from_f32(values, 12).unwrap()
+    };
     // A row outside the fingerprint of 1,024 rows.
-    values[12] += 1.0;
-    let changed = Vectors::from_f32(values, 12).unwrap();
-    assert_eq!(Fingerprint::compute(&changed).unwrap(), Fingerprint::compute(&stopped.base).unwrap());
+    let fingerprint = |base: &Vectors| Fingerprint::compute(base).unwrap();
+    let same = |changed: &Vectors| fingerprint(changed) == fingerprint(&stopped.base);
+    let changed = (0..ROWS).map(changed).find(same).unwrap();
     let check = || {
         let error = stopped.run(&changed, true).unwrap_err().to_string();
         assert!(error.starts_with("vectors: found other values"), "{error}");
         assert!(error.ends_with("index.work; delete them to build anew"), "{error}");
         error
     };
-    assert!(check().contains("in rows 0 to 2999"));
+    assert!(check().contains(&format!("in rows 0 to {}", ROWS - 1)));
     // Also without the table and its checksums.
     fs::remove_file(stopped.work("table")).unwrap();
     check();
