@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tagore::outofcore::{ClusterPlan, Limits, OutOfCore};
 use tagore::{
-    Bits, Builder, Descent, Device, ElementType, ExactSearch, Format, GroundTruth, Index, IndexFormat,
-    Iterations, MAX_DIM, Metric, Progress, Search, Searcher, Start, Strategy, Synth, Vectors,
+    Bits, Builder, CellSettings, Descent, Device, ElementType, ExactSearch, Format, GroundTruth, Index,
+    IndexFormat, Iterations, MAX_DIM, Metric, Progress, Search, Searcher, Start, Strategy, Synth, Vectors,
 };
 use tagore_device::random::{Draws, Stage};
 
@@ -167,7 +167,9 @@ fn devices_give_the_bytes_of_the_cpu() {
         {
             let [base, wide] = random(rows, dim, 6);
             let iterations = Iterations::Fixed(phases, phases);
-            let descent = Descent::new().knn(8).start(start).iterations(iterations).device(device);
+            let cells = CellSettings { clusterings: Some(1), probes: Some(2), ..CellSettings::default() };
+            let descent = Descent::new().knn(8).start(start).cells(cells);
+            let descent = descent.iterations(iterations).device(device);
             let [found, expected] = [&base, &wide].map(|base| descent.build(base).unwrap().into_parts());
             assert_eq!(found, expected, "{start}, {device}, {dim}");
         }
@@ -331,11 +333,11 @@ fn an_index_is_saved_and_exported_where_the_format_holds_no_vectors() {
 #[test]
 fn a_build_out_of_core_is_that_of_the_same_zeros_and_ones() {
     let folder = Folder::new();
-    let pair = random(150, 27, 10);
+    let pair = random(100, 27, 10);
     for device in every_device() {
-        let builder = Builder::new(Strategy::vamana()).knn(33).device(device).seed(2);
+        let builder = Builder::new(Strategy::vamana().degree(12)).knn(33).device(device).seed(2);
         let [found, expected] = [&pair[0], &pair[1]].map(|base| {
-            let limits = Limits { cluster_size: Some(75), ..Limits::default() };
+            let limits = Limits { cluster_size: Some(50), ..Limits::default() };
             let plan = ClusterPlan::new(&builder, base, &limits).unwrap().unwrap();
             let path = folder.path("x.tagore");
             OutOfCore::new(builder.clone(), plan).build(base, &path).unwrap();

@@ -165,12 +165,12 @@ fn values_are_checked_as_those_of_f32() {
 #[test]
 fn a_build_out_of_core_is_that_of_the_same_values_as_f32() {
     let folder = tempfile::tempdir().unwrap();
-    let [base, wide] = both(150, 12, 9);
+    let [base, wide] = both(100, 12, 9);
     for device in every_device() {
         for metric in metrics(device, 0) {
             let builder = Builder::new(Strategy::vamana()).knn(33).metric(metric).device(device).seed(2);
             let built = [&base, &wide].map(|base| {
-                let limits = Limits { cluster_size: Some(75), ..Limits::default() };
+                let limits = Limits { cluster_size: Some(50), ..Limits::default() };
                 let plan = ClusterPlan::new(&builder, base, &limits).unwrap().unwrap();
                 let path = folder.path().join("x.tagore");
                 OutOfCore::new(builder.clone(), plan).build(base, &path).unwrap();

@@ -203,7 +203,7 @@ fn inner_product_finds_rows_of_any_norm() {
 
 #[test]
 fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
-    let base = Synth::new(1500, 18, 6).unwrap().base();
+    let base = Synth::new(1200, 18, 6).unwrap().base();
     let folder = tempfile::tempdir().unwrap();
     let build = |strategy: Strategy, threads: usize, seed: u64| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();

@@ -282,7 +282,7 @@ fn builds_on_codes_give_nearly_as_good_an_index_of_the_vectors() {
 #[test]
 fn settled_lists_are_pruned_alike_on_all_devices() {
     // The last is positive, so a long row has more edges to it than are filtered again.
-    let shapes = [(80, 17, 30, 5), (60, 96, 24, 5), (800, 1, 16, 4)];
+    let shapes = [(64, 17, 30, 5), (44, 96, 20, 5), (800, 1, 16, 4)];
     for (number, (rows, dim, knn, power)) in shapes.into_iter().enumerate() {
         let plain = uniform(rows, dim, 14);
         // Heavy tails, so that some codes are cut and the others are coarse.

@@ -170,10 +170,10 @@ fn a_filter_may_pass_a_row_and_not_the_one_that_it_repeats() {
 
 #[test]
 fn every_device_finds_what_the_cpu_finds_or_exactly_the_nearest() {
-    let (base, queries) = (uniform(6000, 5, 1), uniform(5, 5, 2));
+    let (base, queries) = (uniform(3000, 5, 1), uniform(5, 5, 2));
     let set =
-        |passes: &dyn Fn(u32) -> bool| IdSet::from_ids(6000, (0..6000).filter(|&id| passes(id))).unwrap();
-    let (few, many, later) = (set(&|id| id % 50 == 0), set(&|id| id % 4 > 0), set(&|id| id > 2000));
+        |passes: &dyn Fn(u32) -> bool| IdSet::from_ids(3000, (0..3000).filter(|&id| passes(id))).unwrap();
+    let (few, many, later) = (set(&|id| id % 50 == 0), set(&|id| id % 4 > 0), set(&|id| id > 1000));
     let is_odd = |id: u32| id % 2 == 1;
     for metric in METRICS {
         let on_cpu = searcher(base.clone(), metric);

@@ -26,15 +26,15 @@ fn merge(parts: &[Index], base: &Vectors) -> (Index, MergeStats) {
 
 #[test]
 fn a_merged_index_finds_what_a_new_one_finds() {
-    let base = Synth::new(2400, DIM, 7).unwrap().base();
+    let base = Synth::new(1800, DIM, 7).unwrap().base();
     // Each kind under two of the metrics in turn.
     for (number, strategy) in Strategy::all().into_iter().enumerate() {
         for metric in METRICS.into_iter().cycle().skip(number).take(2) {
             let builder = Builder::new(strategy.clone().degree(16)).metric(metric);
             // The largest is not the first; one row alone is a part.
-            let parts = parts(&builder, &base, &[500, 501, 1701, 2400]);
+            let parts = parts(&builder, &base, &[375, 376, 1276, 1800]);
             let (index, stats) = merge(&parts, &base);
-            assert_eq!((stats.joined, index.len()), (Some(1200), 2400));
+            assert_eq!((stats.joined, index.len()), (Some(900), 1800));
             assert_eq!(index.description().seed, parts[0].description().seed);
             let anew = builder.build(&base).unwrap();
             let (merged, of_new) = (recall(&index, &base), recall(&anew, &base));

@@ -32,10 +32,10 @@ fn base(element: ElementType) -> Vectors {
     made.unwrap()
 }
 
-fn builder(strategy: Strategy, metric: Metric) -> Builder {
-    let cells = CellSettings { nodes_per_cell: Some(96), probes: Some(2), clusterings: Some(2) };
-    let descent = Descent::new().knn(10).metric(metric).start(Start::Cells).cells(cells);
-    Builder::new(strategy.degree(8)).layers(false).descent(descent)
+fn builder(strategy: Strategy, metric: Metric, clusterings: usize) -> Builder {
+    let cells = CellSettings { nodes_per_cell: Some(96), probes: Some(2), clusterings: Some(clusterings) };
+    let descent = Descent::new().knn(8).metric(metric).start(Start::Cells).cells(cells);
+    Builder::new(strategy.degree(6)).layers(false).descent(descent)
 }
 
 fn bytes(index: &Index) -> Vec<u8> {
@@ -60,19 +60,21 @@ fn check(builder: &Builder, base: &Vectors, count: usize) {
 
 #[test]
 fn several_devices_build_as_one() {
-    let few = Iterations::Fixed(0, 1);
     // Candidates from paths, reverse edges filtered again.
-    check(&builder(Strategy::vamana(), Metric::L2), &base(ElementType::U8), 2);
+    let of_paths = builder(Strategy::vamana(), Metric::L2, 1).iterations(Iterations::Fixed(0, 0));
+    check(&of_paths, &base(ElementType::U8), 2);
     // Candidates from lists, edges by detours.
-    check(&builder(Strategy::cagra(), Metric::L2).iterations(few), &base(ElementType::F16), 3);
+    let of_lists = builder(Strategy::cagra(), Metric::L2, 1).iterations(Iterations::Fixed(0, 1));
+    check(&of_lists, &base(ElementType::F16), 3);
 }
 
 #[test]
 fn several_devices_build_as_one_with_other_settings() {
     let base = base(ElementType::F32);
-    check(&builder(Strategy::cagra(), Metric::Cosine).iterations(Iterations::Fixed(1, 2)), &base, 4);
-    let on_codes = builder(Strategy::nsg().collect(Collect::OneHop), Metric::L2);
-    check(&on_codes.iterations(Iterations::Fixed(0, 1)).compressed(Compression::Int8), &base, 2);
+    let of_phases = builder(Strategy::cagra(), Metric::Cosine, 2).iterations(Iterations::Fixed(1, 2));
+    check(&of_phases, &base, 4);
+    let on_codes = builder(Strategy::nsg().collect(Collect::OneHop), Metric::L2, 1);
+    check(&on_codes.iterations(Iterations::Fixed(0, 0)).compressed(Compression::Int8), &base, 2);
 }
 
 #[test]
@@ -81,7 +83,7 @@ fn the_first_device_builds_alone_what_is_not_shared() {
     let data = DataShape::inspect(&base, &Progress::silent()).unwrap();
     let shares =
         |builder: &Builder, devices: &[Device]| builder.clone().devices(devices).shares(&data).unwrap();
-    let cells = builder(Strategy::cagra(), Metric::L2);
+    let cells = builder(Strategy::cagra(), Metric::L2, 1);
     assert!(shares(&cells, &devices(2)));
     assert!(!shares(&cells, &devices(1)));
     assert!(!shares(&cells, &[Device::Cpu, Device::Emulated]));
@@ -91,7 +93,8 @@ fn the_first_device_builds_alone_what_is_not_shared() {
     assert!(!two.shares(&data).unwrap() && two.shares(&many).unwrap());
     let random = cells.clone().start(Start::Random);
     assert!(!shares(&random, &devices(2)));
-    assert!(!shares(&builder(Strategy::cagra(), Metric::InnerProduct), &devices(2)));
-    let one = bytes(&random.clone().devices(&devices(1)).build(&base).unwrap());
-    assert!(bytes(&random.devices(&devices(3)).build(&base).unwrap()) == one);
+    assert!(!shares(&builder(Strategy::cagra(), Metric::InnerProduct, 1), &devices(2)));
+    let few = Synth::new(110, 12, 5).unwrap().base();
+    let one = bytes(&random.clone().devices(&devices(1)).build(&few).unwrap());
+    assert!(bytes(&random.devices(&devices(3)).build(&few).unwrap()) == one);
 }

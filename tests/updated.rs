@@ -101,8 +101,10 @@ fn churn(strategy: Strategy, metric: Metric, all: &Vectors) -> Index {
 #[test]
 fn an_index_that_changes_finds_what_a_new_one_finds() {
     let all = Synth::new(2400, DIM, 7).unwrap().base();
-    for strategy in Strategy::all() {
-        for metric in [Metric::L2, Metric::Cosine, Metric::InnerProduct] {
+    // Each kind under two of the metrics in turn.
+    let metrics = [Metric::L2, Metric::Cosine, Metric::InnerProduct];
+    for (number, strategy) in Strategy::all().into_iter().enumerate() {
+        for metric in metrics.into_iter().cycle().skip(number).take(2) {
             churn(strategy.clone(), metric, &all);
         }
     }

@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 
 use tagore::{
-    Descent, DescentStats, Device, ExactSearch, Iterations, KnnGraph, Metric, RecallSample, Start, Synth,
-    Vectors, knn_recall,
+    CellSettings, Descent, DescentStats, Device, ExactSearch, Iterations, KnnGraph, Metric, RecallSample,
+    Start, Synth, Vectors, knn_recall,
 };
 
 use super::plans::check_plan;
@@ -94,13 +94,15 @@ fn graphs_of_cells() -> &'static [OfCells] {
     static ALL: OnceLock<Vec<OfCells>> = OnceLock::new();
     ALL.get_or_init(|| {
         // Phases 1 and 2 do not depend on the start: one graph is enough.
-        let cases = [
-            (Synth::new(ROWS, DIM, 5).unwrap().base(), Metric::Cosine, Iterations::Fixed(1, 1)),
-            (Vectors::from_u8(whole_numbers(), DIM).unwrap(), Metric::L2, Iterations::Fixed(0, 0)),
-        ];
-        let build = |device: Device, (base, metric, iterations): (Vectors, Metric, Iterations)| {
+        let floats = Synth::new(ROWS, DIM, 5).unwrap().base();
+        let bytes = Vectors::from_u8(whole_numbers(), DIM).unwrap();
+        // One clustering, and two, whose lists are merged.
+        let cases = [(floats, Metric::Cosine, 1, 1), (bytes, Metric::L2, 2, 0)];
+        let build = |device: Device, (base, metric, clusterings, phases)| {
             let descent = Descent::new().knn(10).metric(metric).start(Start::Cells);
-            let descent = descent.iterations(iterations).seed(3).device(device);
+            let cells = CellSettings { clusterings: Some(clusterings), ..CellSettings::default() };
+            let descent = descent.cells(cells).iterations(Iterations::Fixed(phases, phases));
+            let descent = descent.seed(3).device(device);
             let graph = descent.build(&base).unwrap();
             OfCells { device, descent, base, graph }
         };

@@ -61,7 +61,7 @@ fn indexes_of_every_kind_match_the_cpu() {
 fn indexes_of_hard_data_match_the_cpu() {
     let strategies = [Strategy::cagra(), Strategy::vamana(), Strategy::nssg(), Strategy::dpg()];
     let metrics = [Metric::L2, Metric::Cosine, Metric::L2];
-    let cases = hard_cases(40, 5, 9).into_iter().zip(metrics.into_iter().cycle());
+    let cases = hard_cases(34, 5, 9).into_iter().zip(metrics.into_iter().cycle());
     for (((name, base), metric), strategy) in cases.zip(strategies.into_iter().cycle()) {
         check_build(name, &base, metric, 10, &strategy.degree(6));
     }
@@ -75,7 +75,7 @@ fn indexes_of_hard_data_match_the_cpu() {
 #[test]
 fn indexes_of_hard_data_by_inner_product_match_the_cpu() {
     let strategies = [Strategy::nssg(), Strategy::cagra(), Strategy::dpg(), Strategy::nsg()];
-    for ((name, base), strategy) in hard_cases(40, 5, 9).into_iter().zip(strategies.into_iter().cycle()) {
+    for ((name, base), strategy) in hard_cases(34, 5, 9).into_iter().zip(strategies.into_iter().cycle()) {
         check_build(name, &base, Metric::InnerProduct, 10, &strategy.degree(6));
     }
 }

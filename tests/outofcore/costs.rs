@@ -39,8 +39,8 @@ fn differ(what: &str, planned: u64, found: u64, share: f64, least: u64) -> Optio
 #[test]
 fn planned_bytes_are_those_of_objects() {
     let cases = [
-        (Builder::new(Strategy::vamana()).knn(32), 32, 3_000, 30_000),
-        (Builder::new(Strategy::cagra()).knn(32).metric(Metric::InnerProduct), 12, 2_500, 15_000),
+        (Builder::new(Strategy::vamana()).knn(32), 32, 1_800, 18_000),
+        (Builder::new(Strategy::cagra()).knn(32).metric(Metric::InnerProduct), 12, 1_700, 10_000),
     ];
     for (builder, dim, size, rows) in cases {
         let builder = builder.device(Device::Cpu);

@@ -11,20 +11,20 @@ use crate::reference::{check_graph, uniform};
 
 #[test]
 fn recall_is_close_to_an_index_built_in_memory() {
-    let synth = Synth::new(20_000, 24, 3).unwrap();
+    let synth = Synth::new(10_000, 24, 3).unwrap();
     let (base, queries) = (synth.base(), synth.queries(300));
     let truth = ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent()).unwrap();
     let builder = Builder::new(Strategy::vamana()).knn(48).device(Device::Cpu);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("index");
-    let stats = build(&builder, &base, plan(&builder, &base, 7_600), &path);
+    let stats = build(&builder, &base, plan(&builder, &base, 3_800), &path);
     assert!((8..12).contains(&stats.clusters), "{} clusters", stats.clusters);
-    assert_eq!(stats.cache.second_visits, 20_000);
+    assert_eq!(stats.cache.second_visits, 10_000);
     let index = Index::open(&path).unwrap();
     index.verify(&Progress::silent()).unwrap();
     check_graph(&index, "out of core");
     assert_eq!(index.statistics(&Progress::silent()).unwrap().unreachable, stats.unreachable);
-    assert!(stats.unreachable < 200, "{} unreachable nodes", stats.unreachable);
+    assert!(stats.unreachable < 100, "{} unreachable nodes", stats.unreachable);
     let judge = |index: &Index| -> Vec<Evaluation> {
         evaluate(index, &base, TestQueries::new(&queries, &truth, 10), &[20, 50, 100], &Progress::silent())
             .unwrap()
@@ -88,8 +88,8 @@ fn compare(builder: &Builder, base: &Vectors, queries: &Vectors, what: &str) -> 
 
 #[test]
 fn layers_connect_separate_clusters() {
-    let all = separated(2600, 24, 20);
-    let (base, queries) = (part(&all, 0..2500), part(&all, 2500..2600));
+    let all = separated(1900, 24, 20);
+    let (base, queries) = (part(&all, 0..1800), part(&all, 1800..1900));
     for (metric, strategy) in [
         (Metric::L2, Strategy::vamana()),
         (Metric::L2, Strategy::cagra()),

@@ -149,7 +149,7 @@ fn work_in_memory_makes_the_same_index() {
         values.extend_from_within(..(rows - others) * 6);
         Vectors::from_u8(values, 6).unwrap()
     };
-    let (many, few) = (repeated(1500), repeated(180));
+    let (many, few) = (repeated(1500), repeated(132));
     let plain = Synth::new(2000, 7, 3).unwrap().base();
     for (base, metric, strategy, devices) in [
         (&plain, Metric::L2, Strategy::vamana(), &[Device::Cpu; 3][..]),
@@ -160,7 +160,9 @@ fn work_in_memory_makes_the_same_index() {
     ] {
         let builder = Builder::new(strategy).metric(metric).knn(40);
         let builder = builder.devices(&devices[..1]);
-        let mut plan = plan(&builder, base, base.len() / 4);
+        // The emulator takes long for each cluster.
+        let size = base.len() / if base.len() < 200 { 2 } else { 4 };
+        let mut plan = plan(&builder, base, size);
         plan.cache = 3;
         plan.replicates = devices[0] == Device::Emulated;
         let on_disk = build(&builder, base, plan, &path);

@@ -384,7 +384,7 @@ fn a_plan_for_a_gpu_makes_the_bytes_of_that_gpu() {
     let base = Synth::new(110, 6, 1).unwrap().base();
     // The emulator is slow.
     let builder = Builder::new(Strategy::vamana().degree(8)).knn(10).device(Device::Emulated);
-    let case = Case::new(builder, &base, 45, Order::Cluster);
+    let case = Case::new(builder, &base, 60, Order::Cluster);
     let folder = case.plan();
     let worker = folder.worker(folder.open_base().unwrap(), Device::Emulated, false).unwrap();
     worker.run_stages(&TaskStage::ALL, |_| ()).unwrap();
