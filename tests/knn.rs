@@ -83,7 +83,7 @@ fn small_data_gets_the_exact_graph() {
 #[test]
 fn descent_finds_nearly_all_neighbours() {
     for metric in METRICS {
-        for (rows, dim, k) in [(100, 5, 10), (1500, 24, 10), (1001, 97, 33), (2500, 3, 20)] {
+        for (rows, dim, k) in [(100, 5, 10), (1100, 24, 10), (801, 97, 33), (1800, 3, 20)] {
             let base = Synth::new(rows, dim, 3).unwrap().base();
             let reaches = reaches(&base, metric, k);
             for start in STARTS {
@@ -100,7 +100,7 @@ fn descent_finds_nearly_all_neighbours() {
 
 #[test]
 fn each_phase_alone_improves_the_lists() {
-    let base = Synth::new(3000, 32, 4).unwrap().base();
+    let base = Synth::new(2000, 32, 4).unwrap().base();
     let reaches = reaches(&base, Metric::L2, 20);
     let recall = |join, refine| {
         let iterations = Iterations::Fixed(join, refine);

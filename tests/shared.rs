@@ -10,7 +10,7 @@ use tagore::{
 
 /// As many devices as there are names, since each is named once.
 fn devices(count: usize) -> Vec<Device> {
-    let names = ["emulated", "emulated:8.9", "emulated:8.0", "emulated:9.0"];
+    let names = ["emulated", "emulated:8.9", "emulated:8.0"];
     names[..count].iter().map(|name| name.parse().unwrap()).collect()
 }
 
@@ -45,7 +45,7 @@ fn bytes(index: &Index) -> Vec<u8> {
     fs::read(file).unwrap()
 }
 
-/// Checks that `count` devices build the index of one.
+/// Checks that `count` devices build the index of one. Each takes seconds on the emulator.
 fn check(builder: &Builder, base: &Vectors, count: usize) {
     let one = bytes(&builder.clone().devices(&devices(1)).build(base).unwrap());
     let builder = builder.clone().devices(&devices(count));
@@ -65,14 +65,14 @@ fn several_devices_build_as_one() {
     check(&of_paths, &base(ElementType::U8), 2);
     // Candidates from lists, edges by detours.
     let of_lists = builder(Strategy::cagra(), Metric::L2, 1).iterations(Iterations::Fixed(0, 1));
-    check(&of_lists, &base(ElementType::F16), 3);
+    check(&of_lists, &base(ElementType::F16), 2);
 }
 
 #[test]
 fn several_devices_build_as_one_with_other_settings() {
     let base = base(ElementType::F32);
     let of_phases = builder(Strategy::cagra(), Metric::Cosine, 2).iterations(Iterations::Fixed(1, 2));
-    check(&of_phases, &base, 4);
+    check(&of_phases, &base, 3);
     let on_codes = builder(Strategy::nsg().collect(Collect::OneHop), Metric::L2, 1);
     check(&on_codes.iterations(Iterations::Fixed(0, 0)).compressed(Compression::Int8), &base, 2);
 }

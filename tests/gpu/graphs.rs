@@ -136,7 +136,7 @@ fn whole_numbers_in_f32_give_the_graph_of_bytes() {
 
 #[test]
 fn graphs_of_a_random_start_find_nearly_all() {
-    let synth = Synth::new(150, 24, 6).unwrap().base();
+    let synth = Synth::new(120, 24, 6).unwrap().base();
     for device in devices() {
         for metric in [Metric::L2, Metric::InnerProduct] {
             let descent = Descent::new().knn(12).metric(metric).start(Start::Random).seed(3).device(device);

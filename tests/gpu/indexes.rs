@@ -49,7 +49,7 @@ fn assert_same(found: &Index, expected: &Index, case: &str) {
 
 #[test]
 fn indexes_of_every_kind_match_the_cpu() {
-    let base = Synth::new(60, 13, 6).unwrap().base();
+    let base = Synth::new(44, 13, 6).unwrap().base();
     for (strategy, metric) in Strategy::all().into_iter().zip(METRICS.into_iter().cycle()) {
         check_build("synth", &base, metric, 18, &strategy.degree(9));
     }

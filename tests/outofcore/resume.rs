@@ -108,11 +108,11 @@ fn builds_in_memory_do_not_pass_a_stopped_build() {
 
 #[test]
 fn stopped_builds_resume_to_the_same_bytes() {
-    let base = Synth::new(3000, 12, 1).unwrap().base();
+    let base = Synth::new(1500, 12, 1).unwrap().base();
     let builder = Builder::new(Strategy::vamana()).knn(24).device(Device::Cpu);
     let folder = tempfile::tempdir().unwrap();
     let (path, work) = (folder.path().join("index"), folder.path().join("index.work"));
-    let mut plan = plan(&builder, &base, 600);
+    let mut plan = plan(&builder, &base, 300);
     plan.cache = 3;
     let all = OutOfCore::new(builder.clone(), plan).build(&base, &path).unwrap();
     let expected = fs::read(&path).unwrap();
@@ -137,11 +137,11 @@ fn stopped_builds_resume_to_the_same_bytes() {
         );
         // The resumed build keeps the plan of the work files.
         let mut now = plan;
-        (now.clusters, now.cluster_size, now.cache) = (3, 2000, 2);
+        (now.clusters, now.cluster_size, now.cache) = (3, 1000, 2);
         let stats = OutOfCore::new(builder.clone(), now).resume(true).build(&base, &path).unwrap();
         assert!(fs::read(&path).unwrap() == expected, "stop at {stop}, checkpoints every {every:?}");
         assert_eq!(stats.built as u64, all.built as u64 - stop, "waiting lists are saved at a stop");
-        assert_eq!(stats.cache.second_visits, 3000);
+        assert_eq!(stats.cache.second_visits, 1500);
         assert!(!work.exists());
         fs::remove_file(&path).unwrap();
     }
@@ -173,11 +173,11 @@ fn clusters_of_small_values_resume_beside_large_ones() {
 
 #[test]
 fn damaged_work_files_are_made_again() {
-    let base = Synth::new(3000, 12, 1).unwrap().base();
+    let base = Synth::new(1500, 12, 1).unwrap().base();
     let builder = Builder::new(Strategy::vamana()).knn(24).device(Device::Cpu);
     let folder = tempfile::tempdir().unwrap();
     let (path, work) = (folder.path().join("index"), folder.path().join("index.work"));
-    let mut plan = plan(&builder, &base, 600);
+    let mut plan = plan(&builder, &base, 300);
     plan.cache = 2;
     OutOfCore::new(builder.clone(), plan).build(&base, &path).unwrap();
     let expected = fs::read(&path).unwrap();

@@ -150,7 +150,7 @@ fn work_in_memory_makes_the_same_index() {
         Vectors::from_u8(values, 6).unwrap()
     };
     let (many, few) = (repeated(1500), repeated(132));
-    let plain = Synth::new(2000, 7, 3).unwrap().base();
+    let plain = Synth::new(1200, 7, 3).unwrap().base();
     for (base, metric, strategy, devices) in [
         (&plain, Metric::L2, Strategy::vamana(), &[Device::Cpu; 3][..]),
         (&plain, Metric::InnerProduct, Strategy::nssg(), &[Device::Cpu]),
