@@ -1,4 +1,5 @@
-//! A live index under changes: `cargo bench --bench live -- ROWS QUERIES [KIND] [METRIC] [DEVICE] [stream]`
+//! A live index under changes:
+//! `cargo bench --bench live -- ROWS QUERIES [KIND] [METRIC] [DEVICE] [stream]`
 //! takes files of vectors. Prints what changes and searches cost, and recall@10 at three beams
 //! beside that of a new build of the same rows; with `stream` after the device, what changes and
 //! searches take beside each other, while a thread makes graphs.
@@ -99,8 +100,8 @@ impl Bench<'_> {
     }
 }
 
-/// Rows come and go in batches of `batch` changes, `most` a second, while a thread makes graphs, each
-/// once one row in 16 is recent, and another thread searches.
+/// Rows come and go in batches of `batch` changes, `most` a second, while a thread makes graphs,
+/// each once one row in 16 is recent, and another thread searches.
 fn stream(bench: &Bench<'_>, index: &LiveIndex, batch: usize, most: f64) {
     let (silent, n) = (Progress::silent(), bench.rows.len() as u64);
     let search = Search::new(K).beam(64);

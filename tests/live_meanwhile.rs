@@ -20,8 +20,8 @@ fn checked(index: &LiveIndex, model: &Model) {
     assert!((0..1500).all(|id| index.contains(id) == model.contains_key(&id)));
 }
 
-/// Rows come, go and change from within a consolidation: in a graph that is made anew, in one that is
-/// brought up to date, and in an index that was empty when it began.
+/// Rows come, go and change from within a consolidation: of a graph that is made anew, and of one
+/// that is brought up to date; and after one of an index that was empty.
 #[test]
 fn changes_go_on_while_the_graph_is_made() {
     for before in ["recent", "graph and recent", "none that is left"] {

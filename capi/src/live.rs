@@ -7,7 +7,7 @@ use tagore::{Device, IdSet, LiveIndex, Search, Snapshot, start_threads};
 
 use crate::builder::tagore_builder;
 use crate::index::{name_of_metric, tagore_metric};
-use crate::pointers::{Input, Output, path, read, required, slots, structs, text_if, values, write};
+use crate::pointers::{Input, Output, path, read, required, slots, structs, text, text_if, values, write};
 use crate::progress::{tagore_progress, watched};
 use crate::search::lent_queries;
 use crate::status::{Failure, Result, call, free, make, tagore_status};
@@ -194,8 +194,8 @@ pub extern "C" fn tagore_live_set_synced(live: Option<&tagore_live>, is_synced: 
     })
 }
 
-/// Sets the device of searches: "cpu", as unless set, "auto", "cuda" or "cuda:1". A GPU gets a copy of
-/// each new graph and its rows.
+/// Sets the device of searches: "cpu", as unless set, "auto", "cuda" or "cuda:1". A GPU gets a copy
+/// of each new graph and its rows.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_live_set_search_device(
     live: Option<&tagore_live>,
@@ -207,8 +207,9 @@ pub extern "C" fn tagore_live_set_search_device(
     })
 }
 
-/// Sets whether changes bring the graph up to date now and then: they do, unless `is_automatic` is 0.
-/// Then call tagore_live_consolidate from time to time, in a thread of its own: no change waits for it.
+/// Sets whether changes bring the graph up to date now and then: they do, unless `is_automatic` is
+/// 0. Then call tagore_live_consolidate from time to time, in a thread of its own: no change waits
+/// for it.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_live_set_automatic(live: Option<&tagore_live>, is_automatic: i32) -> tagore_status {
     call(|| {

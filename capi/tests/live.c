@@ -79,7 +79,8 @@ static void set_up(void) {
     WORKS(tagore_builder_set(builder, "knn", "16"));
     WORKS(tagore_live_create(folder, builder, DIM, TAGORE_F32, &live));
     WORKS(tagore_live_set_search_device(live, "cpu"));
-    FAILS(ARGUMENT, "device: found ", tagore_live_set_search_device(live, "gpu"));
+    FAILS(ARGUMENT, "device: found gpu, expected auto, cpu, cuda, cuda:N, emulated or emulated:8.9",
+          tagore_live_set_search_device(live, "gpu"));
 }
 
 /* The rows, and those outside the graph. */

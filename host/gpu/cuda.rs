@@ -1,6 +1,5 @@
 //! Devices of the CUDA driver.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -13,10 +12,10 @@ use cust::stream::synchronize_handle;
 
 use super::kernels::{Programs, spawn};
 use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Span, copy_through_host};
-use super::overhead::{Overhead, PIECE, PIECES};
+use super::overhead::Overhead;
 use super::ptx;
-use crate::loops::on_threads;
-use crate::parallel::{FEW_BYTES, locked, unlocked};
+use super::staging::{Staging, piece_bytes};
+use crate::parallel::locked;
 use crate::{Error, Result};
 
 /// Maximum number of launches with unread times.
@@ -54,18 +53,6 @@ struct OpenDevice {
     epoch: Event,
     /// Whether the context is lost.
     failed: AtomicBool,
-}
-
-/// Pinned memory of [`PIECES`] pieces, and the event after the last copy of each.
-#[derive(Debug)]
-struct Staging {
-    memory: LockedBuffer<u8>,
-    copied: Vec<Event>,
-}
-
-/// Bytes of a piece of a copy of `bytes`: small ones, where there are few for each thread.
-fn piece_bytes(bytes: usize) -> usize {
-    (bytes / (2 * PIECES)).clamp(FEW_BYTES, PIECE)
 }
 
 /// Launches with unread times, and spare events.
@@ -216,51 +203,21 @@ impl CudaMachine {
         })
     }
 
-    /// New pinned memory, or that of a dropped stream.
-    fn new_staging(&self) -> Result<Staging> {
-        if let Some(spare) = locked(&self.device.spare).pop() {
-            return Ok(spare);
-        }
-        let context = &self.device.context;
-        let event = |_| self.check(Event::new(context, EventFlags::DisableTiming));
-        let copied = (0..PIECES).map(event).collect::<Result<_>>()?;
-        Ok(Staging { memory: self.check(LockedBuffer::new(context, &0, PIECES * PIECE))?, copied })
-    }
-
-    /// Calls `copy` for each of `parts`, on several threads if these are many: with pinned memory
-    /// that no earlier copy uses any more, and the event to record after a copy that begins.
+    /// Copies each of `parts` by way of pinned memory ([`Staging::copy`]), allocated on first use.
     fn by_staging<P>(
         &self,
         parts: impl ExactSizeIterator<Item = P> + Send,
-        copy: impl Fn(P, &mut [u8], &Event) -> Result<()> + Sync,
+        copy: impl Fn(P, &mut [u8], &Event) -> CudaResult<()> + Sync,
     ) -> Result<()> {
         let mut staging = locked(&self.staging);
-        let Staging { memory, copied } = match &mut *staging {
+        let staging = match &mut *staging {
             Some(staging) => staging,
-            none => none.insert(self.new_staging()?),
-        };
-        let threads = parts.len().min(PIECES).min(rayon::current_num_threads());
-        // A thread takes the piece whose copy began first. There are as many as threads.
-        let pieces: VecDeque<_> = memory.chunks_exact_mut(PIECE).zip(copied).collect();
-        let (parts, pieces, failed) = (Mutex::new(parts), Mutex::new(pieces), Mutex::new(None));
-        on_threads(threads, &|| {
-            let Some((memory, copied)) = locked(&pieces).pop_front() else { return };
-            let mut piece = (memory, copied);
-            loop {
-                let Some(part) = locked(&parts).next() else { return };
-                let (memory, copied) = &mut piece;
-                let result = self.check(copied.synchronize()).and_then(|()| copy(part, memory, copied));
-                if let Err(error) = result {
-                    locked(&failed).get_or_insert(error);
-                    return locked(&parts).by_ref().for_each(drop);
-                }
-                let mut pieces = locked(&pieces);
-                pieces.push_back(piece);
-                let Some(next) = pieces.pop_front() else { return };
-                piece = next;
+            none => {
+                let spare = locked(&self.device.spare).pop();
+                none.insert(spare.map_or_else(|| self.check(Staging::new(&self.device.context)), Ok)?)
             }
-        });
-        unlocked(failed).map_or(Ok(()), Err)
+        };
+        self.check(staging.copy(parts, copy))
     }
 
     fn event(&self, launches: &mut Launches) -> Result<Event> {
@@ -364,8 +321,8 @@ impl Machine for CudaMachine {
             fill(offset, memory);
             // SAFETY: the memory does not change before the event below, and this machine allocated
             // the range.
-            self.check(unsafe { memcpy_htod_async(address + offset as u64, memory, &self.stream) })?;
-            self.check(copied.record(&self.stream))
+            unsafe { memcpy_htod_async(address + offset as u64, memory, &self.stream) }?;
+            copied.record(&self.stream)
         })
     }
 
@@ -379,9 +336,9 @@ impl Machine for CudaMachine {
             let (from, memory) = (address + (number * piece) as u64, &mut memory[..to.len()]);
             // SAFETY: this machine allocated or borrowed the range. The memory is read only after
             // the event: earlier copies from and to it are done.
-            self.check(unsafe { memcpy_dtoh_async(memory, from, &self.stream) })?;
-            self.check(copied.record(&self.stream))?;
-            self.check(copied.synchronize())?;
+            unsafe { memcpy_dtoh_async(memory, from, &self.stream) }?;
+            copied.record(&self.stream)?;
+            copied.synchronize()?;
             to.copy_from_slice(memory);
             Ok(())
         })

@@ -161,7 +161,7 @@ impl Machine for EmulatedMachine {
 
     unsafe fn give_back(&self, borrowed: &dyn Allocation, address: u64, bytes: usize) -> Result<()> {
         let to = ptr::with_exposed_provenance_mut(address as usize);
-        // SAFETY: the caller's promise: the memory is that of another library, ordinary memory here.
+        // SAFETY: the caller's promise: memory of another library, which is ordinary memory here.
         self.download(borrowed.address(), unsafe { slice::from_raw_parts_mut(to, bytes) })
     }
 

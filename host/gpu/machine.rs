@@ -114,8 +114,8 @@ pub(crate) trait Machine: Send + Sync + fmt::Debug {
     /// Allocates at least one byte.
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>>;
 
-    /// Copies `bytes` bytes to `address`. `fill` provides them in pieces, on several threads; offsets
-    /// and lengths are multiples of `unit`.
+    /// Copies `bytes` bytes to `address`. `fill` provides them in pieces, on several threads;
+    /// offsets and lengths are multiples of `unit`.
     fn upload(&self, address: u64, bytes: usize, unit: usize, fill: Fill<'_>) -> Result<()>;
 
     /// Waits for all earlier work, then copies the bytes from `address` on to `to`.

@@ -28,6 +28,8 @@ mod self_check;
 mod skip;
 pub(crate) mod sort;
 mod stages;
+#[cfg(feature = "cuda")]
+mod staging;
 mod survey;
 
 use std::fmt::Display;

@@ -3,8 +3,8 @@
 /// Maximum bytes of a piece of a copy between host and device.
 pub(super) const PIECE: usize = 1 << 20;
 
-/// Pieces in pinned memory at a time, each filled by one thread: together enough for the link, and few
-/// enough to be pinned soon.
+/// Pieces in pinned memory at a time, each filled by one thread: together enough for the link, and
+/// few enough to be pinned soon.
 pub(super) const PIECES: usize = 16;
 
 /// Memory of a process with a GPU, beyond the buffers of a build. Counted once per process.

@@ -11,8 +11,8 @@ use crate::search::exact::{nearest, nearest_among_on};
 use crate::vectors::space::Space;
 use crate::{Metric, Progress, Result, Vectors};
 
-/// Minimum number of multiply-adds for which a GPU compares the rows of a block: below, copying them
-/// there takes longer.
+/// Minimum number of multiply-adds for which a GPU compares the rows of a block: below, copying
+/// them there takes longer.
 pub(super) const WORTH_A_GPU: u64 = 1 << 28;
 
 /// Recent rows that were inserted together, or joined since.

@@ -239,8 +239,8 @@ impl Version {
         Ok(())
     }
 
-    /// The blocks for a search of `count` queries on these GPUs, if any: small ones joined, since each
-    /// block takes launches of its own there.
+    /// The blocks for a search of `count` queries on these GPUs, if any: small ones joined, since
+    /// each block takes launches of its own there.
     fn blocks_for(&self, count: usize, gpus: Option<&Gpus>) -> Result<Cow<'_, [Arc<Block>]>> {
         let small = self.blocks.partition_point(|block| block.ids.len() >= SMALL);
         let rows: usize = self.blocks[small..].iter().map(|block| block.ids.len()).sum();

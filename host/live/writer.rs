@@ -131,7 +131,7 @@ impl Writer {
         }
     }
 
-    /// Whether so much has changed that the graph should follow: `times` as many changes as for that.
+    /// Whether so much has changed that the graph should follow, `times` over.
     pub(super) fn is_due(&self, times: usize) -> bool {
         let is_on_gpu =
             self.version.graph.as_ref().is_some_and(|graph| graph.searcher.engine().gpus().is_some());

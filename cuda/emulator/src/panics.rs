@@ -35,8 +35,8 @@ fn install() {
     });
 }
 
-/// Prepares for panics of lanes. Does nothing while this thread panics, since hooks cannot be changed
-/// then.
+/// Prepares for panics of lanes. Does nothing while this thread panics, since hooks cannot be
+/// changed then.
 pub(crate) fn prepare() {
     if !std::thread::panicking() {
         install();
