@@ -1076,6 +1076,19 @@ tagore_status tagore_live_open(const char *folder, const char *device, tagore_li
 tagore_status tagore_live_set_synced(const tagore_live *live, int32_t is_synced);
 
 /**
+ * Sets the device of searches: "cpu", as unless set, "auto", "cuda" or "cuda:1". A GPU gets a copy
+ * of each new graph and its rows.
+ */
+tagore_status tagore_live_set_search_device(const tagore_live *live, const char *device);
+
+/**
+ * Sets whether changes bring the graph up to date now and then: they do, unless `is_automatic` is
+ * 0. Then call tagore_live_consolidate from time to time, in a thread of its own: no change waits
+ * for it.
+ */
+tagore_status tagore_live_set_automatic(const tagore_live *live, int32_t is_automatic);
+
+/**
  * Inserts the rows of `vectors`, which are copied, with `count` ids, one for each. A row of the
  * same id that is there goes: the new one replaces it. If the call fails, nothing is inserted. A
  * callback watches and cancels the work on the graph: before the change, which then fails, or
@@ -1099,9 +1112,10 @@ tagore_status tagore_live_remove(const tagore_live *live,
                                  size_t *removed);
 
 /**
- * Brings the graph up to date with all rows, as changes do from time to time; a service may call
- * it when it is idle. Writes whether there was anything to do, 1 or 0, to `has_changed`, which may
- * be null. If the call fails, the index is as before.
+ * Brings the graph up to date with the rows of now, as changes do from time to time; a service may
+ * call it when it has time, while other threads insert, remove and search. Writes whether there
+ * was anything to do, 1 or 0, to `has_changed`, which may be null. If the call fails, the index is
+ * as before.
  */
 tagore_status tagore_live_consolidate(const tagore_live *live,
                                       const tagore_progress *progress,

@@ -684,6 +684,14 @@ public:
     // Whether a change waits until it is on disk.
     void set_synced(bool synced) const { check(tagore_live_set_synced(get(), synced ? 1 : 0)); }
 
+    // The device of searches, "cpu" unless set.
+    void set_search_device(const std::string &device) const {
+        check(tagore_live_set_search_device(get(), device.c_str()));
+    }
+
+    // Whether changes bring the graph up to date by themselves now and then.
+    void set_automatic(bool automatic) const { check(tagore_live_set_automatic(get(), automatic ? 1 : 0)); }
+
     // Inserts rows, one for each id, in place of earlier ones of these ids.
     void insert(const vectors &rows, const std::vector<std::uint64_t> &ids, const watch &watch = {}) const {
         detail::run(watch, [&](const tagore_progress *progress) {

@@ -260,8 +260,9 @@ pub extern "C" fn tagore_live_remove(
 }
 
 /// Brings the graph up to date with the rows of now, as changes do from time to time; a service may
-/// call it when it has time, while other threads insert, remove and search. Writes whether there was anything to do, 1 or 0, to `has_changed`, which may
-/// be null. If the call fails, the index is as before.
+/// call it when it has time, while other threads insert, remove and search. Writes whether there
+/// was anything to do, 1 or 0, to `has_changed`, which may be null. If the call fails, the index is
+/// as before.
 #[unsafe(no_mangle)]
 pub extern "C" fn tagore_live_consolidate(
     live: Option<&tagore_live>,

@@ -634,6 +634,9 @@ static void lives(void) {
     WORKS(tagore_builder_set_rows(builder, NULL));
 
     FAILS(ARGUMENT, "live", tagore_live_set_synced(NULL, 1));
+    FAILS(ARGUMENT, "live", tagore_live_set_automatic(NULL, 1));
+    FAILS(ARGUMENT, "live", tagore_live_set_search_device(NULL, "cpu"));
+    FAILS(ARGUMENT, "device", tagore_live_set_search_device(live, NULL));
     FAILS(ARGUMENT, "live", tagore_live_insert(NULL, vectors, own, ROWS, NULL));
     FAILS(ARGUMENT, "vectors", tagore_live_insert(live, NULL, own, ROWS, NULL));
     FAILS(ARGUMENT, "ids: found a null pointer", tagore_live_insert(live, vectors, NULL, ROWS, NULL));

@@ -113,6 +113,8 @@ int main(int argc, char **argv) {
             own[row] = 1000000000000 + row;
         }
         live.set_synced(false);
+        live.set_automatic(true);
+        live.set_search_device("cpu");
         live.insert(first, own);
         demand(live.remove({own[1], 7}) == 1 && live.info().rows == own.size() - 1, "a row removed");
         tagore::live_search_options near_own;
