@@ -140,7 +140,8 @@ fn stream(bench: &Bench<'_>, index: &LiveIndex, batch: usize, most: f64) {
             index.insert(&come, &rows, &silent).unwrap();
             let took = begun.elapsed().as_secs_f64();
             (seconds, longest, changes) = (seconds + took, longest.max(took), changes + 2 * half);
-            (free.extend(gone), there.extend(come));
+            free.extend(gone);
+            there.extend(come);
             let ahead = changes as f64 / most - begun_all.elapsed().as_secs_f64();
             std::thread::sleep(Duration::from_secs_f64(ahead.max(0.0)));
         }
