@@ -89,12 +89,12 @@ class LiveIndex:
             dtype: the type of rows: float32, float16, bfloat16, uint8 or int8.
             knn, degree, candidates, collect, rule, alpha, seed: as of `build`.
             device: what makes the graphs: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-            search_device: what searches: ``cpu``, ``auto``, ``cuda`` or ``cuda:N``. A GPU gets a copy
-                of each new graph and its rows.
+            search_device: what searches: ``cpu``, ``auto``, ``cuda`` or ``cuda:N``. A GPU gets a
+                copy of each new graph and its rows.
             synced: whether a change waits until it is on disk. False may lose the last changes in a
                 crash of the system, but not of the process.
             automatic: whether changes bring the graph up to date now and then. If False, call
-                `consolidate` from time to time, in a thread of its own: then no change waits for it.
+                `consolidate` from time to time, in a thread of its own: no change waits for it.
 
         Raises:
             FileError: if the folder holds files, or cannot be made.
@@ -202,10 +202,10 @@ class LiveIndex:
             return self._native.remove(_ids(ids), given(threads=threads, progress=callback))
 
     def consolidate(self, *, threads: int | None = None, progress: Progress = None) -> bool:
-        """Brings the graph up to date with the rows of now; returns whether there was anything to do.
+        """Brings the graph up to date with the rows of now; says whether there was anything to do.
 
-        Changes do so now and then. A service may, when it has time: other threads insert, remove and
-        search meanwhile.
+        Changes do so now and then. A service may, when it has time: other threads insert, remove
+        and search meanwhile.
         """
         with reporting(progress) as callback:
             return self._native.consolidate(given(threads=threads, progress=callback))
