@@ -27,7 +27,7 @@ fn base() -> Vectors {
     base_of(N)
 }
 
-/// `n` rows, of which a sixth that stay repeat an earlier one.
+/// `n` rows. A sixth of them repeat an earlier row, and all of these stay.
 fn base_of(n: usize) -> Vectors {
     let all = uniform(n, 9, 4);
     let from = |row: usize| if row % 6 == 4 { row - 3 } else { row };

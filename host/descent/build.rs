@@ -49,7 +49,7 @@ impl Descent {
         }
     }
 
-    /// Whether a start from cells missed so many neighbours that all pairs have to be compared.
+    /// Whether a start from cells missed so many neighbours that all pairs must be compared.
     /// Exact search of a few nodes tells, whose lists `lists` gives.
     pub(super) fn misses_many(
         &self,

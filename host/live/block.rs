@@ -46,12 +46,13 @@ impl Block {
         if let Some(gpus) = gpus
             && among != Some(&[])
         {
-            let all: Vec<u32> = (0..self.ids.len() as u32).collect();
             let there = self.copied_to(gpus.first())?;
             let space = there.as_deref().unwrap_or(&self.space);
-            let part = among.map(|places| space.part(places)).transpose()?;
-            let rows = part.as_ref().unwrap_or(space);
-            return nearest_among_on(gpus, rows, among.unwrap_or(&all), &own, k, progress);
+            let find = |rows: &Space<'_>, ids: &[u32]| nearest_among_on(gpus, rows, ids, &own, k, progress);
+            return match among {
+                Some(places) => find(&space.part(places)?, places),
+                None => find(space, &(0..self.ids.len() as u32).collect::<Vec<_>>()),
+            };
         }
         self.space.vectors().on_host()?;
         own.vectors().on_host()?;
@@ -72,7 +73,7 @@ impl Block {
         Ok(there)
     }
 
-    /// One block with the rows of these, of which there is at least one.
+    /// Joins `blocks`, at least one, into a single block.
     pub(super) fn joined(blocks: &[Arc<Self>]) -> Result<Self> {
         let Self { rows, space, .. } = &*blocks[0];
         let kind = RowKind { dim: rows.dim(), element: rows.element_type(), metric: space.metric() };

@@ -239,8 +239,7 @@ impl LiveIndex {
     /// other thread does so. With twice as many changes as are due, a change waits for the graph.
     fn change<R>(&self, progress: &Progress, change: impl FnOnce(&mut Writer) -> Result<R>) -> Result<R> {
         let is_due = |times| self.writer().is_due(times);
-        let turn =
-            if is_due(2) { Some(locked(&self.consolidating)) } else { self.turn().filter(|_| is_due(1)) };
+        let turn = if is_due(2) { Some(locked(&self.consolidating)) } else { self.turn() };
         if let Some(turn) = turn.filter(|_| is_due(1)) {
             self.consolidate_in(turn, progress)?;
         }

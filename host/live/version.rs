@@ -251,7 +251,7 @@ impl Version {
         Ok(Cow::Owned([&self.blocks[..small], &[joined]].concat()))
     }
 
-    /// Multiply-adds of `count` queries with so many rows.
+    /// Multiply-adds to compare `count` queries with `rows` rows.
     fn work(&self, count: usize, rows: usize) -> u64 {
         count as u64 * rows as u64 * self.kind.dim as u64
     }

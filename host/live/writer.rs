@@ -278,8 +278,9 @@ impl Writer {
         Ok(())
     }
 
-    /// The rows of a new `graph` that got their numbers with it, by id, and those that are gone or
-    /// have newer ones since the version `before`. Rows before `known` keep their numbers.
+    /// What becomes of the rows of a new `graph`, made of the version `before`. First the rows that
+    /// are still there, with their ids: only those from `known` on, since earlier rows keep their
+    /// numbers. Then the rows that have been removed or replaced since.
     fn since(&self, graph: &Graph, known: usize, before: &Version) -> (Vec<(u64, u32)>, Vec<u32>) {
         let (begin, index) = (before.rows() as u32, graph.searcher.index());
         let is_old = |id: &u64| self.rows.get(id).is_some_and(|&row| row < begin);

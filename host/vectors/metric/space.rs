@@ -25,11 +25,10 @@ use tagore_device::block::rows::lifted_distance;
 use tagore_device::key::NO_ID;
 use tagore_device::prune::medoid::SUM_ROWS;
 
-use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::gpu::{Gpu, MemoryPlan};
 use crate::held::Held;
 use crate::loops::{try_fold, try_map};
 use crate::vectors::distance::{Dot, Product, SquaredL2, one_to_many};
-use crate::vectors::gpu::{OnDevice, stride};
 use crate::vectors::norms::{largest_square, lift, normalise, normalised};
 use crate::vectors::shape::{wide, with_type};
 use crate::vectors::{Access, Element, ElementType, Matrix, Metric, TypedRows, Vectors, range, with_matrix};
@@ -49,16 +48,6 @@ pub(crate) struct Space<'a> {
     zero: Vec<bool>,
     /// Cosine: whether rows are normalised on every read.
     raw: bool,
-}
-
-/// A copy of `vectors`, of type `T`, in memory of `gpu`.
-fn gpu_rows<T: OnDevice + bytemuck::Pod>(gpu: &Gpu, vectors: &Vectors) -> Result<Vectors> {
-    let (n, dim, stride) = (vectors.len(), vectors.dim(), stride::<T>(vectors.dim()));
-    let memory = MemoryPlan::new().with::<T>("rows", n * stride).reserve(gpu)?;
-    let mut rows: Buffer<T> = memory.buffer("rows")?;
-    vectors.on_host()?;
-    rows.upload_rows(0, n, stride, |row| bytemuck::cast_slice(vectors.bytes_of_row(row)))?;
-    Vectors::in_buffer(gpu, rows, n, dim)
 }
 
 /// The vector that distances are computed from.
@@ -282,13 +271,13 @@ impl<'a> Space<'a> {
     /// # Errors
     /// If the device lacks memory or fails.
     pub(crate) fn copied_to(&self, gpu: &Gpu) -> Result<Option<Space<'static>>> {
-        let vectors = match self.vectors.element_type() {
-            ElementType::F32 => gpu_rows::<f32>(gpu, &self.vectors)?,
-            ElementType::F16 => gpu_rows::<half::f16>(gpu, &self.vectors)?,
-            ElementType::U8 => gpu_rows::<u8>(gpu, &self.vectors)?,
-            ElementType::I8 => gpu_rows::<i8>(gpu, &self.vectors)?,
-            ElementType::Bf16 | ElementType::B1 => return Ok(None),
-        };
+        if matches!(self.vectors.element_type(), ElementType::Bf16 | ElementType::B1) {
+            return Ok(None);
+        }
+        self.vectors.on_host()?;
+        let replica = self.vectors.replica(gpu)?;
+        let layout = replica.layout();
+        let vectors = Vectors::of_lent(replica, layout);
         let (vectors, lift, zero) = (Held::Shared(Arc::new(vectors)), self.lift.clone(), self.zero.clone());
         let &Self { metric, largest, square, raw, .. } = self;
         Ok(Some(Space { vectors, metric, largest, lift, square, zero, raw }))
