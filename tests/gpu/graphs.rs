@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use tagore::gpu::KernelTime;
 use tagore::{
     CellSettings, Descent, DescentStats, Device, ExactSearch, Iterations, KnnGraph, Metric, RecallSample,
     Start, Synth, Vectors, knn_recall,
@@ -161,6 +162,19 @@ pub(super) fn small() -> Vectors {
     Synth::new(160, 8, 5).unwrap().base()
 }
 
+/// What the kernels whose names begin with `name` have done together. Other tests run on the same
+/// CUDA device at the same time, and are counted with it: also their kernels of other types.
+fn total(kernels: &[KernelTime], name: &str) -> KernelTime {
+    kernels.iter().filter(|time| time.kernel.starts_with(name)).fold(KernelTime::default(), |sum, time| {
+        KernelTime {
+            launches: sum.launches + time.launches,
+            bytes: sum.bytes + time.bytes,
+            operations: sum.operations + time.operations,
+            ..sum
+        }
+    })
+}
+
 #[test]
 fn kernels_count_their_bytes_and_operations() {
     let base = small();
@@ -168,7 +182,7 @@ fn kernels_count_their_bytes_and_operations() {
         let descent = Descent::new().knn(6).device(device).start(Start::Random);
         let graph = descent.iterations(Iterations::Fixed(2, 1)).build(&base).unwrap();
         let stats = graph.stats();
-        let kernel = |name: &str| stats.kernels.iter().find(|time| time.kernel.starts_with(name)).unwrap();
+        let kernel = |name: &str| total(&stats.kernels, name);
         assert!(stats.join_distances > 0 && stats.refine_distances > 0);
         let at_end = stats.completed * 159;
         assert_eq!(stats.distances, stats.join_distances + stats.refine_distances + at_end);
@@ -178,11 +192,7 @@ fn kernels_count_their_bytes_and_operations() {
         for name in ["descent_sample", "descent_merge", "descent_gather", "renumber_vectors"] {
             assert!(kernel(name).bytes > 0, "{name}");
         }
-        // Other tests run on the same CUDA device at the same time, and are counted with it.
-        let joins = stats.kernels.iter().filter(|time| time.kernel.starts_with("descent_join"));
-        let (launches, operations) = joins.fold((0, 0), |(launches, operations), join| {
-            (launches + join.launches, operations + join.operations)
-        });
+        let KernelTime { launches, operations, .. } = kernel("descent_join");
         let expected = (2, stats.join_distances * 16);
         let more = launches > expected.0 && operations > expected.1;
         assert!((launches, operations) == expected || device != Device::Emulated && more);
@@ -198,19 +208,14 @@ fn kernels_of_cells_count_their_bytes_and_operations() {
             continue;
         }
         let kernels = &graph.stats().kernels;
-        let kernel = |name: &str| kernels.iter().find(|time| time.kernel.starts_with(name)).unwrap();
+        let kernel = |name: &str| total(kernels, name);
         for name in
             ["cells_intra_join", "cells_merge_candidates", "cells_cross_join", "cells_merge_proposals"]
         {
             assert!(kernel(name).bytes > 0, "{name}");
         }
         let compared = graph.stats().distances - graph.stats().completed * (ROWS as u64 - 1);
-        let is_join = |kernel: &str| {
-            ["cells_intra_join", "cells_cross_join"].iter().any(|name| kernel.starts_with(name))
-        };
-        let counted: u64 =
-            kernels.iter().filter(|time| is_join(time.kernel)).map(|time| time.operations).sum();
-        // Other tests run on the same CUDA device at the same time, and are counted with it.
+        let counted = kernel("cells_intra_join").operations + kernel("cells_cross_join").operations;
         let expected = compared * 2 * DIM as u64;
         assert!(counted == expected || *device != Device::Emulated && counted > expected);
     }
