@@ -135,8 +135,8 @@ impl Measure {
         let unwatched = self.progress.unwatched();
         let truth = || KnnTruth::of_nodes(space, sample, deepest, &exact);
         let (truth, on_host, timed) = if engine.runs_on() == CPU {
-            let truth = truth()?;
-            (truth, self.on_host(&searches, &by_index)?, None)
+            let [without_rows, plain] = by_index.parts([2.0, 1.0]);
+            (truth()?, self.on_host(&searches, &without_rows)?, searches.timed(&plain)?)
         } else {
             // The CPU works beside the device.
             let mut on_host = Err(Error::Cancelled);
@@ -145,7 +145,7 @@ impl Measure {
                 Ok::<_, Error>((truth()?, searches.timed(&by_index)?))
             });
             let (truth, timed) = on_device?;
-            (truth, on_host?, Some(timed))
+            (truth, on_host?, timed)
         };
         let knn = has_lists.then(|| {
             let ks = [K.min(lists.k()), lists.k()];
@@ -153,7 +153,7 @@ impl Measure {
             KnnQuality { nodes: nodes.len(), k: lists.k(), recall }
         });
         let OnHost { found, edges_to, far } = on_host;
-        let search = searches.judge(&found, timed.as_deref(), &truth);
+        let search = searches.judge(&found, &timed, &truth);
         let self_recall = self_recall::measure(&engine, &edges_to, &far, self.seed, &unwatched)?;
         Ok(Quality { knn, search: Some(search), self_recall: Some(self_recall), edges_to: Some(edges_to) })
     }
@@ -161,7 +161,9 @@ impl Measure {
     /// The work of the CPU.
     fn on_host(&self, searches: &Searches<'_, '_>, progress: &Progress) -> Result<OnHost> {
         searches.engine.space().vectors().on_host()?;
-        let found = searches.without_rows(progress)?;
+        let k = searches.k.max(1);
+        let found =
+            searches.engine.run_without_rows(searches.queries, searches.nodes, k, &BEAMS, progress)?;
         let edges_to = searches.engine.index().edges_to(progress)?;
         let far = self_recall::farthest(searches.engine.space(), self.seed, progress)?;
         Ok(OnHost { found, edges_to, far })
@@ -205,8 +207,8 @@ pub(super) struct Quality {
 
 /// Results of the CPU.
 struct OnHost {
-    /// Results and seconds at each beam.
-    found: Vec<(SearchResult, f64)>,
+    /// Results at each beam, as if the row of each query were not in the base.
+    found: Vec<SearchResult>,
     edges_to: Vec<u8>,
     far: Vec<u32>,
 }
@@ -221,18 +223,7 @@ struct Searches<'a, 'e> {
 }
 
 impl Searches<'_, '_> {
-    /// Searches on the CPU as if the row of each query were not in the base.
-    fn without_rows(&self, progress: &Progress) -> Result<Vec<(SearchResult, f64)>> {
-        let at = |(beam, progress): (usize, Progress)| {
-            let (search, began) = (Search::new(self.k.max(1)).beam(beam), Instant::now());
-            let found = self.engine.run_without_rows(self.queries, self.nodes, search, &progress)?;
-            Ok((found, began.elapsed().as_secs_f64()))
-        };
-        let parts = progress.parts(BEAMS.map(|beam| beam as f64));
-        BEAMS.into_iter().zip(parts).map(at).collect()
-    }
-
-    /// Distances and seconds of plain searches on the device of the engine.
+    /// Distances and seconds of plain searches on the device of the engine, at each beam.
     fn timed(&self, progress: &Progress) -> Result<Vec<(u64, f64)>> {
         let at = |(beam, progress): (usize, Progress)| {
             let began = Instant::now();
@@ -243,13 +234,9 @@ impl Searches<'_, '_> {
         BEAMS.into_iter().zip(parts).map(at).collect()
     }
 
-    /// The quality of the results `found` on the CPU; `timed` tells the throughput of a device.
-    fn judge(
-        &self,
-        found: &[(SearchResult, f64)],
-        timed: Option<&[(u64, f64)]>,
-        truth: &KnnTruth,
-    ) -> SearchQuality {
+    /// The quality of the results `found` without the rows of the queries; `timed` tells the
+    /// throughput.
+    fn judge(&self, found: &[SearchResult], timed: &[(u64, f64)], truth: &KnnTruth) -> SearchQuality {
         let (k, count) = (self.k, self.nodes.len() as f64);
         let others = |found: &SearchResult, query: usize| -> Vec<(u32, f32)> {
             let pairs = found.ids(query).iter().copied().zip(found.distances(query).iter().copied());
@@ -258,11 +245,10 @@ impl Searches<'_, '_> {
         let distances = |found: &SearchResult, query| -> Vec<f32> {
             others(found, query).into_iter().map(|(_, distance)| distance).collect()
         };
-        let at = |(place, (found, seconds)): (usize, &(SearchResult, f64))| {
+        let at = |(place, found): (usize, &SearchResult)| {
             let lists = (0..self.nodes.len()).map(|query| distances(found, query));
             let recall = truth.lists().recall_at(k, lists);
-            let own = || (found.computed(), *seconds);
-            let (computed, seconds) = timed.map_or_else(own, |timed| timed[place]);
+            let (computed, seconds) = timed[place];
             BeamQuality {
                 beam: BEAMS[place],
                 recall,
@@ -273,7 +259,7 @@ impl Searches<'_, '_> {
         let beams: Vec<BeamQuality> = found.iter().enumerate().map(at).collect();
         let (recall, qps) = beams.last().map_or((1.0, 0.0), |judged| (judged.recall, judged.qps));
         let mut trapped = Trapped::default();
-        if let Some((found, _)) = found.last() {
+        if let Some(found) = found.last() {
             for query in 0..self.nodes.len() {
                 let hits = truth.lists().hits_of(query, k, &distances(found, query));
                 if 2 * hits < k {
@@ -378,14 +364,22 @@ mod tests {
             let rows: Vec<u32> = (0..400).step_by(7).chain(index.entries().iter().copied()).collect();
             let selected = base.select(&rows).unwrap();
             let queries = engine.space().queries(&selected, &silent).unwrap();
-            let search = Search::new(10).beam(20);
-            let found = engine.run_without_rows(&queries, &rows, search, &silent).unwrap();
+            let beams = [20, 50];
+            let found = engine.run_without_rows(&queries, &rows, 10, &beams, &silent).unwrap();
             for (query, &row) in rows.iter().enumerate() {
                 let other = without(&index, &base, row);
                 let other = Engine::new(Held::Borrowed(&other), Held::Borrowed(&base), &silent).unwrap();
-                let expected = other.run_one(&base.host_row(row as usize), search).unwrap();
-                let neighbors: Vec<Neighbor> = found.neighbors(query).take(10).collect();
-                assert_eq!(neighbors, expected, "row {row}, {} layers", index.layers().len());
+                for (beam, found) in beams.into_iter().zip(&found) {
+                    let search = Search::new(10).beam(beam);
+                    let expected = other.run_one(&base.host_row(row as usize), search).unwrap();
+                    let neighbors: Vec<Neighbor> = found.neighbors(query).take(10).collect();
+                    assert_eq!(
+                        neighbors,
+                        expected,
+                        "row {row}, beam {beam}, {} layers",
+                        index.layers().len()
+                    );
+                }
             }
         }
     }

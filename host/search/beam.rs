@@ -167,6 +167,7 @@ impl BeamSearch {
     /// start there alone starts at its neighbours.
     pub(super) fn leave_out(&mut self, node: Option<u32>, is_bridged: bool) {
         (self.without, self.is_bridged) = (node, is_bridged);
+        self.bridges.forget();
     }
 
     /// Empties the set of visited nodes, but for the node that is left out.

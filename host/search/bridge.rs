@@ -6,6 +6,8 @@
 //! is taken unless another edge of the row occludes it, as long as the row has room. Without them a
 //! graph is worse than one that was built without the node; with all of them it is better.
 
+use std::ops::Range;
+
 use tagore_device::key::{self, Key};
 
 use crate::Metric;
@@ -22,9 +24,12 @@ const MAX_SLACK: f32 = 1.05;
 /// Edges whose distances to a neighbour are computed at a time.
 const AT_ONCE: usize = 8;
 
-/// Finds the edges in place of one, with buffers that are kept.
+/// Finds the edges in place of those to one node, with buffers that are kept.
 #[derive(Default)]
 pub(crate) struct Bridges {
+    /// The edges found so far, and whose they are: the address of the row, and their places.
+    found: Vec<u32>,
+    found_of: Vec<(usize, Range<usize>)>,
     ids: Vec<u32>,
     keys: Vec<Key>,
     distances: Vec<f32>,
@@ -43,7 +48,14 @@ fn slack(growth: Option<f32>, metric: Metric) -> f32 {
 }
 
 impl Bridges {
-    /// The edges of `node` in place of that to `gone`, in a graph with this growth.
+    /// Forgets the edges that were found in place of those to another node.
+    pub(crate) fn forget(&mut self) {
+        self.found.clear();
+        self.found_of.clear();
+    }
+
+    /// The edges of `node` in place of that to `gone`, in a graph with this growth. They are kept
+    /// for searches with other beams until they are [forgotten](Self::forget).
     pub(crate) fn replacements(
         &mut self,
         space: &Space<'_>,
@@ -53,8 +65,13 @@ impl Bridges {
         gone: u32,
     ) -> &[u32] {
         let slack = slack(growth, space.metric());
-        let Self { ids, keys, distances, row } = self;
+        let Self { found, found_of, ids, keys, distances, row } = self;
         let edges = graph.neighbors(node);
+        // A row of this graph or of one of its layers.
+        let address = edges.as_ptr().addr();
+        if let Some((_, places)) = found_of.iter().find(|(of, _)| *of == address) {
+            return &found[places.clone()];
+        }
         row.clear();
         row.extend(edges.iter().filter(|&&id| id != gone));
         let kept = row.len();
@@ -78,7 +95,10 @@ impl Bridges {
                 row.push(id);
             }
         }
-        &row[kept..]
+        let places = found.len()..found.len() + row.len() - kept;
+        found.extend_from_slice(&row[kept..]);
+        found_of.push((address, places.clone()));
+        &found[places]
     }
 }
 
@@ -112,7 +132,10 @@ mod tests {
             let space = Space::new(&base, metric, &Progress::silent()).unwrap();
             let mut replace = |degree| {
                 let graph = Rows(edges.clone(), degree);
-                bridges.replacements(&space, &graph, None, 0, 1).to_vec()
+                bridges.forget();
+                let first = bridges.replacements(&space, &graph, None, 0, 1).to_vec();
+                assert_eq!(bridges.replacements(&space, &graph, None, 0, 1), first, "kept");
+                first
             };
             if metric == Metric::L2 {
                 assert_eq!(replace(9), [4, 6]);

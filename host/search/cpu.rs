@@ -44,10 +44,6 @@ pub(super) struct Walk<'a> {
     pub breadth: Breadth,
     /// The nodes that searches with a filter walk on.
     pub among: Option<&'a Passing<'a>>,
-    /// The node that the search of each query leaves out, or `u32::MAX`; empty if none does.
-    pub without: &'a [u32],
-    /// Whether bridges replace the edges to it.
-    pub is_bridged: bool,
     /// The codes that take the place of the vectors, if any; not for queries that they do not hold.
     pub on_codes: Option<OnCodes<'a>>,
     /// The codes of edges that a search without a filter walks on, if any, and their rows.
@@ -57,8 +53,17 @@ pub(super) struct Walk<'a> {
 impl<'a> Walk<'a> {
     /// A walk on the vectors.
     pub(super) const fn plain(breadth: Breadth, among: Option<&'a Passing<'a>>) -> Self {
-        Self { breadth, among, without: &[], is_bridged: false, on_codes: None, on_edges: None }
+        Self { breadth, among, on_codes: None, on_edges: None }
     }
+}
+
+/// The nodes that searches leave out.
+#[derive(Clone, Copy)]
+pub(super) struct LeftOut<'a> {
+    /// The node of each query, or `u32::MAX`.
+    pub nodes: &'a [u32],
+    /// Whether bridges replace the edges to it.
+    pub is_bridged: bool,
 }
 
 /// Codes of the base.
@@ -92,12 +97,9 @@ impl Prepared<'_> {
             || self.pool.take(),
             |scratch, query, row| {
                 let before = scratch.computed();
-                let without = walk.without.get(query as usize).copied();
-                scratch.search.leave_out(without.filter(|&node| node != NO_ID), walk.is_bridged);
                 if !self.walk(queries.query(query as usize), answer, walk, scratch) {
                     locked(&short).push(query);
                 }
-                scratch.search.leave_out(None, false);
                 fill(row, &scratch.rows);
                 computed.fetch_add(scratch.computed() - before, Ordering::Relaxed);
             },
@@ -105,6 +107,37 @@ impl Prepared<'_> {
         let mut short = unlocked(short);
         short.sort_unstable();
         Ok(Found { keys, short, computed: computed.into_inner(), ..Found::default() })
+    }
+
+    /// Searches for each of `queries` by each of `walks`, as if the graph were without the node that
+    /// is `left_out` for the query. Returns the keys of each walk of each query.
+    pub(super) fn walk_all_without(
+        &self,
+        queries: &Queries<'_>,
+        answer: &Answer<'_>,
+        walks: &[Walk<'_>],
+        left_out: LeftOut<'_>,
+        progress: &Progress,
+    ) -> Result<Vec<Key>> {
+        let (k, stage) = (answer.k(), progress.stage("search", queries.len() as u64));
+        self.pool.check_room(rayon::current_num_threads())?;
+        let mut keys = filled(key::NONE, queries.len() * walks.len() * k)?;
+        for_each_row(
+            &mut keys,
+            walks.len() * k,
+            &stage,
+            || self.pool.take(),
+            |scratch, number, row| {
+                let (query, node) = (queries.query(number as usize), left_out.nodes[number as usize]);
+                scratch.search.leave_out(Some(node).filter(|&node| node != NO_ID), left_out.is_bridged);
+                for (&walk, row) in walks.iter().zip(row.chunks_exact_mut(k)) {
+                    self.walk(query, answer, walk, scratch);
+                    fill(row, &scratch.rows);
+                }
+                scratch.search.leave_out(None, false);
+            },
+        )?;
+        Ok(keys)
     }
 
     /// Searches for the queries that a GPU has left to the CPU, and replaces what it found.

@@ -7,7 +7,7 @@ use tagore_device::key::{self, Key, NO_ID};
 use super::answer::Answer;
 use super::breadth::Breadth;
 use super::codes::{Codes, SearchCodes};
-use super::cpu::{OnCodes, Walk};
+use super::cpu::{LeftOut, OnCodes, Walk};
 use super::exact::gpu::MAX_K;
 use super::exact::{nearest_among, nearest_among_on, nearest_among_there};
 use super::gpu::{Among, BatchLimits, KeysTo, OnGpus};
@@ -277,30 +277,40 @@ impl<'a> Engine<'a> {
         SearchResult::new(search.k, &found.keys, found.computed, found.times)
     }
 
-    /// Searches on the CPU for queries that are `rows` of the base, as if the row of each were not
-    /// there. One more result than k may be the row itself, if equal rows are its node too.
+    /// Searches on the CPU for `k` rows near queries that are `rows` of the base, with each of
+    /// `beams`, as if the row of each query were not there. One more result than `k` may be the row
+    /// itself, if equal rows are its node too. Returns the results of each beam, without a count of
+    /// distances.
     pub(crate) fn run_without_rows(
         &self,
         queries: &Queries<'_>,
         rows: &[u32],
-        search: Search<'_>,
+        k: usize,
+        beams: &[usize],
         progress: &Progress,
-    ) -> Result<SearchResult> {
+    ) -> Result<Vec<SearchResult>> {
         let Prepared { index, base, space, .. } = &*self.prepared;
-        search.check(base)?;
         space.vectors().on_host()?;
         queries.vectors().on_host()?;
         let repeated = index.repeated();
         let is_alone = |row: u32| !repeated.contains(row) && repeated.copies_of(row).len() == 0;
-        let without: Vec<u32> = rows.iter().map(|&row| if is_alone(row) { row } else { NO_ID }).collect();
-        let k = (search.k + 1).min(base.len());
-        let mut one_more = search;
-        one_more.k = k;
-        let answer = Answer::new(&one_more, index);
-        let plain = Walk::plain(self.breadth(&search, None), None);
-        let walk = Walk { without: &without, is_bridged: index.kind() != UNDIRECTED, ..plain };
-        let found = self.prepared.walk_all(queries, &answer, walk, progress)?;
-        SearchResult::new(k, &found.keys, found.computed, found.times)
+        let nodes: Vec<u32> = rows.iter().map(|&row| if is_alone(row) { row } else { NO_ID }).collect();
+        let left_out = LeftOut { nodes: &nodes, is_bridged: index.kind() != UNDIRECTED };
+        let one_more = (k + 1).min(base.len());
+        let answer = Answer::new(&Search::new(one_more), index);
+        let walk = |&beam: &usize| Walk::plain(self.breadth(&Search::new(k).beam(beam), None), None);
+        let walks: Vec<Walk> = beams.iter().map(walk).collect();
+        let keys = self.prepared.walk_all_without(queries, &answer, &walks, left_out, progress)?;
+        let found = |place: usize| {
+            let keys = keys.chunks_exact(one_more).skip(place).step_by(beams.len());
+            SearchResult::new(
+                one_more,
+                &keys.flatten().copied().collect::<Vec<_>>(),
+                0,
+                SharedTimes::default(),
+            )
+        };
+        (0..beams.len()).map(found).collect()
     }
 
     /// Searches for each of `queries`, and leaves the results on a device: on that of the search
