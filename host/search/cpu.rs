@@ -109,8 +109,8 @@ impl Prepared<'_> {
         Ok(Found { keys, short, computed: computed.into_inner(), ..Found::default() })
     }
 
-    /// Searches for each of `queries` by each of `walks`, as if the graph were without the node that
-    /// is `left_out` for the query. Returns the keys of each walk of each query.
+    /// Searches for each of `queries` by each of `walks`, as if the graph were without the node
+    /// that is `left_out` for the query. Returns the keys of each walk of each query.
     pub(super) fn walk_all_without(
         &self,
         queries: &Queries<'_>,

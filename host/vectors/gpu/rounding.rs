@@ -66,13 +66,14 @@ impl Rounding {
             distances.fold(0f32, f32::max)
         };
         // Ignores a few outliers: f16 clamps them if need be, and their errors account for it.
-        let most = |sample: &[&[T]]| {
-            let mut magnitudes = map(sample, |row| magnitude(row));
-            magnitudes.sort_unstable_by(f32::total_cmp);
-            let place = (magnitudes.len().saturating_sub(1) as f64 * 0.999) as usize;
-            magnitudes.get(place).copied().unwrap_or(0.0)
+        let most = |magnitudes: &[f32]| {
+            let mut sorted = magnitudes.to_vec();
+            sorted.sort_unstable_by(f32::total_cmp);
+            let place = (sorted.len().saturating_sub(1) as f64 * 0.999) as usize;
+            sorted.get(place).copied().unwrap_or(0.0)
         };
-        let (of_rows, of_queries) = (most(rows), most(queries));
+        let [row_magnitudes, query_magnitudes] = [rows, queries].map(|rows| map(rows, |row| magnitude(row)));
+        let (of_rows, of_queries) = (most(&row_magnitudes), most(&query_magnitudes));
         let (row_scale, query_scale) = if product {
             (scale(of_rows), scale(of_queries))
         } else {
@@ -88,7 +89,8 @@ impl Rounding {
             }
             total_error(error.sqrt() as f32, norm.sqrt() as f32)
         };
-        let mut errors: Vec<f32> = rows.iter().step_by(8).map(|row| error(row)).collect();
+        let others = rows.iter().zip(row_magnitudes).filter(|(_, magnitude)| *magnitude <= of_rows);
+        let mut errors: Vec<f32> = others.step_by(8).map(|(row, _)| error(row)).collect();
         errors.sort_unstable_by(f32::total_cmp);
         // Few rows exceed it if the sample is representative. But for inner products each row makes
         // up for its own excess.
@@ -111,6 +113,19 @@ fn scale(magnitude: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The limit is part of the bound of every query of inner products.
+    #[test]
+    fn a_few_far_rows_leave_the_error_limit_as_it_is() {
+        let values: Vec<f32> =
+            (0..4000u32).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 16) as f32 / 65536.0).collect();
+        let far: Vec<f32> = values[..4].iter().map(|x| 1e3 * x).collect();
+        let rows: Vec<&[f32]> = values.chunks(4).collect();
+        let limit = |rows: &[&[f32]]| Rounding::choose(Metric::InnerProduct, 4, rows, rows).error_limit;
+        let with_far = [&[&far[..]], &rows[1..]].concat();
+        assert!(limit(&rows) > 0.0 && limit(&with_far) <= 1.1 * limit(&rows));
+        assert!(limit(&[&far[..]]) > 0.0, "a row alone has an error");
+    }
 
     #[test]
     fn scales_are_powers_of_two_within_f16() {
