@@ -39,12 +39,15 @@ fn searcher(index: Index, base: &Vectors) -> Searcher {
 /// Indexes of these kinds find the neighbours of clean queries and of dirty rows, and dirty rows
 /// themselves.
 fn check(fault: Fault, share: f64, metric: Metric, kinds: Vec<Strategy>) {
-    let data = synth(fault, share);
+    check_data(synth(fault, share), &format!("{fault} {share}"), metric, kinds);
+}
+
+fn check_data(data: Synth, name: &str, metric: Metric, kinds: Vec<Strategy>) {
     let base = data.base();
     let (clean, dirty) = (data.queries(100), data.query_kind(QueryKind::Dirty).queries(40));
     for strategy in kinds {
         let index = builder(strategy).metric(metric).build(&base).unwrap();
-        let what = format!("{} of {fault} {share}, {metric}", index.kind());
+        let what = format!("{} of {name}, {metric}", index.kind());
         index.verify(&Progress::silent()).unwrap();
         // Under inner product, rows that are hardly ever an answer stay out of the graph.
         if metric != Metric::InnerProduct {
@@ -297,6 +300,14 @@ fn near_copies_do_not_fill_the_lists_of_inner_products() {
     for (scale, share) in [(1e-3, 0.1), (1e-2, 0.5), (1e-3, 0.9)] {
         check(Fault::Ball { scale }, share, Metric::InnerProduct, some_kinds());
     }
+}
+
+#[test]
+fn spots_in_all_directions_are_found_by_inner_products() {
+    // Those who represent them have products of chance with each other.
+    let fault = Fault::Sentinel { value: -9999.0 };
+    let data = Synth::of_kind(SynthKind::Dirty { fault, share: 0.4 }, 3000, 32, 3).unwrap();
+    check_data(data, "many sentinels", Metric::InnerProduct, some_kinds());
 }
 
 #[test]

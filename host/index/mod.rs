@@ -295,8 +295,11 @@ impl Index {
         let mut large: Vec<u32> = large.map(|(rows, _)| rows[0]).collect();
         large.sort_unstable();
         index.layers.iter_mut().for_each(|layer| layer.add(&large));
-        large.retain(|node| !index.entries.contains(node));
-        index.entries.extend(large);
+        // Representatives of spots in many directions lead to each other by chance.
+        let is_scanned = metric == Metric::InnerProduct && rows.len() <= SCANNED_SPOT;
+        let more = if is_scanned { rows } else { &large[..] };
+        let more: Vec<u32> = more.iter().filter(|node| !index.entries.contains(node)).copied().collect();
+        index.entries.extend(more);
         // Searches stop by the growth of the distances of the largest part; under inner product,
         // where it has a scale, by that of the rows outside.
         let (mut most, mut growth) = (rows.len(), index.growth);
