@@ -119,6 +119,8 @@ impl Prepared<'_> {
         left_out: LeftOut<'_>,
         progress: &Progress,
     ) -> Result<Vec<Key>> {
+        self.index.advise(Access::AtRandom);
+        self.space.advise(Access::AtRandom);
         let (k, stage) = (answer.k(), progress.stage("search", queries.len() as u64));
         self.pool.check_room(rayon::current_num_threads())?;
         let mut keys = filled(key::NONE, queries.len() * walks.len() * k)?;
