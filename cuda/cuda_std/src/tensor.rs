@@ -103,8 +103,8 @@ impl Element for half::f16 {
         }
         #[cfg(not(target_os = "cuda"))]
         {
-            let halves =
-                |word: u32| [word as u16, (word >> 16) as u16].map(|x| half::f16::from_bits(x).to_f64());
+            let half = |bits: u32| half::f16::from_bits(bits as u16).to_f64();
+            let halves = |word: u32| [half(word), half(word >> 16)];
             // Rounded once. The hardware truncates addends at an undocumented bit below the
             // largest.
             let dot = |c: f32, a: &[[f64; 2]; 8], b: &[[f64; 2]; 8]| {
@@ -132,7 +132,8 @@ macro_rules! bytes {
                 }
                 #[cfg(not(target_os = "cuda"))]
                 {
-                    let bytes = |word: u32| word.to_le_bytes().map(|byte| i32::from(byte as $type));
+                    let byte = |word: u32| i32::from(word as $type);
+                    let bytes = |word: u32| [byte(word), byte(word >> 8), byte(word >> 16), byte(word >> 24)];
                     let dot = |c: i32, a: &[[i32; 4]; 8], b: &[[i32; 4]; 8]| {
                         let pairs = a.as_flattened().iter().zip(b.as_flattened());
                         pairs.fold(c, |sum, (x, y)| sum.wrapping_add(x * y))
@@ -154,7 +155,7 @@ bytes! {
 /// them.
 #[cfg(not(target_os = "cuda"))]
 #[track_caller]
-fn product<S: Copy, V: Copy, const N: usize>(
+fn product<S: Copy, V: Copy + Default, const N: usize>(
     c: &mut [S; 4],
     (a, b): ([u32; 4], [u32; 2]),
     what: &'static str,
@@ -166,11 +167,16 @@ fn product<S: Copy, V: Copy, const N: usize>(
     let lane = crate::warp::lane_id() as usize;
     // `a`: lane 4 r + w holds words w and w + 4 of row r in values 0 and 2, of row r + 8 in 1 and
     // 3. `b`: lane 4 n + w holds words w and w + 4 of column n.
-    let line = |from: usize, first: usize, second: usize| -> [[V; N]; 8] {
-        std::array::from_fn(|w| split(shown[4 * from + w % 4][if w < 4 { first } else { second }]))
+    let line = |from: usize, first: usize, second: usize| {
+        let mut values = [[V::default(); N]; 8];
+        for (w, values) in values.iter_mut().enumerate() {
+            *values = split(shown[4 * from + w % 4][if w < 4 { first } else { second }]);
+        }
+        values
     };
     let rows = [line(lane / 4, 0, 2), line(lane / 4, 1, 3)];
-    let columns = [0, 1].map(|column| line(2 * (lane % 4) + column, 4, 5));
+    let column = 2 * (lane % 4);
+    let columns = [line(column, 4, 5), line(column + 1, 4, 5)];
     for (index, sum) in c.iter_mut().enumerate() {
         *sum = dot(*sum, &rows[index / 2], &columns[index % 2]);
     }

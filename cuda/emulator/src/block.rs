@@ -5,7 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 use cuda_std::host::{self, Lane, Place};
 
@@ -16,10 +15,8 @@ use crate::order::Draws;
 use crate::panics::Panicked;
 use crate::race::Clocks;
 use crate::shared::Shared;
+use crate::stack::LaneStack;
 use crate::wait::Waits;
-
-/// Bytes of a lane's stack. An overflow runs into a guard page.
-const STACK: usize = 128 * 1024;
 
 /// The parameters of a launch, common to its blocks.
 #[derive(Clone, Debug)]
@@ -81,21 +78,24 @@ pub(crate) struct Runner<E> {
     entry: E,
     block: Rc<Block>,
     threads: Vec<Rc<Thread>>,
-    stacks: Vec<DefaultStack>,
+    stacks: Vec<LaneStack>,
 }
 
-type Fiber = Coroutine<(), (), Result<(), Panicked>, DefaultStack>;
+type Fiber = Coroutine<(), (), Result<(), Panicked>, LaneStack>;
+
+impl<E> Drop for Runner<E> {
+    fn drop(&mut self) {
+        LaneStack::give_back(std::mem::take(&mut self.stacks));
+    }
+}
 
 impl<E: Fn() + Copy + 'static> Runner<E> {
-    /// A runner whose lanes each call `entry`. It allocates further stacks if `stacks` are too few.
-    pub fn new(launch: &Launch, entry: E, mut stacks: Vec<DefaultStack>) -> Result<Self, Fault> {
-        while stacks.len() < launch.threads as usize {
-            let stack = DefaultStack::new(STACK).map_err(|error| {
-                let what = format!("no memory for the stacks of {} threads: {error}", launch.threads);
-                Fault { kernel: Some(launch.kernel), ..Fault::outside(FaultKind::Stacks, what) }
-            })?;
-            stacks.push(stack);
-        }
+    /// A runner whose lanes each call `entry`.
+    pub fn new(launch: &Launch, entry: E) -> Result<Self, Fault> {
+        let stacks = LaneStack::take(launch.threads as usize).map_err(|error| {
+            let what = format!("no memory for the stacks of {} threads: {error}", launch.threads);
+            Fault { kernel: Some(launch.kernel), ..Fault::outside(FaultKind::Stacks, what) }
+        })?;
         let block = Rc::new(Block {
             kernel: launch.kernel,
             regions: launch.regions.clone(),
@@ -117,11 +117,6 @@ impl<E: Fn() + Copy + 'static> Runner<E> {
         Ok(Self { launch: launch.clone(), entry, block, threads, stacks })
     }
 
-    /// Returns the stacks, for another runner.
-    pub fn into_stacks(self) -> Vec<DefaultStack> {
-        self.stacks
-    }
-
     /// Runs block `number` of the grid, in order of x, then y, then z.
     pub fn run(&mut self, number: u64) -> Result<(), Fault> {
         let [x, y, _] = self.launch.grid.map(u64::from);
@@ -134,8 +129,7 @@ impl<E: Fn() + Copy + 'static> Runner<E> {
         self.threads.iter().for_each(|thread| thread.reset(index));
 
         let entry = self.entry;
-        let from = self.stacks.len() - count as usize;
-        let stacks = self.stacks.drain(from..);
+        let stacks = self.stacks.drain(..);
         let mut fibers: Vec<Fiber> = stacks
             .zip(&self.threads)
             .map(|(stack, thread)| {

@@ -47,13 +47,13 @@ mod order;
 mod panics;
 mod race;
 mod shared;
+mod stack;
 mod wait;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use corosensei::stack::DefaultStack;
 use cuda_std::launch::{Kernel, Limits};
 use cuda_std::memory::Plain;
 
@@ -72,8 +72,6 @@ pub struct Emulator {
     seed: u64,
     limits: Limits,
     memory: Arc<Memory>,
-    /// Unused stacks.
-    stacks: Mutex<Vec<DefaultStack>>,
 }
 
 impl fmt::Debug for Emulator {
@@ -101,7 +99,7 @@ impl Emulator {
     /// depends only on the seed, the block's index and the kernel, so a failure repeats.
     pub fn with_seed(seed: u64) -> Self {
         let limits = Limits { block: 1024, grid: [i32::MAX as u32, 65_535, 65_535], shared: 99 * 1024 };
-        Self { seed, limits, memory: Memory::new(), stacks: Mutex::default() }
+        Self { seed, limits, memory: Memory::new() }
     }
 
     /// Sets the launch limits. The default is the smallest, those of compute capability 8.6, 8.9
@@ -194,7 +192,7 @@ impl Emulator {
             }
         };
         let work = || {
-            let mut runner = match Runner::new(launch, entry, self.take_stacks(launch.threads as usize)) {
+            let mut runner = match Runner::new(launch, entry) {
                 Ok(runner) => runner,
                 Err(fault) => return report(0, fault),
             };
@@ -207,7 +205,6 @@ impl Emulator {
                     report(position, fault);
                 }
             }
-            self.stacks.lock().unwrap_or_else(PoisonError::into_inner).extend(runner.into_stacks());
         };
         let most = (LANES_AT_ONCE / launch.threads as usize).max(1);
         let workers = rayon::current_num_threads().min(most).min(usize::try_from(blocks).unwrap_or(most));
@@ -221,11 +218,5 @@ impl Emulator {
             Some((_, fault)) => Err(fault),
             None => Ok(()),
         }
-    }
-
-    fn take_stacks(&self, count: usize) -> Vec<DefaultStack> {
-        let mut stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
-        let from = stacks.len().saturating_sub(count);
-        stacks.split_off(from)
     }
 }

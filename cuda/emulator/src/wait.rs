@@ -228,9 +228,9 @@ impl Waits {
             return Err(Finding::new(FaultKind::Exchange, what));
         }
         self.states[thread as usize] = State::Exchange;
-        let (shown, rest) = self.words[thread as usize].split_at_mut(words.len());
-        shown.copy_from_slice(words);
-        rest.fill(0);
+        let shown = &mut self.words[thread as usize];
+        *shown = [0; WORDS];
+        shown[..words.len()].copy_from_slice(words);
         let own = self.group(thread, &exchange)?;
         let groups = &mut self.groups[warp as usize];
         let number = own.unwrap_or_else(|| {
