@@ -22,11 +22,11 @@ use tagore_device::descent::sample::{descent_gather, descent_sample, descent_sta
 use tagore_device::lists::lengths::Lengths;
 use tagore_device::lists::merge::MergeLists;
 use tagore_device::prune::collect::Collect;
-use tagore_device::prune::detours::{Detours, prune_detours, prune_detours_unbalanced};
+use tagore_device::prune::detours::{Detours, prune_detours};
 use tagore_device::prune::filter;
 use tagore_device::prune::gram::prune_gram_spread;
 use tagore_device::prune::ids::prune_ids;
-use tagore_device::prune::kernels::{RuleElement, RuleKernels};
+use tagore_device::prune::kernels::RuleKernels;
 use tagore_device::prune::layer_nodes::{layer_leave, layer_take};
 use tagore_device::prune::monotonic::Monotonic;
 use tagore_device::prune::path::Paths;
@@ -293,7 +293,6 @@ fn of_pruning<T: PruneKernels>(
     strategy: &Strategy,
 ) {
     let rows = Rows { dim, ..zeroed() };
-    let most = strategy.max_degree() as u32;
     match strategy.collect_from(k as usize) {
         crate::Collect::Path => {
             let walk = BeamWalk {
@@ -312,13 +311,10 @@ fn of_pruning<T: PruneKernels>(
         }
     }
     for candidates in [shape.limit() as u32, MERGED] {
-        let serial = filter::PruneFilter { rows, stride: candidates, most, ..zeroed() };
-        launched.kernel::<<T as RuleElement>::Serial>((serial, Distance));
         match strategy.filter {
             crate::Filter::Rank { .. } => {
                 let detours = Detours { count: candidates, ..zeroed() };
                 launched.kernel::<prune_detours>((detours,));
-                launched.kernel::<prune_detours_unbalanced>((detours,));
             }
             crate::Filter::Distance { .. } => of_rule(launched, Distance, candidates, dim),
             crate::Filter::Angle { .. } => of_rule(launched, Angle, candidates, dim),

@@ -6,7 +6,7 @@ use tagore_device::block::rows::Rows;
 use tagore_device::key::{self, Key, NONE};
 use tagore_device::prune::filter::PruneFilter;
 use tagore_device::prune::gram::{GRAM_THREADS, prune_gram_spread};
-use tagore_device::prune::kernels::{RuleElement, RuleKernels};
+use tagore_device::prune::kernels::RuleKernels;
 use tagore_device::prune::rule::{
     AlphaConvergent, Angle, Distance, Form, Rule, Spread, TauMonotonic, survives,
 };
@@ -246,6 +246,7 @@ fn on_all_types<R: RuleKernels>(rule: R, threshold: f32) {
 #[test]
 fn the_wavefront_accepts_the_candidates_of_the_definition() {
     on_all_types(Distance, 1.0);
+    on_all_types(Distance, 1.2);
     on_all_types(Angle, 60.0);
     on_all_types(Spread, 0.0);
     on_all_types(TauMonotonic, 0.3);
@@ -284,12 +285,4 @@ fn products_accept_the_candidates_of_the_definition() {
 fn rules_of_users_have_kernels_with_their_parameters() {
     on_all_types(Weighted { weight: 0.25, by_score: 0 }, 1.5);
     on_all_types(Weighted { weight: 2.0, by_score: 1 }, 0.5);
-}
-
-#[test]
-fn the_serial_kernels_accept_the_same() {
-    filters::<f32, Distance, <f32 as RuleElement>::Serial>(Distance, 1.2, 32);
-    filters::<cuda_std::f16, Distance, <cuda_std::f16 as RuleElement>::Serial>(Distance, 1.0, 32);
-    filters::<u8, Distance, <u8 as RuleElement>::Serial>(Distance, 1.0, 32);
-    filters::<i8, Distance, <i8 as RuleElement>::Serial>(Distance, 1.2, 32);
 }

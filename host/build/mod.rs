@@ -64,7 +64,6 @@ pub struct Builder {
     pub(crate) descent: Descent,
     /// Further devices.
     others: Vec<Device>,
-    baseline_kernels: bool,
     /// Number of nodes whose k-NN lists are kept.
     sample: usize,
     /// Whether the index and its base stay on the device.
@@ -104,7 +103,6 @@ impl Builder {
             strategy,
             descent,
             others,
-            baseline_kernels: false,
             sample: 0,
             keep_on_device: false,
             layering: Layering::AsNeeded,
@@ -190,14 +188,6 @@ impl Builder {
 
     fn with(mut self, change: impl FnOnce(Descent) -> Descent) -> Self {
         self.descent = change(self.descent);
-        self
-    }
-
-    /// Prunes with the baseline kernels of published code, for comparison: a warp per node that
-    /// tests one candidate after another (distance filters), or a warp per edge that counts detours
-    /// (CAGRA). The index is the same. Other filters and the CPU ignore the setting.
-    pub fn baseline_kernels(mut self, baseline_kernels: bool) -> Self {
-        self.baseline_kernels = baseline_kernels;
         self
     }
 

@@ -83,8 +83,7 @@ impl Builder {
 
     /// The sizes of pruning lists of `k`.
     pub(super) fn pruning(&self, rows: usize, dim: usize, k: usize) -> PruneShape<'_> {
-        let shape = PruneShape::new(&self.strategy, rows, dim, k, self.descent.metric);
-        PruneShape { baseline_kernels: self.baseline_kernels, ..shape }
+        PruneShape::new(&self.strategy, rows, dim, k, self.descent.metric)
     }
 }
 

@@ -100,32 +100,6 @@ fn stages_of_pruning_combine() {
 }
 
 #[test]
-fn the_baseline_kernels_give_the_same_index() {
-    let base = Synth::new(70, 24, 8).unwrap().base();
-    for (strategy, metric) in [
-        (Strategy::cagra(), Metric::L2),
-        (Strategy::nsg(), Metric::L2),
-        (Strategy::vamana(), Metric::L2),
-        (Strategy::nsg(), Metric::InnerProduct),
-    ] {
-        let graph = Descent::new().metric(metric).knn(24).build(&base).unwrap();
-        for device in devices() {
-            let builder = Builder::new(strategy.clone().degree(8)).metric(metric).device(device);
-            let index = builder.build_from(&base, &graph).unwrap();
-            let (baseline, stats) =
-                builder.baseline_kernels(true).build_with_stats(&base, Some(&graph)).unwrap();
-            assert!((0..base.len()).all(|node| index.neighbors(node) == baseline.neighbors(node)));
-            let is_baseline = |kernel: &str| kernel.contains("serial") || kernel.contains("unbalanced");
-            assert!(
-                stats.prune.kernels.iter().any(|time| is_baseline(time.kernel)),
-                "{:?}",
-                stats.prune.kernels
-            );
-        }
-    }
-}
-
-#[test]
 fn an_index_built_out_of_core_is_deterministic_and_as_good() {
     for device in devices() {
         // The emulator is slow.

@@ -32,10 +32,6 @@ pub(crate) struct Args {
     vectors: Walk,
     #[command(flatten)]
     judge: JudgeOptions,
-    /// Prune with the baseline kernels of published code too: one candidate after another (nsg,
-    /// vamana), or a warp per edge (cagra)
-    #[arg(long)]
-    baseline_kernels: bool,
     /// Prune on the CPU too, and compare the indexes
     #[arg(long)]
     cpu: bool,
@@ -60,11 +56,7 @@ impl Args {
         let base = Arc::new(self.input.read(output.progress())?.0);
         let judge = self.judge.open(output.progress())?;
         // The graph of comparisons: other builds make their own.
-        let graph = if self.baseline_kernels || self.cpu {
-            Some(self.descent(&base, output)?.build(&base)?)
-        } else {
-            None
-        };
+        let graph = if self.cpu { Some(self.descent(&base, output)?.build(&base)?) } else { None };
         let (mut events, mut lines) = (Vec::new(), Vec::new());
         say_header(self.runs.is_on_gpu(base.len())?, output);
         for strategy in &self.kinds {
@@ -96,14 +88,14 @@ impl Args {
     ) -> Result<(Value, Option<Series>)> {
         let builder = Builder::new(strategy.clone()).descent(self.descent(base, output)?);
         let builder = builder.compressed(self.vectors.0);
-        let built = self.build(&builder, base, None)?;
+        let built = self.build(&builder, base)?;
         say(&built, output);
         let mut event = self.event(base, &built);
         event["repeat"] = self.runs.repeat(base.len())?.into();
         if let Some(graph) = graph {
-            for (key, seconds) in self.compare(&built, &builder, base, graph, output)? {
-                event[key] = seconds.into();
-            }
+            let seconds = self.compare(&built, &builder, base, graph)?;
+            event["cpu_prune_seconds"] = seconds.into();
+            output.result(format_args!("{:<10} the same index, pruned on the CPU in {seconds:.2} s", ""));
         }
         let Some(judge) = judge else { return Ok((event, None)) };
         let name = built.index.kind().to_owned();
@@ -124,42 +116,21 @@ impl Args {
         Ok((event, Some(Series::new(name, &evaluations))))
     }
 
-    /// Prunes the graph with baseline kernels and on the CPU, as the flags say. Returns seconds by
-    /// JSON key. Fails if an index differs from `built`.
-    fn compare(
-        &self,
-        built: &Built,
-        builder: &Builder,
-        base: &Vectors,
-        graph: &KnnGraph,
-        output: &Output,
-    ) -> Result<Vec<(&'static str, f64)>> {
-        let mut times = Vec::new();
-        if self.baseline_kernels {
-            let baseline = self.build(&builder.clone().baseline_kernels(true), base, Some(graph))?;
-            check_same(&built.index, &baseline.index, "--baseline-kernels")?;
-            let filter = |times: &[KernelTime]| seconds_of(times.iter().filter(|time| is_filter(time)));
-            let (ours, theirs) = (filter(&built.stats.prune.kernels), filter(&baseline.stats.prune.kernels));
-            times.push(("baseline_filter_seconds", theirs));
-            output.result(format_args!("{:<10} filter {ours:.6} s, baseline {theirs:.6} s", ""));
-        }
-        if self.cpu {
-            let began = Instant::now();
-            let cpu = builder.clone().device(Device::Cpu).build_from(base, graph)?;
-            let seconds = began.elapsed().as_secs_f64();
-            check_same(&built.index, &cpu, "--cpu")?;
-            times.push(("cpu_prune_seconds", seconds));
-            output.result(format_args!("{:<10} the same index, pruned on the CPU in {seconds:.2} s", ""));
-        }
-        Ok(times)
+    /// Prunes the graph on the CPU, and returns the seconds. Fails if the index differs from `built`.
+    fn compare(&self, built: &Built, builder: &Builder, base: &Vectors, graph: &KnnGraph) -> Result<f64> {
+        let began = Instant::now();
+        let cpu = builder.clone().device(Device::Cpu).build_from(base, graph)?;
+        let seconds = began.elapsed().as_secs_f64();
+        check_same(&built.index, &cpu)?;
+        Ok(seconds)
     }
 
-    fn build(&self, builder: &Builder, base: &Vectors, graph: Option<&KnnGraph>) -> Result<Built> {
+    fn build(&self, builder: &Builder, base: &Vectors) -> Result<Built> {
         for _ in 1..self.runs.repeat(base.len())? {
-            builder.build_with_stats(base, graph)?;
+            builder.build_with_stats(base, None)?;
         }
         let began = Instant::now();
-        let (index, stats) = builder.build_with_stats(base, graph)?;
+        let (index, stats) = builder.build_with_stats(base, None)?;
         Ok(Built { index, stats, seconds: began.elapsed().as_secs_f64() })
     }
 
@@ -187,13 +158,6 @@ impl Args {
 fn seconds_of<'a>(times: impl IntoIterator<Item = &'a KernelTime>) -> f64 {
     // The sum of no floats is -0.
     times.into_iter().fold(0.0, |sum, time| sum + time.seconds)
-}
-
-/// Whether a kernel filters candidates.
-fn is_filter(time: &KernelTime) -> bool {
-    ["prune_filter", "prune_gram", "prune_serial", "prune_detours"]
-        .iter()
-        .any(|name| time.kernel.starts_with(name))
 }
 
 fn say_header(on_gpu: bool, output: &Output) {
@@ -225,14 +189,12 @@ fn say(built: &Built, output: &Output) {
     say_kernels(&prune.kernels, prune.device_name.as_deref(), output);
 }
 
-/// Fails if the index of a comparison differs.
-fn check_same(index: &Index, other: &Index, flag: &str) -> Result<()> {
+/// Fails if the index that the CPU pruned differs.
+fn check_same(index: &Index, other: &Index) -> Result<()> {
     let differs = |&node: &usize| index.neighbors(node) != other.neighbors(node);
     match (0..index.len()).find(differs) {
         None if index.entries() == other.entries() => Ok(()),
-        None => Err(Error::Failed(format!("{flag}: found other entry points, expected the same index"))),
-        Some(node) => {
-            Err(Error::Failed(format!("{flag}: found another row {node}, expected the same index")))
-        }
+        None => Err(Error::Failed("--cpu: found other entry points, expected the same index".to_owned())),
+        Some(node) => Err(Error::Failed(format!("--cpu: found another row {node}, expected the same index"))),
     }
 }

@@ -15,9 +15,6 @@
 //!     write the first `most` with a count of at most `limit`
 //! ```
 //!
-//! [`prune_detours_unbalanced()`] is the published way, for comparison: each warp takes the list of
-//! one candidate after another and compares each id with all candidates of higher places.
-//!
 //! # Buffers
 //!
 //! | buffer | shape |
@@ -48,7 +45,7 @@
 //! nodes are in an order in which near ones follow one another.
 
 use cuda_std::prelude::*;
-use cuda_std::thread::{block_idx_x, sync_threads, sync_threads_count, thread_idx_x, warp_idx};
+use cuda_std::thread::{block_idx_x, sync_threads, sync_threads_count, thread_idx_x};
 use cuda_std::{keep_rolled, shared};
 
 use super::places::{Places, table_words};
@@ -59,7 +56,7 @@ use crate::key::{Key, NONE};
 /// Threads per block, one node per block.
 pub const DETOUR_THREADS: u32 = 128;
 
-/// Arguments of the kernels `prune_detours*`.
+/// Arguments of [`prune_detours()`].
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Detours {
@@ -104,12 +101,6 @@ pub const fn detour_shared_bytes(count: u32) -> u32 {
     (padded + if counting > sort_words(count) { counting } else { sort_words(count) }) * 4
 }
 
-/// Dynamic shared memory in bytes of [`prune_detours_unbalanced()`].
-pub const fn unbalanced_shared_bytes(count: u32) -> u32 {
-    // As above, without the table.
-    (count.next_multiple_of(4) + sort_words(count)) * 4
-}
-
 /// The candidates of a block's node.
 #[derive(Clone, Copy)]
 struct Candidates {
@@ -119,63 +110,9 @@ struct Candidates {
     len: u32,
 }
 
-/// Counts detours by `count` and accepts the candidates with the fewest.
-#[inline(always)]
-fn filter(p: &Detours, count: impl Fn(Candidates)) {
-    let (thread, node) = (thread_idx_x(), block_idx_x());
-    let row = p.nodes.get(node as usize) as usize;
-    let place_of = if p.by_row != 0 { row } else { node as usize };
-    let from = p.candidates.offset(place_of * p.stride as usize);
-    let counts: Shared<u32> = shared::dynamic(0);
-    let room = counts.offset(p.count.next_multiple_of(4) as usize);
-    let (mut len, mut first) = (0, 0);
-    while first < p.count {
-        keep_rolled();
-        let place = (first + thread) as usize;
-        let key = if first + thread < p.count { from.get(place) } else { NONE };
-        if key != NONE {
-            room.set(place, key as u32);
-            counts.set(place, 0);
-        }
-        len += sync_threads_count(u32::from(key != NONE));
-        first += DETOUR_THREADS;
-    }
-    let out = p.forward.offset(row * p.most as usize);
-    if p.pass_short != 0 && len <= p.most {
-        let mut i = thread;
-        while i < p.most {
-            keep_rolled();
-            out.set(i as usize, if i < len { from.get(i as usize) } else { NONE });
-            i += DETOUR_THREADS;
-        }
-        return;
-    }
-    count(Candidates { ids: room, counts, len });
-    sync_threads();
-
-    // Keys (detours, place).
-    let keys: Shared<u64> = room.cast();
-    let mut place = thread;
-    while place < len {
-        keep_rolled();
-        keys.set(place as usize, u64::from(counts.get(place as usize)) << 32 | u64::from(place));
-        place += DETOUR_THREADS;
-    }
-    sync_threads();
-    let sorted = sort_block(keys, keys.offset(p.count as usize), len);
-    let mut i = thread;
-    while i < p.most {
-        keep_rolled();
-        let key = if i < len { sorted.get(i as usize) } else { NONE };
-        let is_accepted = i < len && (key >> 32) as u32 as f32 <= p.limit;
-        out.set(i as usize, if is_accepted { from.get(key as u32 as usize) } else { NONE });
-        i += DETOUR_THREADS;
-    }
-}
-
 /// Counts detours by a table of the candidates' places.
 #[inline(always)]
-fn count_by_table(p: &Detours, Candidates { ids, counts, len }: Candidates, strict: bool) {
+fn count(p: &Detours, Candidates { ids, counts, len }: Candidates, strict: bool) {
     let thread = thread_idx_x();
     let places = Places::new(ids.offset(p.count.next_multiple_of(4) as usize), p.count);
     let threads = Threads::new(thread, DETOUR_THREADS);
@@ -221,7 +158,7 @@ fn count_by_table(p: &Detours, Candidates { ids, counts, len }: Candidates, stri
     }
 }
 
-/// Accepts the candidates with the fewest detours, by look-ups (see [`Detours`] and the module).
+/// Accepts the candidates with the fewest detours (see [`Detours`] and the module).
 ///
 /// Launch: a block of [`DETOUR_THREADS`] per node; [`detour_shared_bytes`].
 ///
@@ -229,44 +166,58 @@ fn count_by_table(p: &Detours, Candidates { ids, counts, len }: Candidates, stri
 /// - The views match the fields of [`Detours`].
 #[kernel(unsafe, block = DETOUR_THREADS, shared = detour_shared_bytes(p.count))]
 pub unsafe fn prune_detours(p: Detours) {
-    filter(&p, |candidates| {
-        if p.strict != 0 {
-            count_by_table(&p, candidates, true);
-        } else {
-            count_by_table(&p, candidates, false);
+    let (thread, node) = (thread_idx_x(), block_idx_x());
+    let row = p.nodes.get(node as usize) as usize;
+    let place_of = if p.by_row != 0 { row } else { node as usize };
+    let from = p.candidates.offset(place_of * p.stride as usize);
+    let counts: Shared<u32> = shared::dynamic(0);
+    let room = counts.offset(p.count.next_multiple_of(4) as usize);
+    let (mut len, mut first) = (0, 0);
+    while first < p.count {
+        keep_rolled();
+        let place = (first + thread) as usize;
+        let key = if first + thread < p.count { from.get(place) } else { NONE };
+        if key != NONE {
+            room.set(place, key as u32);
+            counts.set(place, 0);
         }
-    });
-}
-
-/// Accepts the candidates with the fewest detours, by comparisons, as published code does (see
-/// [`Detours`] and the module).
-///
-/// Launch: a block of [`DETOUR_THREADS`] per node; [`unbalanced_shared_bytes`].
-///
-/// # Safety
-/// - The views match the fields of [`Detours`].
-#[kernel(unsafe, block = DETOUR_THREADS, shared = unbalanced_shared_bytes(p.count))]
-pub unsafe fn prune_detours_unbalanced(p: Detours) {
-    filter(&p, |Candidates { ids, counts, len }| {
-        let mut place = warp_idx();
-        while place + 1 < len {
+        len += sync_threads_count(u32::from(key != NONE));
+        first += DETOUR_THREADS;
+    }
+    let out = p.forward.offset(row * p.most as usize);
+    if p.pass_short != 0 && len <= p.most {
+        let mut i = thread;
+        while i < p.most {
             keep_rolled();
-            let list = p.lists.offset(ids.get(place as usize) as usize * p.list_stride as usize);
-            let mut rank = warp::lane_id();
-            while rank < p.list_stride {
-                keep_rolled();
-                let id = list.get(rank as usize);
-                let mut other = if p.strict != 0 && rank > place { rank } else { place } + 1;
-                while other < len {
-                    keep_rolled();
-                    if ids.get(other as usize) == id {
-                        counts.fetch_add(other as usize, 1);
-                    }
-                    other += 1;
-                }
-                rank += 32;
-            }
-            place += DETOUR_THREADS / 32;
+            out.set(i as usize, if i < len { from.get(i as usize) } else { NONE });
+            i += DETOUR_THREADS;
         }
-    });
+        return;
+    }
+    let candidates = Candidates { ids: room, counts, len };
+    if p.strict != 0 {
+        count(&p, candidates, true);
+    } else {
+        count(&p, candidates, false);
+    }
+    sync_threads();
+
+    // Keys (detours, place).
+    let keys: Shared<u64> = room.cast();
+    let mut place = thread;
+    while place < len {
+        keep_rolled();
+        keys.set(place as usize, u64::from(counts.get(place as usize)) << 32 | u64::from(place));
+        place += DETOUR_THREADS;
+    }
+    sync_threads();
+    let sorted = sort_block(keys, keys.offset(p.count as usize), len);
+    let mut i = thread;
+    while i < p.most {
+        keep_rolled();
+        let key = if i < len { sorted.get(i as usize) } else { NONE };
+        let is_accepted = i < len && (key >> 32) as u32 as f32 <= p.limit;
+        out.set(i as usize, if is_accepted { from.get(key as u32 as usize) } else { NONE });
+        i += DETOUR_THREADS;
+    }
 }

@@ -17,8 +17,7 @@ mod host {
 
     use crate::block::element::Element;
     use crate::prune::filter::PruneFilter;
-    use crate::prune::rule::{Distance, Rule};
-    use crate::prune::serial::{prune_serial_f16, prune_serial_f32, prune_serial_i8, prune_serial_u8};
+    use crate::prune::rule::Rule;
 
     /// A rule with its kernels; [`rule_kernels!`](crate::rule_kernels) implements this.
     pub trait RuleKernels: Rule + Copy + Send + Sync + 'static {
@@ -47,18 +46,13 @@ mod host {
 
     /// An element type that rules have kernels for.
     pub trait RuleElement: Element {
-        /// The serial kernel of [`Distance`].
-        type Serial: Kernel<Arguments = (PruneFilter<Self>, Distance)>;
-
         /// The arguments with their element type as a variant.
         fn any(filter: PruneFilter<Self>) -> AnyFilter;
     }
 
     macro_rules! rule_elements {
-        ($($type:ty: $variant:ident, $serial:ident;)*) => {$(
+        ($($type:ty: $variant:ident;)*) => {$(
             impl RuleElement for $type {
-                type Serial = $serial;
-
                 fn any(filter: PruneFilter<Self>) -> AnyFilter {
                     AnyFilter::$variant(filter)
                 }
@@ -67,10 +61,10 @@ mod host {
     }
 
     rule_elements! {
-        f32: F32, prune_serial_f32;
-        f16: F16, prune_serial_f16;
-        u8: U8, prune_serial_u8;
-        i8: I8, prune_serial_i8;
+        f32: F32;
+        f16: F16;
+        u8: U8;
+        i8: I8;
     }
 }
 

@@ -13,6 +13,5 @@ pub mod path;
 pub mod places;
 pub mod reverse;
 pub mod rule;
-pub mod serial;
 pub mod store;
 pub mod tree;

@@ -3,7 +3,7 @@
 use tagore_device::prune::filter;
 use tagore_device::prune::gram::{GRAM_THREADS, LINES, prune_gram_spread};
 use tagore_device::prune::kernels::{AnyFilter, RuleElement};
-use tagore_device::prune::rule::{Distance, Spread};
+use tagore_device::prune::rule::Spread;
 
 use super::{Candidates, Forward, PruneShape};
 use crate::gpu::Gpu;
@@ -55,21 +55,6 @@ pub(super) fn takes_products<T: OnDevice>(shape: &PruneShape<'_>) -> bool {
         && shape.metric != Metric::InnerProduct
         && shape.strategy.candidates <= LINES as usize
         && shape.dim >= MIN_DIM
-}
-
-/// Filters candidates by distance with the published baseline kernel: one warp per node tests one
-/// candidate after another.
-pub(super) fn filter_serially<T: OnDevice + RuleElement>(
-    gpu: &Gpu,
-    base: &Base<T>,
-    alpha: f32,
-    candidates: Candidates<'_>,
-    forward: &mut Forward,
-) -> Result<()> {
-    let nodes = candidates.chunk.len() as u32;
-    let arguments = arguments(base, alpha, candidates, forward);
-    // SAFETY: the buffers hold candidates of each node and edges of each row, and outlive the work.
-    unsafe { gpu.launch::<T::Serial>([nodes, 1, 1], 32, (arguments, Distance)) }
 }
 
 /// The argument of the kernels.
@@ -183,12 +168,6 @@ mod tests {
             filter(gpu, &on_device, &shape, from, &mut forward).unwrap();
             let mut found = vec![0; space.len() * most];
             forward.keys.download(&mut found).unwrap();
-            if let Filter::Distance { alpha } = strategy.filter {
-                filter_serially(gpu, &on_device, alpha, from, &mut forward).unwrap();
-                let mut serial = vec![0; space.len() * most];
-                forward.keys.download(&mut serial).unwrap();
-                assert_eq!(serial, found, "{strategy:?} under {}, {pass_short}", space.metric());
-            }
             let mut pruner = Pruner::new(space, Some(graph), strategy);
             for (&node, keys) in nodes.iter().zip(candidates.chunks_exact(stride)) {
                 let count = keys.iter().take_while(|&&key| key != key::NONE).count();

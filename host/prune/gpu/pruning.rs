@@ -4,11 +4,10 @@ use std::ops::Range;
 use std::time::Instant;
 
 use tagore_device::key::{Key, NONE};
-use tagore_device::prune::detours::{prune_detours, prune_detours_unbalanced};
 use tagore_device::prune::store::MERGED;
 
 use super::collect::collect;
-use super::filter::{filter, filter_serially};
+use super::filter::filter;
 use super::ids::take_ids;
 use super::medoid::medoid;
 use super::path::path;
@@ -21,7 +20,7 @@ use crate::descent::GpuLists;
 use crate::gpu::{Buffer, Communicator};
 use crate::index::random_entries;
 use crate::prune::collect::HOP;
-use crate::prune::strategy::{Collect, Entry, Filter, Store, Strategy};
+use crate::prune::strategy::{Collect, Entry, Store, Strategy};
 use crate::prune::{PruneStats, Pruned};
 use crate::vectors::gpu::Base;
 use crate::vectors::space::Space;
@@ -96,7 +95,7 @@ impl Pruning<'_> {
             let count = strategy.candidates.min(lists.k);
             let chunk = Chunk { order: &lists.order, range: own };
             let candidates = Candidates::by_place(&chunk, &lists.keys, lists.k);
-            self.rank(ranks, Candidates { count, by_row: true, ..candidates }, &mut forward)?;
+            self.filter(base, Some(ranks), Candidates { count, by_row: true, ..candidates }, &mut forward)?;
             self.devices.all_reduce_min(&mut forward.keys)?;
             return Ok(forward);
         }
@@ -129,23 +128,9 @@ impl Pruning<'_> {
         forward: &mut Forward,
     ) -> Result<()> {
         if let Some(ranks) = ranks {
-            return self.rank(ranks, candidates, forward);
-        }
-        if let (true, &Filter::Distance { alpha }) =
-            (self.shape.baseline_kernels, &self.shape.strategy.filter)
-        {
-            return filter_serially(self.devices.gpu(), base, alpha, candidates, forward);
+            return rank(self.devices.gpu(), self.shape.strategy, ranks, candidates, forward);
         }
         filter(self.devices.gpu(), base, &self.shape, candidates, forward)
-    }
-
-    fn rank(&self, lists: &RankedLists, candidates: Candidates<'_>, forward: &mut Forward) -> Result<()> {
-        let (gpu, strategy) = (self.devices.gpu(), self.shape.strategy);
-        if self.shape.baseline_kernels {
-            rank::<prune_detours_unbalanced>(gpu, strategy, lists, candidates, forward)
-        } else {
-            rank::<prune_detours>(gpu, strategy, lists, candidates, forward)
-        }
     }
 
     /// Reverse edges and Store: the ids of each row, on the first device.

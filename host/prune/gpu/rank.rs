@@ -2,7 +2,7 @@
 
 use cuda_std::launch::Kernel;
 use tagore_device::key::Key;
-use tagore_device::prune::detours::{DETOUR_THREADS, Detours};
+use tagore_device::prune::detours::{DETOUR_THREADS, Detours, prune_detours};
 use tagore_device::prune::places::MAX_PLACES;
 
 use super::ids::take_ids;
@@ -38,12 +38,8 @@ impl RankedLists {
     }
 }
 
-/// Filters candidates into forward edges by their detours. `K` is [`prune_detours`], or the
-/// published baseline [`prune_detours_unbalanced`].
-///
-/// [`prune_detours`]: tagore_device::prune::detours::prune_detours
-/// [`prune_detours_unbalanced`]: tagore_device::prune::detours::prune_detours_unbalanced
-pub(super) fn rank<K: Kernel<Arguments = (Detours,)>>(
+/// Filters candidates into forward edges by their detours.
+pub(super) fn rank(
     gpu: &Gpu,
     strategy: &Strategy,
     lists: &RankedLists,
@@ -66,17 +62,16 @@ pub(super) fn rank<K: Kernel<Arguments = (Detours,)>>(
         pass_short: u32::from(candidates.pass_short),
     };
     // SAFETY: the buffers have the lengths that the arguments give, and outlive the work.
-    unsafe { gpu.launch::<K>([nodes as u32, 1, 1], DETOUR_THREADS, (detours,))? };
+    unsafe { gpu.launch::<prune_detours>([nodes as u32, 1, 1], DETOUR_THREADS, (detours,))? };
     let of_lists = candidates.count * lists.stride * size_of::<u32>();
     let of_keys = (candidates.count + most) * size_of::<Key>();
-    gpu.count_work(K::NAME, (nodes * (of_lists + of_keys)) as u64, 0);
+    gpu.count_work(prune_detours::NAME, (nodes * (of_lists + of_keys)) as u64, 0);
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use tagore_device::key;
-    use tagore_device::prune::detours::{prune_detours, prune_detours_unbalanced};
 
     use super::super::Chunk;
     use super::super::testing::{cases, devices, download, forward_on_cpu, list_keys, upload};
@@ -113,11 +108,7 @@ mod tests {
                     let candidates = Candidates::by_place(&chunk, &keys, stride);
                     let keys = upload(&gpu, &vec![1u64; n * most]);
                     let mut forward = Forward { keys, rows: n, width: most };
-                    rank::<prune_detours>(&gpu, &strategy, &lists, candidates, &mut forward).unwrap();
-                    assert_eq!(download(&forward.keys, n * most), expected);
-                    forward.keys.fill(1).unwrap();
-                    rank::<prune_detours_unbalanced>(&gpu, &strategy, &lists, candidates, &mut forward)
-                        .unwrap();
+                    rank(&gpu, &strategy, &lists, candidates, &mut forward).unwrap();
                     assert_eq!(download(&forward.keys, n * most), expected);
                 }
             }
@@ -143,7 +134,7 @@ mod tests {
                 let candidates = Candidates::by_place(&chunk, &keys, k);
                 let candidates = Candidates { count, by_row: true, ..candidates };
                 let mut forward = Forward { keys: edges, rows: n, width: 4 };
-                rank::<prune_detours>(&gpu, &strategy, &lists, candidates, &mut forward).unwrap();
+                rank(&gpu, &strategy, &lists, candidates, &mut forward).unwrap();
                 assert_eq!(download(&forward.keys, n * 4), expected);
             }
         });

@@ -4,7 +4,7 @@
 use cuda_std::launch::Kernel;
 use tagore_device::key::Key;
 use tagore_device::prune::collect::collect_shared_bytes;
-use tagore_device::prune::detours::{detour_shared_bytes, prune_detours, prune_detours_unbalanced};
+use tagore_device::prune::detours::{detour_shared_bytes, prune_detours};
 use tagore_device::prune::filter::filter_shared_bytes;
 use tagore_device::prune::gram::{gram_shared_bytes, prune_gram_spread};
 use tagore_device::prune::ids::prune_ids;
@@ -41,15 +41,13 @@ pub(crate) struct PruneShape<'a> {
     pub k: usize,
     pub metric: Metric,
     pub collect: Collect,
-    /// Whether to filter with the published baseline kernel, if the filter has one.
-    pub baseline_kernels: bool,
 }
 
 impl<'a> PruneShape<'a> {
     /// The shape for `n` vectors of `dim` components and their graph with lists of `k` under
     /// `metric`.
     pub(crate) fn new(strategy: &'a Strategy, n: usize, dim: usize, k: usize, metric: Metric) -> Self {
-        Self { strategy, n, dim, k, metric, collect: strategy.collect_from(k), baseline_kernels: false }
+        Self { strategy, n, dim, k, metric, collect: strategy.collect_from(k) }
     }
 
     /// Maximum bytes of shared memory per block, over all kernels.
@@ -223,13 +221,11 @@ impl<'a> PruneShape<'a> {
 
     /// The kernel of the filter; none of a rule that brings its own.
     fn filter_kernel<T: PruneKernels>(&self) -> Option<&'static str> {
-        match (&self.strategy.filter, self.baseline_kernels) {
-            (Filter::Rank { .. }, true) => Some(prune_detours_unbalanced::NAME),
-            (Filter::Rank { .. }, false) => Some(prune_detours::NAME),
-            (Filter::Distance { .. }, true) => Some(T::Serial::NAME),
-            (Filter::Custom(custom), _) if custom.ptx.is_some() => None,
+        match &self.strategy.filter {
+            Filter::Rank { .. } => Some(prune_detours::NAME),
+            Filter::Custom(custom) if custom.ptx.is_some() => None,
             _ if takes_products::<T>(self) => Some(prune_gram_spread::NAME),
-            (filter, _) => filter.rule().map(|rule| rule.kernel(<T as Element>::TYPE)),
+            filter => filter.rule().map(|rule| rule.kernel(<T as Element>::TYPE)),
         }
     }
 }
