@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::{Arg, Command, CommandFactory};
 use tagore::gpu::DeviceKind;
-use tagore::outofcore::{Order, TaskId, TaskStage};
+use tagore::outofcore::{TaskId, TaskStage};
 use tagore::{
     Collect, Device, ElementType, Fault, Filter, Format, Iterations, QueryKind, Start, Strategy, SynthKind,
 };
@@ -232,7 +232,7 @@ fn lenient(arg: Arg) -> Arg {
         number::whole: usize u64;
         number::real: f32;
         any_case: AnyFormat BuiltOn Collect Device Devices DeviceKind ElementType Fault Filter Format Iterations
-            MetricName Order QueryKind SearchWalk Start Strategy SynthKind TaskId TaskStage Walk;
+            MetricName QueryKind SearchWalk Start Strategy SynthKind TaskId TaskStage Walk;
     }
     arg
 }

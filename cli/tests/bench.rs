@@ -110,61 +110,13 @@ fn indexes_are_compared_under_every_metric() {
 }
 
 #[test]
-fn orders_of_dispatch_are_compared() {
-    let s = Session::new();
-    let lines =
-        s.succeeds("bench dispatch -i base.fbin --clusters 20 --cache 4,20 --device cpu -o bench.jsonl");
-    let runs: Vec<(&str, u64)> =
-        lines.iter().map(|line| (line["order"].as_str().unwrap(), line["cache"].as_u64().unwrap())).collect();
-    let orders = ["sequential", "random", "gorder", "cluster"];
-    assert_eq!(runs, [4, 20].map(|cache| orders.map(|order| (order, cache))).concat());
-    for line in &lines {
-        assert_eq!((&line["event"], &line["device"]), (&"bench dispatch".into(), &"cpu".into()));
-        assert_eq!(
-            (&line["n"], &line["clusters"], &line["second_visits"]),
-            (&500.into(), &20.into(), &500.into())
-        );
-        let number = |key: &str| line[key].as_f64().unwrap_or_else(|| panic!("no {key}: {line}"));
-        assert_eq!(number("hit_ratio"), number("hits") / 500.0);
-        // 32 neighbours of 8 bytes each.
-        assert_eq!(number("spilled_bytes"), (500.0 - number("hits")) * 256.0);
-        assert!(number("order_seconds") >= 0.0 && number("cluster_seconds") > 0.0 && number("edges") > 20.0);
-        assert_eq!(line["window"].is_number(), line["order"] == "gorder");
-        assert_eq!((&line["seed"], &line["simulated"]), (&0.into(), &false.into()));
-    }
-    let hits = |line: usize| lines[line]["hits"].as_u64().unwrap();
-    assert!(hits(3) > hits(0) && hits(3) > hits(1) && (4..8).all(|line| hits(line) == 500));
-    let written = std::fs::read_to_string(s.path("bench.jsonl")).unwrap();
-    let written: Vec<Value> = written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(written, lines);
-
-    // A billion vectors, from a sample of a few.
-    let lines = s.succeeds(
-        "bench dispatch --simulate 1000000000 --dim 8 --sample 50 --clusters 60 --cache 6 --orders cluster,gorder --window 2 --degree 10",
-    );
-    assert_eq!((lines.len(), &lines[0]["order"], &lines[1]["window"]), (2, &"cluster".into(), &2.into()));
-    for line in &lines {
-        assert_eq!(
-            (&line["simulated"], &line["dim"], &line["list_bytes"]),
-            (&true.into(), &8.into(), &80.into())
-        );
-        let visits = line["second_visits"].as_u64().unwrap();
-        assert!(visits.abs_diff(1_000_000_000) < 1000 && line["hits"].as_u64().unwrap() < visits);
-    }
-}
-
-#[test]
-fn impossible_numbers_are_refused_and_large_ones_do_not_overflow() {
+fn impossible_numbers_are_refused() {
     let s = Session::new();
     s.fails(
         2,
         "bench outofcore -i base.fbin --kind vamana --degree 0 --cluster-size 100 --device cpu",
         &["--degree", "found 0", "1 to 512"],
     );
-    let line = &s.succeeds(
-        "bench dispatch -i base.fbin --clusters 8 --cache 2 --orders gorder --window 18446744073709551615 --degree 4294967295 --device cpu",
-    )[0];
-    assert_eq!(line["second_visits"], 500);
 }
 
 #[test]

@@ -34,7 +34,6 @@ const BAD_FILES: &[(&str, &[&str])] = &[
     ("convert base.fbin x.u8bin", &["base.fbin", "row 0", "dimension 0", "u8"]),
     ("convert index.tagore x.fbin", &["x.fbin", "index.tagore", "ibin"]),
     ("inspect flipped.tagore", &["flipped.tagore", "expected"]),
-    ("bench dispatch -i missing.fbin", &["missing.fbin", "No such file"]),
     ("plan -i missing.fbin", &["missing.fbin", "No such file"]),
     ("bench descent -i base.fbin -o nowhere/x.jsonl", &["nowhere/x.jsonl", "no such folder nowhere"]),
 ];

@@ -46,7 +46,6 @@ fn no_output_is_written_over_an_input() {
         format!("{bench} -o gt.bin"),
         "bench prune -i base.fbin --queries q.svg --groundtruth gt.bin --plot q.svg".to_owned(),
         "bench descent -i base.fbin -o base.fbin".to_owned(),
-        "bench dispatch -i base.fbin -o base.fbin".to_owned(),
         "bench outofcore -i b.svg --format fbin --kind nsg --cluster-size 100 --plot b.svg".to_owned(),
     ];
     let here = s.folder.path().file_name().unwrap().to_str().unwrap();

@@ -6,7 +6,7 @@ use std::process::{Output, Stdio};
 use super::Session;
 
 /// Commands whose result is text, each with words of it.
-const PRINTING: [(&str, &str); 18] = [
+const PRINTING: [(&str, &str); 17] = [
     ("plan -i base.fbin --knn 20 --kind nsg", "memory "),
     ("plan --n 1000 --dim 8 --details --device cpu", "memory "),
     ("plan --n 5000 --dim 8 --kind vamana --device cpu --cluster-size 1000 --workers 2", "2 workers"),
@@ -15,7 +15,6 @@ const PRINTING: [(&str, &str); 18] = [
     ("inspect index.tagore --base base.fbin", "recall@10"),
     ("doctor", "kernels "),
     ("bench descent -i base.fbin --knn 8 --repeat 1 --device cpu", "recall@8"),
-    ("bench dispatch -i base.fbin --clusters 10 --cache 4 --device cpu", "hit ratio"),
     ("bench prune -i base.fbin --kinds nsg --knn 20 --repeat 1 --device cpu", "connect s"),
     ("bench outofcore -i base.fbin --kind vamana --cluster-size 200 --device cpu --stages", "the disk, "),
     (

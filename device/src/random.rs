@@ -22,8 +22,6 @@ pub enum Stage {
     Test = 6,
     /// Sample and empty cells of k-means.
     Cells = 7,
-    /// Random order of clusters.
-    Dispatch = 8,
 }
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;

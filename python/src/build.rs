@@ -69,7 +69,6 @@ pub(crate) fn build_file(
     let limits = options.limits()?;
     let builder = options.builder(&devices)?.sample(options.count("verify")?.unwrap_or(1000));
     let settings = Clusters {
-        order: options.named("order")?.unwrap_or_default(),
         work_dir: options.path("work_dir")?,
         resume: options.flag("resume")?.unwrap_or_default(),
         checkpoint: Duration::from_secs(options.whole("checkpoint")?.unwrap_or(30)),
@@ -99,7 +98,6 @@ pub(crate) fn build_file(
 
 /// Settings of a build out of core.
 struct Clusters {
-    order: tagore::outofcore::Order,
     work_dir: Option<PathBuf>,
     resume: bool,
     checkpoint: Duration,
@@ -131,7 +129,7 @@ impl Clusters {
     }
 
     fn build(self, build: OutOfCore, base: &Vectors, path: &Path) -> tagore::Result<OutOfCoreStats> {
-        let build = build.order(self.order).resume(self.resume).checkpoint(self.checkpoint);
+        let build = build.resume(self.resume).checkpoint(self.checkpoint);
         match self.work_dir {
             Some(folder) => build.work_dir(folder).build(base, path),
             None => build.build(base, path),

@@ -74,14 +74,13 @@ pub(crate) fn plan_tasks(
     let named = Named::read(options, path)?;
     let (builder, limits) = (options.builder(&[options.device()?])?, options.limits()?);
     let bytes = options.bytes()?;
-    let order = options.named("order")?.unwrap_or_default();
     let range_rows = options.count("range_rows")?;
     let planned = call.run(py, |progress| {
         let base = crate::build::open(&named.path, Some(named.format))?;
         check_metric(bytes, &base)?;
         let builder = builder.progress(progress.clone());
         let Some(plan) = ClusterPlan::within(&builder, &base, &limits)? else { return Ok(None) };
-        let build = OutOfCore::new(builder, plan).order(order);
+        let build = OutOfCore::new(builder, plan);
         let range_rows = range_rows.unwrap_or(TaskFolder::usual_range_rows(base.len()));
         let files = TaskFiles { base: named.base, format: named.format, output: named.output, range_rows };
         TaskFolder::create(&folder, &build, &base, &files).map(Some)

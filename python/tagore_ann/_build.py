@@ -174,7 +174,6 @@ def build_file(
     host_memory: int | None = None,
     gpu_memory: int | None = None,
     cluster_size: int | None = None,
-    order: Literal["sequential", "random", "gorder", "cluster"] | None = None,
     work_dir: Path | None = None,
     resume: bool = False,
     checkpoint: int = 30,
@@ -204,7 +203,6 @@ def build_file(
             eighth unless given.
         gpu_memory: bytes of device memory; free memory less a sixteenth unless given.
         cluster_size: the largest number of vectors per cluster.
-        order: the order of clusters.
         work_dir: the folder of work files, empty or new; ``path`` + ``.work`` unless given.
         resume: continue an unfinished build, if its work files exist.
         checkpoint: least seconds between two checkpoints.
@@ -241,7 +239,7 @@ def build_file(
     with reporting(progress) as callback:
         every = options | given(
             kind=kind, metric=measured.name, format=format, ids=ids, queries=queries, host_memory=host_memory,
-            gpu_memory=gpu_memory, cluster_size=cluster_size, order=order, work_dir=work_dir,
+            gpu_memory=gpu_memory, cluster_size=cluster_size, work_dir=work_dir,
             resume=resume, checkpoint=checkpoint, device=devices, knn=knn, degree=degree, seed=seed,
             threads=threads, progress=callback,
         )  # fmt: skip

@@ -62,7 +62,6 @@ def build(
     host_memory: int | None = None,
     gpu_memory: int | None = None,
     cluster_size: int | None = None,
-    order: Literal["sequential", "random", "gorder", "cluster"] | None = None,
     range_rows: int | None = None,
     device: str = "auto",
     any_device: bool = False,
@@ -98,7 +97,6 @@ def build(
         host_memory: as of `build_file`; unless given, that which Ray has on the smallest node.
         gpu_memory: as of `build_file`.
         cluster_size: as of `build_file`.
-        order: as of `build_file`.
         range_rows: rows of a range, a multiple of 1,024; by the number of rows, at least
             262,144, unless given.
         device: ``cpu`` or ``cuda``; ``auto`` takes GPUs if the cluster has any.
@@ -129,7 +127,7 @@ def build(
     prefix = whole(f"{output}.work" if work is None else work, "work")
     every = options | given(
         kind=kind, metric=measure(metric).name, format=format, column=column, host_memory=host_memory,
-        gpu_memory=gpu_memory, cluster_size=cluster_size, order=order, range_rows=range_rows,
+        gpu_memory=gpu_memory, cluster_size=cluster_size, range_rows=range_rows,
         device=device, knn=knn, degree=degree, seed=seed,
     )  # fmt: skip
     store = Store(prefix, storage_options, make=True)

@@ -40,7 +40,6 @@ LINES = [
     "plan base.fbin --kind nsg --knn 8",
     "plan --n 1000000 --dim 96 --type u8 --kind vamana --host-memory 96MiB",
     "bench descent -i base.fbin --iterations 1,1 --knn 8 --repeat 1 -o out.jsonl",
-    "bench dispatch -i base.fbin --clusters 5 --cache 2 -o out.jsonl",
     "bench outofcore -i base.fbin --kind vamana --knn 8 --cluster-size 60 --device cpu --folder .",
     "bench prune -i base.fbin --kinds nsg --knn 8 --repeat 1 --device cpu -o out.jsonl",
     "doctor",

@@ -29,7 +29,7 @@ def scenarios(ids, indexes, host_memory):
         Scenario("build of a graph", ["base.fbin", "graph"], [*build, "--kind", "nsg", "--device", "cpu", "--graph", "graph", "--no-report"]),
         Scenario("out of core", ["base.fbin"], [*build, "--kind", "vamana", *DISK], resumes=True, weight=12),
         Scenario("out of core, elsewhere", ["base.fbin"], [*build, "--kind", "nssg", *DISK, "--work-dir", "elsewhere"], resumes=True, weight=4),
-        Scenario("out of core, lists on disk", ["base.fbin"], [*build, "--kind", "vamana", *DISK, "--host-memory", host_memory, "--order", "random"], resumes=True, weight=8),
+        Scenario("out of core, lists on disk", ["base.fbin"], [*build, "--kind", "vamana", *DISK, "--host-memory", host_memory], resumes=True, weight=8),
         Scenario("knn", ["base.fbin"], ["knn", "-i", "base.fbin", "-o", "x", *cpu], reader=["build", "-i", "base.fbin", "-o", "read", "--kind", "nsg", "--device", "cpu", "--graph", "x", "--no-report"], weight=3),
         Scenario("groundtruth", ["base.fbin", "query.fbin"], ["groundtruth", *search, "-k", "5", "-o", "x"]),
         Scenario("search", ["base.fbin", "query.fbin", "index.tagore"], ["search", *search, "--index", "index.tagore", "-o", "x"]),

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use tagore::outofcore::{Order, OutOfCore, TaskFiles, TaskFolder, TaskId, TaskStage, TaskWorker};
+use tagore::outofcore::{OutOfCore, TaskFiles, TaskFolder, TaskId, TaskStage, TaskWorker};
 use tagore::{Builder, Device, Format, Strategy, Synth};
 
 use super::{plan, sealed};
@@ -24,7 +24,7 @@ impl Case {
         let base = Synth::new(1500, 4, 1).unwrap().base();
         base.save(path("base.fbin")).unwrap();
         let builder = Builder::new(Strategy::vamana()).knn(12).device(Device::Cpu);
-        let build = OutOfCore::new(builder.clone(), plan(&builder, &base, 500)).order(Order::Cluster);
+        let build = OutOfCore::new(builder.clone(), plan(&builder, &base, 500));
         build.build(&base, &path("one")).unwrap();
         let files = TaskFiles {
             base: path("base.fbin"),

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tagore::outofcore::{
-    ObjectBytes, Order, OutOfCore, TaskFiles, TaskFolder, TaskId, TaskInput, TaskStage, TaskWorker, Worked,
+    ObjectBytes, OutOfCore, TaskFiles, TaskFolder, TaskId, TaskInput, TaskStage, TaskWorker, Worked,
 };
 use tagore::{
     Builder, Device, ElementType, Error, Format, Index, Metric, Strategy, Synth, SynthKind, Vectors,
@@ -24,7 +24,7 @@ struct Case {
 }
 
 impl Case {
-    fn new(builder: Builder, base: &Vectors, size: usize, order: Order) -> Self {
+    fn new(builder: Builder, base: &Vectors, size: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (name, format) = format(base);
         let (file, index) = (folder.path().join(name), folder.path().join("one"));
@@ -32,7 +32,7 @@ impl Case {
         let base = Vectors::open_as(&file, format).unwrap();
         let mut plan = plan(&builder, &base, size);
         plan.cache = 3;
-        let build = OutOfCore::new(builder, plan).order(order);
+        let build = OutOfCore::new(builder, plan);
         build.build(&base, &index).unwrap();
         let expected = fs::read(&index).unwrap();
         Self { folder, expected, build, base }
@@ -82,7 +82,7 @@ fn vamana() -> Builder {
 
 fn small() -> Case {
     let base = Synth::new(3000, 12, 1).unwrap().base();
-    Case::new(vamana(), &base, 600, Order::Cluster)
+    Case::new(vamana(), &base, 600)
 }
 
 #[test]
@@ -93,15 +93,15 @@ fn tasks_in_any_order_make_the_bytes_of_one_machine() {
         12,
     );
     let cases = [
-        (vamana(), base.clone(), Order::Cluster),
-        (vamana().metric(Metric::InnerProduct), base.clone(), Order::Random),
-        (vamana().metric(Metric::Cosine).seed(4), base.clone(), Order::Gorder),
-        (Builder::new(Strategy::cagra()).knn(32).device(Device::Cpu), bytes.unwrap(), Order::Sequential),
-        (Builder::new(Strategy::alpha_cng()).knn(30).device(Device::Cpu), base, Order::Cluster),
+        (vamana(), base.clone()),
+        (vamana().metric(Metric::InnerProduct), base.clone()),
+        (vamana().metric(Metric::Cosine).seed(4), base.clone()),
+        (Builder::new(Strategy::cagra()).knn(32).device(Device::Cpu), bytes.unwrap()),
+        (Builder::new(Strategy::alpha_cng()).knn(30).device(Device::Cpu), base),
     ];
-    for (builder, base, order) in cases {
-        let what = format!("{} by {}, {order}", builder.strategy().kind(), base.element_type());
-        let case = Case::new(builder, &base, 600, order);
+    for (builder, base) in cases {
+        let what = format!("{} by {}", builder.strategy().kind(), base.element_type());
+        let case = Case::new(builder, &base, 600);
         let folder = case.plan();
         assert!(folder.clusters() > 5 && folder.ranges() == 3, "{what}");
         let worker = case.worker(&folder);
@@ -130,7 +130,7 @@ fn full_clusters_layers_and_repeated_rows_are_those_of_one_machine() {
     // Layers, and nine in ten rows repeated: the first row of a group is often in another range.
     let repeated = ten_times(&separated(600, 16, 20), 600);
     let builder = Builder::new(Strategy::cagra()).knn(32).device(Device::Cpu);
-    let case = Case::new(builder, &repeated, 100, Order::Cluster);
+    let case = Case::new(builder, &repeated, 100);
     let folder = case.plan();
     case.worker(&folder).run_stages(&TaskStage::ALL, |_| ()).unwrap();
     let index = Index::open(case.path("index")).unwrap();
@@ -138,10 +138,10 @@ fn full_clusters_layers_and_repeated_rows_are_those_of_one_machine() {
     assert_eq!(folder.finished().unwrap().unwrap().repeated, 5400);
     case.ends("repeated rows");
     let builder = Builder::new(Strategy::cagra()).knn(32).device(Device::Cpu);
-    let case = Case::new(builder, &with_lone_rows(), 600, Order::Cluster);
+    let case = Case::new(builder, &with_lone_rows(), 600);
     case.worker(&case.plan()).run_stages(&TaskStage::ALL, |_| ()).unwrap();
     case.ends("lone rows");
-    let case = Case::new(vamana(), &heavy(), 300, Order::Cluster);
+    let case = Case::new(vamana(), &heavy(), 300);
     case.worker(&case.plan()).run_stages(&TaskStage::ALL, |_| ()).unwrap();
     case.ends("full clusters");
 }
@@ -241,13 +241,13 @@ fn a_task_runs_on_the_named_parts_of_its_inputs_and_of_the_data_set() {
     assert!(foreign.contains("another version, expected an intact object of this plan"), "{foreign}");
     case.ends("scratch folders");
     // Full clusters, entry points of clusters, no layers.
-    let case = Case::new(vamana().layers(false), &heavy(), 300, Order::Cluster);
+    let case = Case::new(vamana().layers(false), &heavy(), 300);
     let [place, finish] = run_apart(&case);
     assert!(place >= 4000 - 3 * 1024 && (2..=200).contains(&finish), "{place} and {finish} rows");
     case.ends("full clusters");
     // Random entry points.
     let cagra = Builder::new(Strategy::cagra()).knn(32).device(Device::Cpu).layers(false);
-    let case = Case::new(cagra, &Synth::new(3000, 12, 1).unwrap().base(), 600, Order::Cluster);
+    let case = Case::new(cagra, &Synth::new(3000, 12, 1).unwrap().base(), 600);
     assert_eq!(run_apart(&case), [0, 0]);
     case.ends("random entry points");
 }
@@ -359,8 +359,7 @@ fn a_changed_base_another_plan_and_a_damaged_plan_are_refused() {
 #[test]
 fn devices_of_another_kind_are_refused_unless_allowed() {
     let base = Synth::new(300, 6, 1).unwrap().base();
-    let case =
-        Case::new(Builder::new(Strategy::vamana()).knn(10).device(Device::Cpu), &base, 120, Order::Cluster);
+    let case = Case::new(Builder::new(Strategy::vamana()).knn(10).device(Device::Cpu), &base, 120);
     let folder = case.plan();
     let open = || folder.open_base().unwrap();
     let emulated = folder.worker(open(), Device::Emulated, false).unwrap();
@@ -384,7 +383,7 @@ fn a_plan_for_a_gpu_makes_the_bytes_of_that_gpu() {
     let base = Synth::new(110, 6, 1).unwrap().base();
     // The emulator is slow.
     let builder = Builder::new(Strategy::vamana().degree(8)).knn(10).device(Device::Emulated);
-    let case = Case::new(builder, &base, 60, Order::Cluster);
+    let case = Case::new(builder, &base, 60);
     let folder = case.plan();
     let worker = folder.worker(folder.open_base().unwrap(), Device::Emulated, false).unwrap();
     worker.run_stages(&TaskStage::ALL, |_| ()).unwrap();

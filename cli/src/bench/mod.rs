@@ -2,7 +2,6 @@
 
 mod descent;
 mod disk;
-mod dispatch;
 mod judge;
 mod kernels;
 mod outofcore;
@@ -62,8 +61,6 @@ pub(crate) struct Args {
 enum What {
     /// Compare k-NN graphs of several starts and iterations
     Descent(descent::Args),
-    /// Order the clusters of a large data set, and count the hits of a cache of them
-    Dispatch(dispatch::Args),
     /// Build an index out of core, and sum the times of its tasks
     Outofcore(Box<outofcore::Args>),
     /// Compare kinds of index: times of pruning, recall and throughput
@@ -78,7 +75,6 @@ impl Args {
     pub(crate) fn run(self, output: &Output) -> Result<()> {
         match self.what {
             What::Descent(args) => args.run(output),
-            What::Dispatch(args) => args.run(output),
             What::Outofcore(args) => args.run(output),
             What::Prune(args) => args.run(output),
             What::Search(args) => args.run(output),

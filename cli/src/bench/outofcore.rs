@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tagore::outofcore::{ClusterPlan, Order, OutOfCore, OutOfCoreStats, TaskKind};
+use tagore::outofcore::{ClusterPlan, OutOfCore, OutOfCoreStats, TaskKind};
 use tagore::{Builder, Evaluation, Strategy, Vectors, peak_host_bytes};
 
 use super::disk::Disk;
@@ -36,9 +36,6 @@ pub(crate) struct Args {
     prune: PruneOptions,
     #[command(flatten)]
     limits: LimitOptions,
-    /// Orders of clusters: sequential, random, gorder, cluster
-    #[arg(long, value_delimiter = ',', default_value = "cluster", value_name = "ORDER,..")]
-    orders: Vec<Order>,
     /// Minimum time between two checkpoints
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     checkpoint: u64,
@@ -50,7 +47,7 @@ pub(crate) struct Args {
     /// Folder of work files and indexes during the bench
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
-    /// Timeline of the last build as SVG
+    /// Timeline of the build as SVG
     #[arg(long, value_name = "SVG")]
     plot: Option<PathBuf>,
     /// Copy of the JSON lines
@@ -85,12 +82,12 @@ impl Args {
             plan,
             path: folder.path().join("index.tagore"),
         };
-        let events = self.orders.iter().map(|&order| bench.run(order, output)).collect::<Result<Vec<_>>>()?;
-        self.output.as_deref().map_or(Ok(()), |path| output.write_events(path, &events))
+        let event = bench.run(output)?;
+        self.output.as_deref().map_or(Ok(()), |path| output.write_events(path, &[event]))
     }
 }
 
-/// The builds of a bench.
+/// The build of a bench.
 struct Bench<'a> {
     args: &'a Args,
     base: &'a Arc<Vectors>,
@@ -102,27 +99,27 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Builds with clusters in this order, and measures the index. Returns the JSON line.
-    fn run(&self, order: Order, output: &Output) -> Result<Value> {
+    /// Builds and measures the index. Returns the JSON line.
+    fn run(&self, output: &Output) -> Result<Value> {
         let Self { args, base, .. } = self;
         let every = Duration::from_secs(args.checkpoint);
-        let build = OutOfCore::new(self.builder.clone(), self.plan).order(order).checkpoint(every);
+        let build = OutOfCore::new(self.builder.clone(), self.plan).checkpoint(every);
         let began = Instant::now();
         let stats = build.build(base, &self.path)?;
         let total = began.elapsed().as_secs_f64();
         let summary = Summary::new(&stats, base.len());
-        summary.say(order, &stats, total, output);
+        summary.say(&stats, total, output);
         let stages = if args.stages { Some(self.stages(&stats, output)?) } else { None };
         let quality = self.judge(output)?;
         stats.tasks.iter().for_each(|task| output.event(&task_event(task)));
-        let mut event = summary.event(base, order, &stats, total);
+        let mut event = summary.event(base, &stats, total);
         event["plan"] = clusters_event(&self.plan);
         event["stages"] = stages.into();
         event["quality"] = quality.iter().map(quality_event).collect();
         output.event(&event);
         if let Some(path) = &args.plot {
             let (rows, dim, device) = (grouped(base.len()), base.dim(), &args.descent.device);
-            let title = format!("{rows} x {dim} on {device}, {} clusters, {order} order", stats.clusters);
+            let title = format!("{rows} x {dim} on {device}, {} clusters", stats.clusters);
             timeline_plot(path, &title, &stats.tasks)?;
         }
         Ok(event)
@@ -186,10 +183,10 @@ impl Summary {
         }
     }
 
-    fn say(&self, order: Order, stats: &OutOfCoreStats, total: f64, output: &Output) {
+    fn say(&self, stats: &OutOfCoreStats, total: f64, output: &Output) {
         let Self { end_to_end, local, rate, busy } = self;
         output.result(format_args!(
-            "{order}: {total:.2} s: partition {:.2}, clusters to index {end_to_end:.2} ({} vectors per second), including local \
+            "{total:.2} s: partition {:.2}, clusters to index {end_to_end:.2} ({} vectors per second), including local \
              building {local:.2}; hit ratio {:.4}, {} MiB spilled, {} nodes cannot be reached",
             stats.partition,
             grouped(rate.round()),
@@ -217,7 +214,7 @@ impl Summary {
         }
     }
 
-    fn event(&self, base: &Vectors, order: Order, stats: &OutOfCoreStats, total: f64) -> Value {
+    fn event(&self, base: &Vectors, stats: &OutOfCoreStats, total: f64) -> Value {
         let tasks: serde_json::Map<String, Value> = TaskKind::ALL
             .into_iter()
             .map(|kind| {
@@ -227,7 +224,7 @@ impl Summary {
             .collect();
         json!({
             "event": "bench outofcore", "n": base.len(), "dim": base.dim(), "type": base.element_type().name(),
-            "order": order.to_string(), "clusters": stats.clusters, "cluster_bytes": stats.cluster_bytes,
+            "clusters": stats.clusters, "cluster_bytes": stats.cluster_bytes,
             "spilled_bytes": stats.spilled_bytes, "hit_ratio": stats.cache.hit_ratio(),
             "unreachable": stats.unreachable, "peak_gpu_bytes": stats.peak_gpu_bytes,
             "peak_host_bytes": peak_host_bytes(), "tasks": tasks, "gpu_busy": self.busy,

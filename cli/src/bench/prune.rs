@@ -116,7 +116,7 @@ impl Args {
         Ok((event, Some(Series::new(name, &evaluations))))
     }
 
-    /// Prunes the graph on the CPU, and returns the seconds. Fails if the index differs from `built`.
+    /// Seconds of pruning the graph on the CPU. Fails if the index differs from `built`.
     fn compare(&self, built: &Built, builder: &Builder, base: &Vectors, graph: &KnnGraph) -> Result<f64> {
         let began = Instant::now();
         let cpu = builder.clone().device(Device::Cpu).build_from(base, graph)?;

@@ -130,7 +130,7 @@ impl Args {
     fn build_clusters(&self, build: OutOfCore, base: &Vectors, output: &Output) -> Result<OutOfCoreStats> {
         let every = Duration::from_secs(self.checkpoint);
         let folder = self.work();
-        let build = build.order(self.order).resume(self.resume).checkpoint(every);
+        let build = build.resume(self.resume).checkpoint(every);
         let build = build.work_dir(folder.clone()).stale(self.reports());
         let stats = build.build(base, &self.index).inspect_err(|error| {
             use tagore::Error::{Cancelled, Device, DeviceMemory, Io};

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::thread;
 
 use serde_json::{Value, json};
-use tagore::outofcore::{ClusterPlan, Order, default_work_folder, read_ahead, unfinished};
+use tagore::outofcore::{ClusterPlan, default_work_folder, read_ahead, unfinished};
 use tagore::{
     Builder, DataShape, Fingerprint, Format, Index, IndexRoom, Measure, QueryStats, Report, Strategy, Vectors,
 };
@@ -74,9 +74,6 @@ pub(crate) struct Args {
     timeline: Option<PathBuf>,
     #[command(flatten)]
     limits: LimitOptions,
-    /// Order of clusters out of core: sequential, random, gorder or cluster
-    #[arg(long, default_value = "cluster", help_heading = "Out of core")]
-    order: Order,
     /// Folder of work files out of core, empty or new [default: INDEX.work]
     #[arg(long, value_name = "DIR", help_heading = "Out of core")]
     work_dir: Option<PathBuf>,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use tagore::Strategy;
-use tagore::outofcore::{Order, OutOfCore, TaskFiles, TaskFolder, TaskStage};
+use tagore::outofcore::{OutOfCore, TaskFiles, TaskFolder, TaskStage};
 use tagore_text::path_text;
 
 use super::{Shared, names};
@@ -34,9 +34,6 @@ pub(crate) struct Args {
     prune: PruneOptions,
     #[command(flatten)]
     limits: LimitOptions,
-    /// Order of clusters: sequential, random, gorder or cluster
-    #[arg(long, default_value = "cluster", help_heading = "Out of core")]
-    order: Order,
     /// Rows of a task of assign, write and assemble: a multiple of 1024 [default: 262144, or as
     /// many as make 256 tasks]
     #[arg(long, value_name = "N", help_heading = "Out of core")]
@@ -66,7 +63,7 @@ impl Args {
             output: absolute(&self.output)?,
             range_rows: self.range_rows.unwrap_or(TaskFolder::usual_range_rows(base.len())),
         };
-        let build = OutOfCore::new(builder, plan).order(self.order);
+        let build = OutOfCore::new(builder, plan);
         let folder = TaskFolder::create(self.shared.path(), &build, &base, &files)?;
         say(&folder, output);
         let stages: Vec<_> = (TaskStage::ALL.into_iter())

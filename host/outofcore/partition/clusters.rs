@@ -103,7 +103,7 @@ impl Partition {
         let members = files.pieces()?.to_vec();
         let (members_on_disk, repeated_on_disk) = (files.flushing()?, repeated.flushing()?);
         let repeated = repeated.pieces()?;
-        let pairs_of = |a: u32| graph.neighbours(a).iter().map(move |&(b, nodes)| (a, b, nodes));
+        let pairs_of = |a: u32| graph.neighbors(a).iter().map(move |&(b, nodes)| (a, b, nodes));
         let shared = (0..graph.clusters() as u32).flat_map(pairs_of).filter(|&(a, b, _)| a < b).collect();
         let mean = mean.iter().map(|x| x.to_bits()).collect();
         let (bytes, checksums) = (files.bytes(), checksums.clone());
@@ -197,7 +197,7 @@ impl ClusterShape<'_> {
 
     /// The number of members.
     fn members(self) -> usize {
-        self.graph.neighbours(self.number).iter().map(|&(_, nodes)| nodes).sum::<u64>() as usize
+        self.graph.neighbors(self.number).iter().map(|&(_, nodes)| nodes).sum::<u64>() as usize
     }
 
     /// Whether the cluster has less than a share of the mean of all, each node in two clusters.
@@ -249,7 +249,7 @@ impl ClusterShape<'_> {
     /// each member, must agree with the weights of the cluster graph.
     fn are_members(self, ids: &[u32], others: &[u32]) -> bool {
         let mut left = vec![0u64; self.graph.clusters()];
-        self.graph.neighbours(self.number).iter().for_each(|&(other, nodes)| left[other as usize] = nodes);
+        self.graph.neighbors(self.number).iter().for_each(|&(other, nodes)| left[other as usize] = nodes);
         let mut take = |other: u32| {
             let left = left.get_mut(other as usize)?;
             *left = left.checked_sub(1)?;

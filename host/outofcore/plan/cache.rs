@@ -47,7 +47,7 @@ impl ClusterGraph {
                 continue;
             }
             // Each node is in two clusters, so a shared node was visited with the other cluster.
-            for &(other, nodes) in self.neighbours(load) {
+            for &(other, nodes) in self.neighbors(load) {
                 found.second_visits += if visited[other as usize] { nodes } else { 0 };
                 found.hits += if resident[other as usize] { nodes } else { 0 };
             }
@@ -62,7 +62,6 @@ impl ClusterGraph {
 mod tests {
     use tagore_device::random::{Draws, Stage};
 
-    use super::super::{Dispatcher, Order};
     use super::*;
 
     /// Place of a node's list.
@@ -114,17 +113,15 @@ mod tests {
             };
             let nodes: Vec<[u32; 2]> = (0..count).map(pair).collect();
             let graph = ClusterGraph::new(clusters as usize, nodes.iter().map(|&[a, b]| (a, b, 1)));
-            for order in Order::ALL {
-                for cache in [1, 2, 5, 40, 100] {
-                    let dispatches = Dispatcher::new(order).cache(cache).seed(3).dispatch(&graph).unwrap();
-                    let found = graph.simulate(&dispatches);
-                    let (hits, written, read) = by_nodes(&nodes, &dispatches);
-                    assert_eq!((found.hits, found.second_visits), (hits, count), "{order}, cache {cache}");
-                    assert_eq!((found.misses(), found.spilled_bytes(256)), (written, 256 * read));
-                    // A cache of one cluster never hits. A cache of all clusters always hits.
-                    assert!(cache > 1 || found.hits == 0);
-                    assert!(cache < clusters as usize || found.misses() == 0);
-                }
+            for cache in [1, 2, 5, 40, 100] {
+                let dispatches = graph.dispatch(cache).unwrap();
+                let found = graph.simulate(&dispatches);
+                let (hits, written, read) = by_nodes(&nodes, &dispatches);
+                assert_eq!((found.hits, found.second_visits), (hits, count), "cache {cache}");
+                assert_eq!((found.misses(), found.spilled_bytes(256)), (written, 256 * read));
+                // A cache of one cluster never hits. A cache of all clusters always hits.
+                assert!(cache > 1 || found.hits == 0);
+                assert!(cache < clusters as usize || found.misses() == 0);
             }
         }
     }
@@ -132,7 +129,7 @@ mod tests {
     #[test]
     fn clusters_without_shared_nodes_have_no_second_visits() {
         let graph = ClusterGraph::new(3, []);
-        let dispatches = Dispatcher::new(Order::Cluster).cache(2).dispatch(&graph).unwrap();
+        let dispatches = graph.dispatch(2).unwrap();
         assert_eq!(graph.simulate(&dispatches), CacheUse::default());
         assert_eq!(CacheUse::default().hit_ratio(), 0.0);
     }

@@ -67,13 +67,13 @@ impl ClusterGraph {
 
     /// The clusters that share nodes with `cluster`, in ascending order, each with the number of
     /// nodes.
-    pub(crate) fn neighbours(&self, cluster: u32) -> &[(u32, u64)] {
+    pub fn neighbors(&self, cluster: u32) -> &[(u32, u64)] {
         &self.neighbours[cluster as usize]
     }
 
     /// The number of nodes that two clusters share.
     pub(crate) fn shared(&self, a: u32, b: u32) -> u64 {
-        let row = self.neighbours(a);
+        let row = self.neighbors(a);
         row.binary_search_by_key(&b, |&(cluster, _)| cluster).map_or(0, |place| row[place].1)
     }
 }
@@ -86,9 +86,9 @@ mod tests {
     fn weights_add_up_both_ways() {
         let graph = ClusterGraph::new(5, [(3, 1, 2), (0, 1, 4), (1, 3, 5), (3, 4, 1)]);
         assert_eq!((graph.clusters(), graph.nodes(), graph.edges()), (5, 12, 3));
-        assert_eq!(graph.neighbours(1), [(0, 4), (3, 7)]);
+        assert_eq!(graph.neighbors(1), [(0, 4), (3, 7)]);
         assert_eq!((graph.shared(1, 3), graph.shared(3, 1), graph.shared(0, 4)), (7, 7, 0));
-        assert!(graph.neighbours(2).is_empty());
+        assert!(graph.neighbors(2).is_empty());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Cluster sizes within memory limits, the cluster graph, and dispatch orders.
+//! Cluster sizes within memory limits, the cluster graph, and the order of clusters.
 
 mod available;
 mod cache;
@@ -19,5 +19,5 @@ pub(crate) use self::crew::Crew;
 pub use self::graph::ClusterGraph;
 pub use self::limits::Limits;
 pub(crate) use self::lists::{MERGED_AT_ONCE, list_bytes, list_memory, row_bytes};
-pub use self::order::{Dispatch, Dispatcher, Order};
+pub use self::order::Dispatch;
 pub(crate) use self::sizes::{RECORD_HEAD, SAMPLE_PER_CLUSTER};

@@ -15,7 +15,7 @@ use super::trace::{TaskKind, Trace};
 use super::warm::warm;
 use crate::build::warn_of_groups;
 use crate::outofcore::partition::{Partition, PartitionInput, RowLists, Table, find_repeated};
-use crate::outofcore::plan::{ClusterGraph, ClusterPlan, Dispatcher};
+use crate::outofcore::plan::{ClusterGraph, ClusterPlan};
 use crate::outofcore::store::{
     Attempt, Bins, CHECKPOINT, CLUSTERS, Checkpoint, CheckpointShape, Checkpoints, Damage, Fault, LISTS, Log,
     Pair, REPEATED, ROWS, Saving, TABLE, Work, changed,
@@ -257,7 +257,7 @@ impl Run<'_> {
 
     /// Loads the last checkpoint, and computes the steps of all clusters.
     fn begin(&self, work: &Work, graph: &ClusterGraph, base_checksum: u32) -> Result<Begun> {
-        let Self { settings: OutOfCore { builder, order, .. }, plan, .. } = *self;
+        let Self { plan, .. } = *self;
         let (shape, row_bins) = (self.shape(graph), plan.row_bins.count);
         let checkpoint = work.load::<Checkpoint>(CHECKPOINT)?;
         let checkpoint = checkpoint.filter(|done| done.base == base_checksum && done.is_sound(shape));
@@ -265,8 +265,7 @@ impl Run<'_> {
             checkpoint.unwrap_or_else(|| Checkpoint::new(graph.clusters(), row_bins, base_checksum));
         // Parcels that were only in memory are lost.
         checkpoint.forget(&BTreeSet::new());
-        let dispatcher = Dispatcher::new(*order).cache(plan.cache).seed(builder.descent.seed);
-        let steps: Vec<Step> = (dispatcher.dispatch(graph)?.into_iter().enumerate())
+        let steps: Vec<Step> = (graph.dispatch(plan.cache)?.into_iter().enumerate())
             .map(|(turn, dispatch)| Step { turn, dispatch, built: checkpoint.is_built(graph, dispatch.load) })
             .collect();
         let left = steps.iter().filter(|step| !step.built).count();

@@ -8,7 +8,7 @@ use super::attempt::{Parts, Run};
 use super::stats::OutOfCoreStats;
 use super::trace::Trace;
 use crate::atomic_file::with_suffix;
-use crate::outofcore::plan::{ClusterPlan, Limits, Order};
+use crate::outofcore::plan::{ClusterPlan, Limits};
 use crate::outofcore::store::{
     Damage, INPUT, Manifest, Parameters, Work, input, lost_again, or_lost, unfinished,
 };
@@ -38,7 +38,6 @@ use crate::{Builder, DataShape, Device, Result, Target, Vectors};
 pub struct OutOfCore {
     pub(in crate::outofcore) builder: Builder,
     pub(in crate::outofcore) plan: ClusterPlan,
-    pub(super) order: Order,
     work: Option<PathBuf>,
     in_memory: bool,
     resume: bool,
@@ -58,7 +57,6 @@ impl OutOfCore {
         Self {
             builder,
             plan,
-            order: Order::default(),
             work: None,
             in_memory: false,
             resume: false,
@@ -74,12 +72,6 @@ impl OutOfCore {
     /// As [`ClusterPlan::within`].
     pub fn within(builder: &Builder, base: &Vectors, given: &Limits) -> Result<Option<Self>> {
         Ok(ClusterPlan::within(builder, base, given)?.map(|plan| Self::new(builder.clone(), plan)))
-    }
-
-    /// Sets the dispatch order.
-    #[must_use]
-    pub fn order(self, order: Order) -> Self {
-        Self { order, ..self }
     }
 
     /// Sets the work folder. It must be empty or absent, and is removed at the end. A folder of
@@ -198,12 +190,11 @@ impl OutOfCore {
 
     /// The data set and all parameters that decide the index.
     pub(in crate::outofcore) fn parameters(&self, base: &Vectors, devices: &[Device]) -> Result<Parameters> {
-        let Self { builder, order, plan, .. } = self;
+        let Self { builder, plan, .. } = self;
         let mut parameters = builder.all_parameters(builder.descent.k_for(base)?);
         let kind = if devices.contains(&Device::Cpu) { "cpu" } else { "gpu" };
         let more = [
             (INPUT, input(base)?),
-            ("order", order.to_string()),
             ("device", kind.to_owned()),
             ("layers", builder.is_layered().to_string()),
         ];

@@ -153,7 +153,7 @@ impl Checkpoint {
             let pair = (cluster.min(other), cluster.max(other));
             self.merged.contains(&pair) || waits(cluster, other) || waits(other, cluster)
         };
-        self.entries[cluster as usize].is_some() && graph.neighbours(cluster).iter().all(is_there)
+        self.entries[cluster as usize].is_some() && graph.neighbors(cluster).iter().all(is_there)
     }
 }
 

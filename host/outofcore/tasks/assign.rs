@@ -11,7 +11,7 @@ use crate::cluster::assigner::{Assigner, AssignerRoom};
 use crate::outofcore::partition::{
     AssignedRange, Assigning, BlockSums, Filling, add_blocks, chunk_rows, distances, write_records,
 };
-use crate::outofcore::plan::{ClusterGraph, Dispatcher, RECORD_HEAD};
+use crate::outofcore::plan::{ClusterGraph, RECORD_HEAD};
 use crate::outofcore::store::rows_crc;
 use crate::vectors::Access;
 use crate::vectors::range::check_smallest;
@@ -137,8 +137,8 @@ impl Context<'_> {
             filling.shared.into_iter().map(|((a, b), nodes)| [a.into(), b.into(), nodes]).collect();
         pairs.sort_unstable();
         let graph = graph(plan.clusters, &pairs);
-        let dispatcher = Dispatcher::new(plan.order()?).cache(plan.limits.cache).seed(builder.descent.seed);
-        let order: Vec<u32> = dispatcher.dispatch(&graph)?.iter().map(|dispatch| dispatch.load).collect();
+        let dispatches = graph.dispatch(plan.limits.cache)?;
+        let order: Vec<u32> = dispatches.iter().map(|dispatch| dispatch.load).collect();
         let mut pieces: Vec<(u32, &[u8])> =
             (0..).zip(&moved).map(|(range, moved)| (range, bytemuck::cast_slice(moved))).collect();
         pieces.push((SHARED, bytemuck::cast_slice(&pairs)));
@@ -238,7 +238,7 @@ impl Clusters {
     /// The clusters before `number` in the order that share nodes with it, ascending.
     pub(super) fn before(&self, number: u32) -> Vec<u32> {
         let is_before = |other: &u32| self.turns[*other as usize] < self.turns[number as usize];
-        self.graph.neighbours(number).iter().map(|&(other, _)| other).filter(is_before).collect()
+        self.graph.neighbors(number).iter().map(|&(other, _)| other).filter(is_before).collect()
     }
 }
 

@@ -19,7 +19,7 @@ use crate::index::{FNV_START, fnv1a};
 use crate::outofcore::partition::{
     Found, PartitionInput, SPLITS, SUM_ROWS, chunk_rows, find_centres, find_repeated,
 };
-use crate::outofcore::plan::{ClusterPlan, Order, RECORD_HEAD};
+use crate::outofcore::plan::{ClusterPlan, RECORD_HEAD};
 use crate::outofcore::run::OutOfCore;
 use crate::outofcore::store::{Parameters, check_parameters, read_all, seal};
 use crate::regular_file::{is_missing, open_planted, read_at_most};
@@ -42,7 +42,7 @@ pub(super) const PLAN_OBJECT: &str = "plan";
 const MAX_PLAN: u64 = 1 << 20;
 
 /// Parameters that are no settings of a builder.
-const OTHERS: [&str; 7] = ["index", "input", "order", "device", "host-memory", "gpu-memory", "cluster-size"];
+const OTHERS: [&str; 6] = ["index", "input", "device", "host-memory", "gpu-memory", "cluster-size"];
 
 /// The files of a build in tasks, and the size of its ranges.
 #[derive(Clone, Debug)]
@@ -219,7 +219,7 @@ impl Plan {
             let found = format!("{} numbers", self.mean.len());
             return Err(Error::argument("mean", found, format_args!("none, or {} finite ones", data.dim)));
         }
-        self.order().map(drop)
+        Ok(())
     }
 
     /// The largest sizes of the objects of this plan.
@@ -267,11 +267,6 @@ impl Plan {
         let strategy: Strategy = self.parameter("index")?.parse()?;
         let parameters = self.parameters.iter().filter(|(name, _)| !OTHERS.contains(&name.as_str()));
         Builder::new(strategy).set_all(parameters)
-    }
-
-    /// The order of clusters.
-    pub(super) fn order(&self) -> Result<Order> {
-        self.parameter("order")?.parse()
     }
 
     fn parameter(&self, name: &str) -> Result<&str> {
