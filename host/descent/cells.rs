@@ -39,6 +39,9 @@ const ASSIGNED: usize = 1 << 14;
 /// Panels of rows whose near pairs get their exact distances together.
 const GROUP: usize = 4;
 
+/// Lists that are on their way to the cache while a row is proposed to one.
+const AHEAD: usize = 4;
+
 /// Parts of a cell have at most this many times the average number of rows. Rows of different parts
 /// of one cell do not meet, so a cell of rows that no centre divides costs bounded time.
 const MAX_PART: usize = 8;
@@ -99,8 +102,9 @@ impl Members {
     /// `prober`.
     fn meet_elsewhere(&self, prober: u32, owner: u32, rank: usize) -> bool {
         let cell = self.cells_of(prober)[0];
-        let other = self.cells_of(owner).iter().position(|&probed| probed == cell);
-        other.is_some_and(|other| (other, owner) < (rank, prober))
+        // Up to the rank, or to the one before it; all are compared, which takes no branch.
+        let earlier = &self.cells_of(owner)[..rank + usize::from(owner < prober)];
+        earlier.iter().fold(false, |meet, &probed| meet | (probed == cell))
     }
 }
 
@@ -369,7 +373,11 @@ impl Pass<'_> {
                         ids.retain(|&id| !self.members.meet_elsewhere(node, id, rank));
                     }
                     self.space.list_distances(self.space.query(node), ids, distances);
-                    for (&id, &distance) in ids.iter().zip(&*distances) {
+                    for (place, (&id, &distance)) in ids.iter().zip(&*distances).enumerate() {
+                        let next = place + AHEAD;
+                        if let Some((&next, &distance)) = ids.get(next).zip(distances.get(next)) {
+                            self.lists.fetch(next, distance);
+                        }
                         self.lists.propose(id, node, distance);
                         self.lists.propose(node, id, distance);
                     }

@@ -7,7 +7,7 @@ use tagore_device::key::{self, Key};
 
 use crate::Result;
 use crate::loops::{Rows, for_each, numbered, reduce, rows, rows_mut};
-use crate::memory::{collected, collected_in_parallel, filled, with_capacity};
+use crate::memory::{collected, collected_in_parallel, fetch, filled, with_capacity};
 use crate::parallel::locked;
 
 /// One list in this many is compared to estimate how much all lists change.
@@ -122,6 +122,14 @@ impl SharedLists {
         (bits != (key::NONE >> 32) as u32).then(|| key::from_ordered(bits))
     }
 
+    /// Has the processor load the list of `node` for a proposal at `distance`.
+    #[inline]
+    pub(super) fn fetch(&self, node: u32, distance: f32) {
+        if key::ordered(distance) <= self.worst[node as usize].load(Ordering::Relaxed) {
+            fetch(&self.keys[node as usize * self.k..][..self.k]);
+        }
+    }
+
     /// Proposes the neighbour `id` at `distance` to the list of `node`.
     #[inline]
     pub(super) fn propose(&self, node: u32, id: u32, distance: f32) {
@@ -163,8 +171,15 @@ impl SharedLists {
 /// already or holds only smaller keys.
 #[inline]
 fn place(row: &[AtomicU64], new: Key) -> Option<usize> {
+    /// Slots whose last one stands for all.
+    const PART: usize = 8;
     let plain = |slot: &AtomicU64| key::plain(slot.load(Ordering::Relaxed));
-    let place = row.partition_point(|slot| plain(slot) < new);
+    // Of no load does the address depend on another load, as in a binary search: the processor does all
+    // at once.
+    let is_less = |slot: &AtomicU64| usize::from(plain(slot) < new);
+    let parts: usize = row.chunks_exact(PART).map(|part| is_less(&part[PART - 1])).sum();
+    let part = &row[PART * parts..];
+    let place = PART * parts + part[..part.len().min(PART)].iter().map(is_less).sum::<usize>();
     let held = row.get(place).map(plain)?;
     (held != new).then_some(place)
 }
