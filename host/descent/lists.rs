@@ -174,8 +174,7 @@ fn place(row: &[AtomicU64], new: Key) -> Option<usize> {
     /// Slots whose last one stands for all.
     const PART: usize = 8;
     let plain = |slot: &AtomicU64| key::plain(slot.load(Ordering::Relaxed));
-    // Of no load does the address depend on another load, as in a binary search: the processor does all
-    // at once.
+    // No address depends on a load, as in a binary search: the processor does all loads at once.
     let is_less = |slot: &AtomicU64| usize::from(plain(slot) < new);
     let parts: usize = row.chunks_exact(PART).map(|part| is_less(&part[PART - 1])).sum();
     let part = &row[PART * parts..];
