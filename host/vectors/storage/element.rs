@@ -167,8 +167,9 @@ fn lanes<T: Scalar>(a: &[T], b: &[T], term: impl Fn(f32, f32) -> f32) -> f32 {
     let (a_blocks, a_rest) = a.as_chunks::<LANES>();
     let (b_blocks, b_rest) = b.as_chunks::<LANES>();
     let mut sums = [0f32; LANES];
-    for (x, y) in a_blocks.iter().zip(b_blocks) {
-        add_terms(&mut sums, x, y, &term);
+    let b_blocks = &b_blocks[..a_blocks.len()];
+    for block in 0..a_blocks.len() {
+        add_terms(&mut sums, &a_blocks[block], &b_blocks[block], &term);
     }
     if !a_rest.is_empty() {
         // Padding zeros add zero terms, which change no sum.
