@@ -68,7 +68,8 @@ fn count(a: &[Bits], b: &[Bits], term: impl Fn(u64, u64) -> u64) -> f32 {
     };
     let (a_words, a_rest) = a.as_chunks::<8>();
     let (b_words, b_rest) = b.as_chunks::<8>();
-    let mut sum: u32 = a_words.iter().zip(b_words).map(|(x, y)| ones(x, y)).sum();
+    let b_words = &b_words[..a_words.len()];
+    let mut sum: u32 = (0..a_words.len()).map(|word| ones(&a_words[word], &b_words[word])).sum();
     if !a_rest.is_empty() {
         let (mut x, mut y) = ([Bits(0); 8], [Bits(0); 8]);
         x[..a_rest.len()].copy_from_slice(a_rest);

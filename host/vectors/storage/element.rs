@@ -167,6 +167,7 @@ fn lanes<T: Scalar>(a: &[T], b: &[T], term: impl Fn(f32, f32) -> f32) -> f32 {
     let (a_blocks, a_rest) = a.as_chunks::<LANES>();
     let (b_blocks, b_rest) = b.as_chunks::<LANES>();
     let mut sums = [0f32; LANES];
+    // By places: a zip stays a call for each pair of rows.
     let b_blocks = &b_blocks[..a_blocks.len()];
     for block in 0..a_blocks.len() {
         add_terms(&mut sums, &a_blocks[block], &b_blocks[block], &term);
@@ -235,24 +236,34 @@ macro_rules! float_kernels {
     };
 }
 
-// Integer sums are exact in i32 (4096 * 255^2 < 2^31), so their order does not matter.
+/// The sum of integer terms of two rows of one length. It is exact (4096 * 255^2 < 2^31), so its
+/// order does not matter.
+#[inline(always)]
+fn sum<T: Copy>(a: &[T], b: &[T], term: impl Fn(T, T) -> i32) -> f32 {
+    // By places: a zip stays a call for each pair of rows.
+    let b = &b[..a.len()];
+    let mut sum = 0;
+    for place in 0..a.len() {
+        sum += term(a[place], b[place]);
+    }
+    sum as f32
+}
+
 macro_rules! integer_kernels {
     () => {
         scalar_rows!();
 
         #[inline(always)]
         fn squared_l2(a: &[Self], b: &[Self]) -> f32 {
-            let terms = a.iter().zip(b).map(|(&x, &y)| {
+            sum(a, b, |x, y| {
                 let difference = i32::from(i16::from(x) - i16::from(y));
                 difference * difference
-            });
-            terms.sum::<i32>() as f32
+            })
         }
 
         #[inline(always)]
         fn dot(a: &[Self], b: &[Self]) -> f32 {
-            let terms = a.iter().zip(b).map(|(&x, &y)| i32::from(i16::from(x)) * i32::from(i16::from(y)));
-            terms.sum::<i32>() as f32
+            sum(a, b, |x, y| i32::from(i16::from(x)) * i32::from(i16::from(y)))
         }
     };
 }
