@@ -1,6 +1,6 @@
 //! The order of clusters out of core, beside the orders that the paper compares it with: `cargo
-//! bench --bench dispatch`, or with the number of vectors of a sample scaled to that many. Prints
-//! hits over second visits; builds nothing.
+//! bench --bench dispatch`. A number as argument scales the clusters of the sample to that many
+//! vectors. Prints hits over second visits.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark stops at the first error")]
 
 use std::collections::VecDeque;
@@ -76,9 +76,9 @@ fn main() {
         let ours = graph.simulate(&graph.dispatch(cache).unwrap());
         // Lists of 32 neighbours, 8 bytes each.
         let spilled = ours.spilled_bytes(32 * 8) as f64 / f64::from(1 << 30);
-        let [sequential, random, near, far] = ratios;
+        let [sequential, random, gorder_5, gorder_cache] = ratios;
         println!(
-            "{cache:>5} {sequential:>10.3} {random:>6.3} {near:>6.3} {far:>15.3} {:>7.3} {spilled:>11.1}",
+            "{cache:>5} {sequential:>10.3} {random:>6.3} {gorder_5:>6.3} {gorder_cache:>15.3} {:>7.3} {spilled:>11.1}",
             ours.hit_ratio()
         );
     }

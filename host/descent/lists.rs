@@ -122,11 +122,20 @@ impl SharedLists {
         (bits != (key::NONE >> 32) as u32).then(|| key::from_ordered(bits))
     }
 
+    fn row(&self, node: u32) -> &[AtomicU64] {
+        &self.keys[node as usize * self.k..][..self.k]
+    }
+
+    /// Whether a neighbour at `distance` is within the bound of the list of `node`.
+    fn may_enter(&self, node: u32, distance: f32) -> bool {
+        key::ordered(distance) <= self.worst[node as usize].load(Ordering::Relaxed)
+    }
+
     /// Has the processor load the list of `node` for a proposal at `distance`.
     #[inline]
     pub(super) fn fetch(&self, node: u32, distance: f32) {
-        if key::ordered(distance) <= self.worst[node as usize].load(Ordering::Relaxed) {
-            fetch(&self.keys[node as usize * self.k..][..self.k]);
+        if self.may_enter(node, distance) {
+            fetch(self.row(node));
         }
     }
 
@@ -135,10 +144,10 @@ impl SharedLists {
     pub(super) fn propose(&self, node: u32, id: u32, distance: f32) {
         // A stale bound is above the true one, and lists only improve: a proposal that fails either
         // check would fail it later too.
-        if key::ordered(distance) > self.worst[node as usize].load(Ordering::Relaxed) {
+        if !self.may_enter(node, distance) {
             return;
         }
-        let row = &self.keys[node as usize * self.k..][..self.k];
+        let row = self.row(node);
         let new = key::pack(distance, id);
         // While another thread moves keys, this may miss a key of the list, and the lock is taken
         // in vain. It never finds a key that is not in the list.
@@ -171,10 +180,10 @@ impl SharedLists {
 /// already or holds only smaller keys.
 #[inline]
 fn place(row: &[AtomicU64], new: Key) -> Option<usize> {
-    /// Slots whose last one stands for all.
+    /// Slots of a part. All of a part are smaller if its last one is.
     const PART: usize = 8;
     let plain = |slot: &AtomicU64| key::plain(slot.load(Ordering::Relaxed));
-    // No address depends on a load, as in a binary search: the processor does all loads at once.
+    // Unlike in a binary search, no address depends on a load: all loads are done at once.
     let is_less = |slot: &AtomicU64| usize::from(plain(slot) < new);
     let parts: usize = row.chunks_exact(PART).map(|part| is_less(&part[PART - 1])).sum();
     let part = &row[PART * parts..];

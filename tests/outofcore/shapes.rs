@@ -29,6 +29,9 @@ fn threads_do_not_change_the_bytes() {
     few.cache = 2;
     let (expected, stats) = bytes(1, few);
     assert!(bytes(2, few).0 == expected, "lists on disk");
+    let path = folder.path().join("in memory");
+    OutOfCore::new(builder.clone(), few).in_memory(true).build(&base, &path).unwrap();
+    assert!(fs::read(path).unwrap() == expected, "the lists on disk are those in memory");
     assert!(stats.cache.hits > 0 && stats.cache.misses() > 0);
     assert_eq!(stats.spilled_bytes, stats.cache.misses() * 32 * 8);
 }

@@ -30,7 +30,7 @@ pub(crate) struct LaneStack {
 static UNUSED: Mutex<Vec<LaneStack>> = Mutex::new(Vec::new());
 
 impl LaneStack {
-    /// Takes `count` stacks, and makes those that are missing.
+    /// Takes `count` unused stacks, and allocates more if there are too few.
     pub fn take(count: usize) -> io::Result<Vec<Self>> {
         let mut stacks = {
             let mut unused = UNUSED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -180,7 +180,7 @@ fn lanes<T: Scalar>(a: &[T], b: &[T], term: impl Fn(f32, f32) -> f32) -> f32 {
         add_terms(&mut sums, &x, &y, &term);
     }
     // Without `black_box` the compiler splits the sums into vectors of two and four to suit the
-    // tree, which takes twice as long (`cargo bench -- exact_search`).
+    // tree, which takes twice as long.
     tree(std::hint::black_box(sums))
 }
 
