@@ -303,6 +303,26 @@ fn near_copies_do_not_fill_the_lists_of_inner_products() {
 }
 
 #[test]
+fn long_rows_of_one_direction_do_not_fill_the_lists_of_inner_products() {
+    for share in [0.02, 0.1, 0.5] {
+        check(Fault::Multiples, share, Metric::InnerProduct, some_kinds());
+    }
+    let data = synth(Fault::Multiples, 0.2);
+    let base = data.base();
+    let builder = builder(Strategy::nsg()).metric(Metric::InnerProduct).compressed(Compression::Int8);
+    let found = recall(&searcher(builder.build(&base).unwrap(), &base), &data.queries(100), 10);
+    assert!(found >= 0.985, "codes: {found}");
+}
+
+#[test]
+fn long_rows_do_not_hide_the_many_from_inner_products() {
+    // Half of a long row's largest products are with long rows, the others with rows of the many.
+    for share in [0.04, 0.1] {
+        check(Fault::Sentinel { value: -9999.0 }, share, Metric::InnerProduct, some_kinds());
+    }
+}
+
+#[test]
 fn spots_in_all_directions_are_found_by_inner_products() {
     // Those who represent them have products of chance with each other.
     let fault = Fault::Sentinel { value: -9999.0 };

@@ -206,11 +206,20 @@ impl Builder {
 
     /// Builds the index of `base`, whose space this is, with a node for every row, from lists of
     /// `k` or from what is `given`: of rows less their mean, if they have a common direction, and
-    /// of codes, if asked for; in parts, if rows lie in groups far apart.
+    /// of codes, if asked for; in parts, if many rows have nearly one direction, or rows lie in
+    /// groups far apart.
     fn build_nodes(&self, base: &Vectors, space: Space<'_>, k: usize, given: Given<'_>) -> Result<Built> {
         let (metric, unwatched) = (self.descent.metric, self.descent.progress.unwatched());
         // Codes are those of rows that are moved already. A layer has no parts.
         let may_part = self.of_vectors.is_none() && self.layering != Layering::Always;
+        if may_part
+            && given.graph().is_none()
+            && let Some(spots) = self.spots_of_products(&space, Metric::Cosine)?
+        {
+            drop(space);
+            let stats = BuildStats { knn: k, ..BuildStats::default() };
+            return self.build_in_parts(base, &spots, stats);
+        }
         let mut groups = if may_part { far_groups(base, metric, &unwatched)? } else { None };
         let mut mean = match (&groups, &self.of_vectors) {
             (None, None) => common_mean(base, metric)?,
@@ -266,7 +275,7 @@ impl Builder {
             check_room(planned.saturating_sub(made))?;
         }
         if graph.is_none()
-            && let Some(spots) = self.spots_of_products(space)?
+            && let Some(spots) = self.spots_of_products(space, Metric::L2)?
         {
             let stats = BuildStats { knn: k, ..BuildStats::default() };
             return self.build_in_parts(base, &spots, stats);

@@ -1,9 +1,12 @@
-//! Dense spots under inner product.
+//! Dense spots under inner product, of rows near each other or of nearly one direction.
 //!
 //! Products do not tell how near rows are. But a row has nearly the same product with all rows of a
 //! spot, so they follow one another in its list, and the spots that harm searches are in many
 //! lists. So exact lists of some rows show them, before the k-NN graph is built: their rows would
 //! fill its lists, and products that differ by little more than rounding take long to rank.
+//!
+//! Long rows of one direction follow one another, too: in the lists of all rows on their side of
+//! the origin, which then lead to no others.
 
 use tagore_device::key::NO_ID;
 
@@ -44,7 +47,10 @@ const COMPARED: usize = 1 << 10;
 /// Rows of spots that harm searches, or take long to rank, are one row in this many.
 const ROWS_PER_NEAR: usize = 32;
 
-/// Two rows, and their squared distance.
+/// Distances under cosine below this are rounding errors.
+const LEAST_COSINE: f32 = 1e-12;
+
+/// Two rows, and their list distance.
 #[derive(Clone, Copy)]
 struct Near {
     row: u32,
@@ -52,15 +58,23 @@ struct Near {
     distance: f32,
 }
 
+impl Near {
+    fn new(vectors: &Space<'_>, row: u32, other: u32, distance: f32) -> Self {
+        let least = if vectors.metric() == Metric::Cosine { LEAST_COSINE } else { 0.0 };
+        Self { row, other, distance: distance.max(least) }
+    }
+}
+
 impl Builder {
-    /// The dense spots of `space`; none for another metric than inner product.
-    pub(super) fn spots_of_products(&self, space: &Space<'_>) -> Result<Option<Spots>> {
+    /// The dense spots of `space`, of rows near each other under `nearness`: L2, or cosine for rows
+    /// of nearly one direction. None for another metric than inner product.
+    pub(super) fn spots_of_products(&self, space: &Space<'_>, nearness: Metric) -> Result<Option<Spots>> {
         let n = space.len() as u32;
         let is_told = space.metric() == Metric::InnerProduct && space.vectors().is_readable();
         if !is_told || space.len() < MIN_OUTSIDE + MIN_ROWS {
             return Ok(None);
         }
-        let vectors = Space::unprepared(space.vectors(), Metric::L2);
+        let vectors = Space::unprepared(space.vectors(), nearness);
         let k = NEAREST.min(space.len() - 1);
         let lists = self.exact_lists(space, (n / 8).clamp(FIRST_LISTS[0], FIRST_LISTS[1]), k)?;
         let near = |list: &[u32]| near_in_list(&vectors, list);
@@ -91,12 +105,11 @@ impl Builder {
         }
         // No row outside is so near to another.
         let radius = bound * (1 << (GAP - 1)) as f32;
-        let part =
-            |rows: &[u32]| Space::owned(space.vectors().select(rows)?, Metric::L2, &Progress::silent());
+        let part = |rows: &[u32]| Space::owned(space.vectors().select(rows)?, nearness, &Progress::silent());
         let found = Spots::of_trees(roots.clone(), radius, part)?;
         // Lists name the rows of the largest products of a spot, not all.
-        let first: Vec<u32> = found.iter().flat_map(|found| &found.spots).map(|rows| rows[0]).collect();
-        if u64::from(n) * first.len() as u64 > MAX_TO_FIRST {
+        let first: Vec<u32> = found.iter().flat_map(|found| &found.spots).map(|spot| spot.rows[0]).collect();
+        if first.is_empty() || u64::from(n) * first.len() as u64 > MAX_TO_FIRST {
             return Ok(found);
         }
         let near = |row: u32| {
@@ -106,7 +119,10 @@ impl Builder {
             near.map_or(row, |(&first, _)| first)
         };
         (0..n).zip(map(0..n, near)).for_each(|(row, first)| join(&mut roots, row, first));
-        Spots::of_trees(roots, radius, part)
+        let found = Spots::of_trees(roots, radius, part)?;
+        // The longest row has the largest product with a query on its side, if they have one
+        // direction.
+        Ok(found.map(|found| found.represented_by(n, |row| space.norm(space.query(row)))))
     }
 
     /// The exact lists, of `k` rows each, of up to `count` random rows of `space`.
@@ -131,7 +147,7 @@ fn near_in_list(vectors: &Space<'_>, list: &[u32]) -> Vec<Near> {
         let next = &list[place + 1..list.len().min(place + 1 + PLACES)];
         vectors.list_distances(vectors.query(row), next, &mut distances);
         let pairs = next.iter().zip(&distances);
-        near.extend(pairs.map(|(&other, &distance)| Near { row, other, distance }));
+        near.extend(pairs.map(|(&other, &distance)| Near::new(vectors, row, other, distance)));
     }
     near
 }
@@ -143,7 +159,7 @@ fn near_in_sample(vectors: &Space<'_>) -> Result<Vec<Near>> {
         let mut distances = Vec::new();
         vectors.list_distances(vectors.query(row), &rows, &mut distances);
         let others = rows.iter().zip(distances).filter(|&(&other, _)| other != row);
-        let near = others.map(|(&other, distance)| Near { row, other, distance });
+        let near = others.map(|(&other, distance)| Near::new(vectors, row, other, distance));
         let nearer = |a: Near, b: Near| if b.distance < a.distance { b } else { a };
         near.reduce(nearer).unwrap_or(Near { row, other: row, distance: f32::INFINITY })
     })

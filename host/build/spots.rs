@@ -17,6 +17,7 @@ use super::octaves::{GAP, MIN_OUTSIDE, Octaves};
 use super::{BuildStats, Builder, Layering};
 use crate::descent::{DeviceGraph, KnnGraph};
 use crate::gpu::Gpu;
+use crate::index::Inside;
 use crate::loops::{map, try_map};
 use crate::vectors::gpu::Pick;
 use crate::vectors::mean::drawn_rows;
@@ -51,10 +52,25 @@ const AT_A_TIME: usize = 1 << 16;
 
 /// The dense spots of a data set.
 pub(super) struct Spots {
-    /// The rows of each spot, ascending. The first represents it.
-    pub(super) spots: Vec<Vec<u32>>,
+    pub(super) spots: Vec<Spot>,
     /// The rows outside and the representatives, ascending.
     outside: Vec<u32>,
+}
+
+/// A dense spot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    /// The rows, ascending.
+    pub(super) rows: Vec<u32>,
+    /// The place among them of the one that represents the spot.
+    pub(super) representative: usize,
+}
+
+impl Spot {
+    /// A spot of these rows, ascending, represented by the first.
+    pub(super) fn new(rows: Vec<u32>) -> Self {
+        Self { rows, representative: 0 }
+    }
 }
 
 /// The rows that need more than the others.
@@ -105,10 +121,29 @@ impl Spots {
         if spots.is_empty() || spots.len() > MAX_SPOTS {
             return Ok(None);
         }
+        Ok(Some(Self::among(n, spots.into_iter().map(Spot::new).collect())))
+    }
+
+    /// These spots among `n` rows.
+    fn among(n: u32, spots: Vec<Spot>) -> Self {
         let mut is_outside = vec![true; n as usize];
-        spots.iter().for_each(|rows| rows[1..].iter().for_each(|&row| is_outside[row as usize] = false));
+        for Spot { rows, representative } in &spots {
+            rows.iter().for_each(|&row| is_outside[row as usize] = false);
+            is_outside[rows[*representative] as usize] = true;
+        }
         let outside = (0..n).filter(|&row| is_outside[row as usize]).collect();
-        Ok(Some(Self { spots, outside }))
+        Self { spots, outside }
+    }
+
+    /// The same spots among `n` rows, each represented by its row of the largest `norm`.
+    pub(super) fn represented_by(self, n: u32, norm: impl Fn(u32) -> f32) -> Self {
+        let Self { mut spots, .. } = self;
+        for Spot { rows, representative } in &mut spots {
+            let norms = rows.iter().map(|&row| norm(row)).enumerate();
+            *representative =
+                norms.reduce(|a, b| if b.1 > a.1 { b } else { a }).map_or(0, |longest| longest.0);
+        }
+        Self::among(n, spots)
     }
 }
 
@@ -281,8 +316,8 @@ fn distance_at(graph: &KnnGraph, node: u32, rank: usize) -> f32 {
 }
 
 impl Builder {
-    /// Builds the index of `base` in parts: one outside of its `spots`, one of each. `stats` are
-    /// those of its k-NN graph, if there is one.
+    /// Builds the index of `base` in parts: one outside of its `spots`, one of each, never on codes.
+    /// `stats` are those of its k-NN graph, if there is one.
     pub(super) fn build_in_parts(
         &self,
         base: &Vectors,
@@ -304,19 +339,19 @@ impl Builder {
         let inner_of = |rows: &[u32]| {
             let is_large = self.is_layered() && rows.len() > outside.len();
             let layering = if is_large { Layering::GrowthOnly } else { Layering::Off };
-            Self { layering, queries: None, ..inner.clone() }
+            Self { layering, queries: None, compression: None, ..inner.clone() }
         };
         // A device takes longer to begin than the CPU takes for so few rows.
         let on_host = |rows: &[u32]| rows.len() <= MAX_ROWS_ON_CPU && vectors.is_readable();
         let on_cpu = |rows: &[u32]| inner_of(rows).device(Device::Cpu);
-        let few: Vec<&Vec<u32>> = spots.iter().filter(|rows| on_host(rows)).collect();
-        let build = |rows: &&Vec<u32>| part(&on_cpu(rows), vectors, rows).map(|built| built.index);
+        let few: Vec<&Spot> = spots.iter().filter(|spot| on_host(&spot.rows)).collect();
+        let build = |Spot { rows, .. }: &&Spot| part(&on_cpu(rows), vectors, rows).map(|built| built.index);
         let mut few = try_map(&few[..], build)?.into_iter();
         let mut inside = Vec::with_capacity(count);
-        for rows in spots {
+        for Spot { rows, representative } in spots {
             let built = if on_host(rows) { few.next() } else { None };
             let index = built.map_or_else(|| Ok(part(&inner_of(rows), vectors, rows)?.index), Ok)?;
-            inside.push((rows.clone(), index));
+            inside.push(Inside { rows: rows.clone(), representative: *representative, index });
         }
         // Without a k-NN graph of all rows, that of the rows outside is told.
         if stats.descent.distances == 0 {
@@ -356,12 +391,12 @@ mod tests {
             Ok(rows.iter().flat_map(next).collect())
         };
         let Spots { spots, outside } = Spots::find(&radii, 0.1, near, apart).unwrap().unwrap();
-        assert_eq!(spots, [0, 1].map(|first| (first..120).step_by(2).collect::<Vec<u32>>()));
+        assert_eq!(spots, [0, 1].map(|first| Spot::new((first..120).step_by(2).collect())));
         assert_eq!(outside, [0, 1].into_iter().chain(120..360).collect::<Vec<u32>>());
         // Spots that lie near each other are one.
         let together = |rows: &[u32]| at(&|row| row as f32 / 1000.0, rows);
         let Spots { spots, .. } = Spots::find(&radii, 0.1, near, together).unwrap().unwrap();
-        assert_eq!(spots, [(0..120).collect::<Vec<u32>>()]);
+        assert_eq!(spots, [Spot::new((0..120).collect())]);
     }
 
     #[test]

@@ -170,7 +170,8 @@ impl Builder {
 
     /// The nearest of the `fresh` nodes to each of them; none if rows lie in dense spots.
     fn fresh_lists(&self, space: &Space<'_>, fresh: &[u32], k: usize) -> Result<Option<Vec<Vec<u32>>>> {
-        if !fresh.is_empty() && self.spots_of_products(space)?.is_some() {
+        let are_in_spots = |nearness| Ok(self.spots_of_products(space, nearness)?.is_some());
+        if !fresh.is_empty() && (are_in_spots(Metric::L2)? || are_in_spots(Metric::Cosine)?) {
             return Ok(None);
         }
         if fresh.len() < 2 {

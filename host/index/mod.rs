@@ -30,7 +30,7 @@ pub(crate) use fingerprint::{FNV_START, fnv1a};
 pub use formats::{Export, IndexFormat, RowSink};
 pub(crate) use identity::Identity;
 pub use layer::{Layer, MAX_LAYER_BEAM};
-pub(crate) use spots::Spots;
+pub(crate) use spots::{Inside, Spots};
 pub(crate) use start::{Graph, Layered, Start};
 pub use statistics::Statistics;
 pub(crate) use statistics::{Reach, edges_to};
@@ -279,10 +279,9 @@ impl Index {
         self.spots.as_ref()
     }
 
-    /// Joins an index over `rows` of `base`, ascending, and indexes over the rows of dense spots,
-    /// whose first rows represent them: each with its rows, ascending, the first among the `rows`
-    /// too.
-    pub(crate) fn joined(self, base: &Vectors, rows: &[u32], inside: Vec<(Vec<u32>, Self)>) -> Result<Self> {
+    /// Joins an index over `rows` of `base`, ascending, and those of dense spots, whose
+    /// representatives are among the `rows` too.
+    pub(crate) fn joined(self, base: &Vectors, rows: &[u32], inside: Vec<Inside>) -> Result<Self> {
         let places = Repeated::default().places(rows, base.len());
         let mut index = self.renamed(base, rows, &places)?;
         let (stride, metric) = (index.max_degree, index.metric());
@@ -291,8 +290,9 @@ impl Index {
             index.spots.iter().flat_map(Spots::all).map(|(node, entries)| (node, entries.to_vec())).collect();
         // The representative of a large spot is one row of many for a search outside, which may
         // miss it, but the nearest one of many queries.
-        let large = inside.iter().filter(|(rows, _)| LARGE_SPOT * rows.len() >= base.len());
-        let mut large: Vec<u32> = large.map(|(rows, _)| rows[0]).collect();
+        let is_large = |rows: &[u32]| LARGE_SPOT * rows.len() >= base.len();
+        let large = inside.iter().filter(|spot| is_large(&spot.rows));
+        let mut large: Vec<u32> = large.map(|spot| spot.rows[spot.representative]).collect();
         large.sort_unstable();
         index.layers.iter_mut().for_each(|layer| layer.add(&large));
         // Representatives of spots in many directions lead to each other by chance.
@@ -303,11 +303,11 @@ impl Index {
         // Searches stop by the growth of the distances of the largest part; under inner product,
         // where it has a scale, by that of the rows outside.
         let (mut most, mut growth) = (rows.len(), index.growth);
-        for (rows, part) in inside {
+        for Inside { rows, representative, index: part } in inside {
             if rows.len() > most && metric != Metric::InnerProduct {
                 (most, growth) = (rows.len(), part.growth);
             }
-            for (place, &row) in rows.iter().enumerate().skip(1) {
+            for (place, &row) in rows.iter().enumerate().filter(|&(place, _)| place != representative) {
                 let near = part.neighbors(place);
                 degrees[row as usize] = near.len() as u32;
                 let slots = &mut neighbors[row as usize * stride..][..stride];
@@ -319,13 +319,19 @@ impl Index {
             let first: Vec<u32> = if rows.len() <= SCANNED_SPOT {
                 (0..rows.len() as u32).collect()
             } else {
-                part.entries.iter().chain(part.neighbors(0)).chain(&random).copied().collect()
+                part.entries.iter().chain(part.neighbors(representative)).chain(&random).copied().collect()
             };
-            let own = std::iter::once((0, &first[..])).chain(part.spots.iter().flat_map(Spots::all));
+            // The product with one row does not bound those with the others.
+            let is_always = metric == Metric::InnerProduct && is_large(&rows);
+            let here = representative as u32;
+            let own = std::iter::once((here, &first[..])).chain(part.spots.iter().flat_map(Spots::all));
             for (node, entries) in own {
-                let known = spots.entry(rows[node as usize]).or_default();
-                let entries = entries.iter().map(|&entry| rows[entry as usize]);
-                known.extend(entries.filter(|&entry| entry != rows[node as usize]));
+                let (known, row) = (spots.entry(rows[node as usize]).or_default(), rows[node as usize]);
+                known.extend(entries.iter().map(|&entry| rows[entry as usize]).filter(|&entry| entry != row));
+                let is_walked_always = |spots: &Spots| spots.is_walked_always(node);
+                if node == here && is_always || part.spots.as_ref().is_some_and(is_walked_always) {
+                    known.push(row);
+                }
                 known.sort_unstable();
                 known.dedup();
             }

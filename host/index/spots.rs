@@ -2,19 +2,32 @@
 
 use tagore_device::key::NO_ID;
 
-use super::Layer;
+use super::{Index, Layer};
 
 /// The dense spots of an index.
 ///
 /// The graph has one part of the rows outside the spots and of one row of each spot, its
 /// representative, and one part of each spot. No edge leads from one part to another. A search
 /// walks the part outside. If it expands a representative, it goes on inside the spot, in the same
-/// beam. So a search for another row meets one row of a spot, not all of them.
+/// beam. So a search for another row meets one row of a spot, not all of them. Spots that are
+/// *walked always* have a beam of their own in every search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Spots {
-    /// The representatives, each with the nodes where a search of its spot begins. The beam is 0,
-    /// which tells these rows from layers in a file.
+    /// The representatives, each with the nodes where a search of its spot begins, among them the
+    /// representative itself if the spot is walked always. The beam is 0, which tells these rows
+    /// from layers in a file.
     entries: Layer,
+    /// The representatives of the spots that are walked always.
+    always: Vec<u32>,
+}
+
+/// The index over the rows of a dense spot.
+pub(crate) struct Inside {
+    /// The rows, ascending.
+    pub rows: Vec<u32>,
+    /// The place among them of the one that represents the spot.
+    pub representative: usize,
+    pub index: Index,
 }
 
 impl Spots {
@@ -27,7 +40,14 @@ impl Spots {
             row[..first.len()].copy_from_slice(first);
         }
         let nodes = spots.iter().map(|&(node, _)| node).collect();
-        Some(Self { entries: Layer::new(nodes, degree, ids, 0) })
+        Some(Self::from_layer(Layer::new(nodes, degree, ids, 0)))
+    }
+
+    fn from_layer(entries: Layer) -> Self {
+        let nodes = entries.nodes().iter().enumerate();
+        let always = nodes.filter(|&(place, node)| entries.neighbors(place).contains(node));
+        let always = always.map(|(_, &node)| node).collect();
+        Self { entries, always }
     }
 
     /// The spots of parts of an index, each with the names of its nodes, ascending; none without
@@ -46,7 +66,7 @@ impl Spots {
 
     /// Takes the spots off the layers of a file, if they are there.
     pub(super) fn split_off(layers: &mut Vec<Layer>) -> Option<Self> {
-        layers.pop_if(|layer| layer.beam() == 0).map(|entries| Self { entries })
+        layers.pop_if(|layer| layer.beam() == 0).map(Self::from_layer)
     }
 
     /// The spots as the last layer of a file.
@@ -57,6 +77,16 @@ impl Spots {
     /// The nodes where a search of the spot of `node` begins; none unless it represents a spot.
     pub(crate) fn entries_of(&self, node: u32) -> &[u32] {
         self.entries.place(node).map_or(&[], |place| self.entries.neighbors(place))
+    }
+
+    /// Whether the spot of `node` is walked always; not unless it represents a spot.
+    pub(crate) fn is_walked_always(&self, node: u32) -> bool {
+        self.always.contains(&node)
+    }
+
+    /// The representatives of the spots that are walked always.
+    pub(crate) fn walked_always(&self) -> &[u32] {
+        &self.always
     }
 
     /// All representatives, each with the nodes where a search of its spot begins.
@@ -72,7 +102,7 @@ impl Spots {
 
     /// Renames each node to `names[node]`; names must ascend.
     pub(super) fn renamed(self, names: &[u32]) -> Self {
-        Self { entries: self.entries.renamed(names) }
+        Self::from_layer(self.entries.renamed(names))
     }
 
     /// Whether representatives ascend, and all ids are those of nodes.

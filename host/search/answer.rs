@@ -89,9 +89,13 @@ impl<'a> Answer<'a> {
         self.spots.is_some()
     }
 
-    /// Whether the search goes on in a dense spot that a node of the beam represents.
+    /// Whether the search goes on in a dense spot: one that a node of the beam represents, or one
+    /// that is walked always.
     pub(super) fn meets_spot(&self, nodes: &[Key]) -> bool {
-        let is_met = |spots: &Spots| nodes.iter().any(|&key| !spots.entries_of(key as u32).is_empty());
+        let is_met = |spots: &Spots| {
+            !spots.walked_always().is_empty()
+                || nodes.iter().any(|&key| !spots.entries_of(key as u32).is_empty())
+        };
         self.spots.is_some_and(is_met)
     }
 

@@ -85,8 +85,16 @@ impl BeamSearch {
             self.visit(space, query, passing.entries(), limits.beam, &mut on_visit);
         }
         self.walk(space, graph, task, &mut on_visit);
-        if let Some(spots) = start.spots {
+        let Some(spots) = start.spots else { return };
+        self.walk_spots(space, graph, spots, task, &mut on_visit);
+        for &node in spots.walked_always() {
+            let others = std::mem::take(&mut self.beam);
+            self.enter_spot(space, spots.entries_of(node).to_vec(), task, &mut on_visit);
+            self.walk(space, graph, task, &mut on_visit);
             self.walk_spots(space, graph, spots, task, &mut on_visit);
+            self.beam.extend(others);
+            self.beam.sort_unstable_by_key(|slot| slot.key);
+            self.beam.truncate(limits.beam);
         }
     }
 
@@ -131,7 +139,8 @@ impl BeamSearch {
         self.steps = steps;
     }
 
-    /// Goes on inside the dense spots whose representatives were expanded.
+    /// Goes on inside the dense spots whose representatives were expanded, but for those that have
+    /// a beam of their own.
     fn walk_spots(
         &mut self,
         space: &Space<'_>,
@@ -142,14 +151,11 @@ impl BeamSearch {
     ) {
         // A spot may have spots of its own.
         loop {
-            let expanded = self.beam.iter().filter(|slot| slot.expanded);
-            let mut entries: Vec<u32> =
-                expanded.flat_map(|slot| spots.entries_of(slot.key as u32)).copied().collect();
-            if let Some(passing) = task.among.filter(|all| entries.iter().any(|&id| all.contains(id))) {
-                entries.retain(|&id| passing.contains(id));
-            }
+            let expanded = self.beam.iter().filter(|slot| slot.expanded).map(|slot| slot.key as u32);
+            let met = expanded.filter(|&node| !spots.is_walked_always(node));
+            let entries = met.flat_map(|node| spots.entries_of(node)).copied().collect();
             let before = self.computed;
-            self.visit(space, task.query, &entries, task.limits.beam, on_visit);
+            self.enter_spot(space, entries, task, on_visit);
             if self.computed == before {
                 return;
             }
@@ -157,9 +163,25 @@ impl BeamSearch {
         }
     }
 
-    /// Whether the last search expanded a row that represents one of `spots`.
+    /// Visits the nodes where a search of dense spots begins: under a filter, those that pass, if
+    /// any do.
+    fn enter_spot(
+        &mut self,
+        space: &Space<'_>,
+        mut entries: Vec<u32>,
+        task: BeamTask<'_>,
+        on_visit: &mut impl FnMut(Key),
+    ) {
+        if let Some(passing) = task.among.filter(|all| entries.iter().any(|&id| all.contains(id))) {
+            entries.retain(|&id| passing.contains(id));
+        }
+        self.visit(space, task.query, &entries, task.limits.beam, on_visit);
+    }
+
+    /// Whether the last search, which did not go on in any of `spots`, was to go on in one.
     pub(super) fn meets(&self, spots: &Spots) -> bool {
-        self.beam.iter().any(|slot| slot.expanded && !spots.entries_of(slot.key as u32).is_empty())
+        !spots.walked_always().is_empty()
+            || self.beam.iter().any(|slot| slot.expanded && !spots.entries_of(slot.key as u32).is_empty())
     }
 
     /// Sets the node that searches leave out, as if the graph were without it: it is neither found
