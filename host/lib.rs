@@ -154,7 +154,7 @@ pub use index::{
 };
 pub use live::{LiveIndex, LiveNeighbor, LiveResult, Snapshot};
 pub use memory::{check_room, host_memory_bytes, peak_host_bytes};
-pub use parallel::{THREAD_STACK, max_threads, start_threads, thread_pool};
+pub use parallel::{THREAD_STACK, start_threads, thread_pool};
 pub use progress::{Progress, Update};
 pub use prune::{Collect, CustomRule, Filter, MAX_CANDIDATES, PruneStats, QueryStats, Strategy};
 pub use quantize::Compression;

@@ -39,11 +39,11 @@ const THREADS_PER_CORE: usize = 4;
 
 /// Maximum number of threads that work runs on: four per core. More only slow it down, and change
 /// no result.
-pub fn max_threads() -> usize {
+fn max_threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from) * THREADS_PER_CORE
 }
 
-/// A pool of `threads` threads, at most [`max_threads`]. Without a number, `RAYON_NUM_THREADS` sets
+/// A pool of `threads` threads, at most four per core. Without a number, `RAYON_NUM_THREADS` sets
 /// it, or else there is a thread per core.
 ///
 /// # Errors

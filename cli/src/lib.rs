@@ -40,6 +40,7 @@ mod timeline;
 mod update;
 mod usage;
 mod walked;
+mod warnings;
 
 use std::ffi::OsString;
 use std::panic::{self, AssertUnwindSafe};
@@ -56,6 +57,7 @@ pub use draw::report_page;
 pub use out_of_memory::OrError;
 
 use crate::output::{Output, STANDARD};
+use crate::warnings::Warnings;
 
 /// Exit codes: done, failed, wrong usage, and interrupted by a signal.
 const DONE: u8 = 0;
@@ -160,18 +162,14 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     };
     let output = Arc::new(Output::new(cli.json, cli.quiet));
     read::note_to(&output);
-    log(cli.log, matches!(&cli.command, Command::Build(args) if args.has_timeline()));
+    log(cli.log, matches!(&cli.command, Command::Build(args) if args.has_timeline()), &output);
     if let Err(error) = signals::handle(output.progress()) {
         let limit = "raise the limit of processes (ulimit -u, pids)";
         output.error(format_args!("the thread for signals: {error}: {limit}"));
         return FAILED;
     }
     spool::stop_with(output.progress());
-    let (threads, most) = (cli.threads.map(usize::from), tagore::max_threads());
-    if let Some(threads) = threads.filter(|&threads| threads > most) {
-        output.warn(format_args!("--threads: {threads} are more than four per core: {most} run"));
-    }
-    if let Err(error) = tagore::start_threads(threads) {
+    if let Err(error) = tagore::start_threads(cli.threads.map(usize::from)) {
         output.error(error);
         return FAILED;
     }
@@ -267,16 +265,17 @@ impl Command {
     }
 }
 
-/// Logs to standard error at `level`, and records stages for a timeline.
-fn log(level: Option<tracing::Level>, timeline: bool) {
+/// Logs to standard error at `level`, prints the library's warnings if that does not, and records
+/// stages for a timeline.
+fn log(level: Option<tracing::Level>, timeline: bool, output: &Arc<Output>) {
     let lines = level.map(|level| {
         let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr);
         lines.with_filter(LevelFilter::from_level(level))
     });
+    let are_logged = level >= Some(tracing::Level::WARN);
+    let warnings = (!are_logged).then(|| Warnings(Arc::clone(output)).with_filter(LevelFilter::WARN));
     let stages = timeline.then(|| timeline::record().with_filter(LevelFilter::DEBUG));
-    if lines.is_some() || stages.is_some() {
-        tracing_subscriber::registry().with(lines).with(stages).init();
-    }
+    tracing_subscriber::registry().with(lines).with(warnings).with(stages).init();
 }
 
 /// Prints help in full, and an error of clap in one line.

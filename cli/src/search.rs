@@ -54,7 +54,7 @@ impl Searched {
 
     pub(crate) fn searcher(&self, index: Index, base: Vectors, output: &Output) -> Result<Searcher> {
         let searcher = Searcher::new(index, base, output.progress())?.width(self.width)?;
-        Ok(self.walked.set(searcher, output)?.devices(&self.device.0)?)
+        Ok(self.walked.set(searcher)?.devices(&self.device.0)?)
     }
 }
 

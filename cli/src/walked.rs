@@ -6,7 +6,6 @@ use std::str::FromStr;
 use tagore::{Compression, SearchCodes, Searcher};
 
 use crate::error::{Error, Result};
-use crate::output::Output;
 
 /// The codes of the vectors that a build walks on, or the vectors themselves if none.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,13 +80,6 @@ impl fmt::Display for BuiltOn {
     }
 }
 
-/// Prints the warning that codes lose too much, if any.
-pub(crate) fn say_codes(warning: Option<&str>, output: &Output) {
-    if let Some(warning) = warning {
-        output.warn(format_args!("{warning} (--vectors full)"));
-    }
-}
-
 #[derive(clap::Args)]
 pub(crate) struct Walked {
     /// What searches walk on: full, the vectors themselves; their codes in f16 or int8, which take
@@ -103,7 +95,7 @@ pub(crate) struct Walked {
 impl Walked {
     /// Sets what searches walk on. Before the devices are set, so that they hold no more than they
     /// need.
-    pub(crate) fn set(&self, searcher: Searcher, output: &Output) -> Result<Searcher> {
+    pub(crate) fn set(&self, searcher: Searcher) -> Result<Searcher> {
         let searcher = match (self.codes(), self.rerank) {
             (None, None) => return Ok(searcher),
             (None | Some(SearchCodes::Edges), Some(rerank)) => {
@@ -115,9 +107,7 @@ impl Walked {
             (Some(codes), None) => searcher.compressed(codes),
             (Some(codes), Some(rerank)) => searcher.rerank(rerank).compressed(codes),
         };
-        let searcher = searcher?;
-        say_codes(searcher.code_warning().as_deref(), output);
-        Ok(searcher)
+        Ok(searcher?)
     }
 
     /// The codes that searches walk on, if any.

@@ -110,7 +110,7 @@ fn small_stacks_and_many_threads_do_no_harm() {
         let output = Command::new("sh").args(["-c", &shell]).current_dir(s.folder.path()).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{shell}: {:?} {stderr}", output.status);
-        assert!(stderr.contains("--threads: 1000 are more than four per core"), "{stderr}");
+        assert!(stderr.contains("warning: 1000 threads are more than four per core"), "{stderr}");
         assert!(fs::read(s.path("x.tagore")).unwrap().len() > built.len() / 2);
     }
 }

@@ -72,7 +72,7 @@ fn codes_that_lose_rows_are_named_with_the_remedy() {
         let output = s.run(arguments);
         assert!(output.status.success(), "{output:?}");
         let text = String::from_utf8(output.stderr).unwrap();
-        let is_named = text.lines().any(|line| line.ends_with("use the full vectors (--vectors full)"));
+        let is_named = text.lines().any(|line| line.ends_with("use the full vectors"));
         assert_eq!(is_named, text.contains("warning: codes in int8"), "{text}");
         is_named
     };
@@ -81,6 +81,28 @@ fn codes_that_lose_rows_are_named_with_the_remedy() {
     assert!(warned(&format!("{search} --vectors int8")));
     assert!(!warned(&format!("{search} --vectors f16")));
     assert!(warned("build -i ball.fbin -o codes.tagore --kind cagra --device cpu --vectors int8"));
+}
+
+#[test]
+fn warnings_of_the_library_are_the_commands() {
+    let s = Session::new();
+    for (name, fault) in [("clean", ""), ("line", " --kind dirty --fault multiples --share 0.1")] {
+        s.succeeds(&format!("synth --n 1200 --dim 16{fault} -o {name}.fbin"));
+    }
+    let build = |arguments: &str| {
+        let build = "build --kind nsg --metric ip --device cpu --cluster-size 400 --no-report";
+        let output = s.run(&format!("{build} {arguments}"));
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let warning = "searches of inner products in an index built in clusters may miss the nearest";
+    let warned = |text: &str| text.lines().filter(|line| line.contains(warning)).count();
+    let line = build("line.fbin -o line.tagore --quiet");
+    assert!(warned(&line) == 1 && line.starts_with("warning: rows lie in"), "{line}");
+    assert_eq!(warned(&build("clean.fbin -o clean.tagore")), 0);
+    // A log has it already.
+    let logged = build("line.fbin -o line.tagore --log warn");
+    assert!(warned(&logged) == 1 && !logged.contains("warning:"), "{logged}");
 }
 
 #[test]

@@ -81,22 +81,9 @@ pub(crate) fn far_groups(base: &Vectors, metric: Metric, progress: &Progress) ->
     }
 }
 
-/// Warns if the rows of `base` lie in groups far apart, for builds that do not part them.
-///
-/// # Errors
-/// If the rows lie on a device that fails, or memory is short.
-pub(crate) fn warn_of_groups(base: &Vectors, metric: Metric) -> Result<()> {
-    if means_of_groups(base, metric)?.is_some() {
-        tracing::warn!(
-            "rows lie in groups far apart, so searches of inner products in an index built in clusters may miss the nearest: build in memory, or each group by itself"
-        );
-    }
-    Ok(())
-}
-
 /// The means of the groups far apart that a sample of the rows of `base` shows; none if it shows
 /// none, or for another metric than inner product.
-fn means_of_groups(base: &Vectors, metric: Metric) -> Result<Option<Vectors>> {
+pub(super) fn means_of_groups(base: &Vectors, metric: Metric) -> Result<Option<Vectors>> {
     let n = base.len();
     if metric != Metric::InnerProduct || n < 2 * MIN_ROWS {
         return Ok(None);

@@ -211,10 +211,11 @@ impl Builder {
     fn build_nodes(&self, base: &Vectors, space: Space<'_>, k: usize, given: Given<'_>) -> Result<Built> {
         let (metric, unwatched) = (self.descent.metric, self.descent.progress.unwatched());
         // Codes are those of rows that are moved already. A layer has no parts.
-        let may_part = self.of_vectors.is_none() && self.layering != Layering::Always;
+        let is_layer = self.layering == Layering::Always;
+        let may_part = self.of_vectors.is_none() && !is_layer;
         if may_part
             && given.graph().is_none()
-            && let Some(spots) = self.spots_of_products(&space, Metric::Cosine)?
+            && let Some(spots) = self.spots_of_directions(&space)?
         {
             drop(space);
             let stats = BuildStats { knn: k, ..BuildStats::default() };
@@ -225,7 +226,8 @@ impl Builder {
             (None, None) => common_mean(base, metric)?,
             _ => None,
         };
-        if given.graph().is_some() && (groups.take().is_some() || mean.take().is_some()) {
+        let is_ranked = given.graph().is_some() && (groups.take().is_some() || mean.take().is_some());
+        if is_ranked && !is_layer {
             tracing::warn!(
                 "rows have a common direction, by which the given k-NN graph ranks them all: build without it"
             );
@@ -275,7 +277,7 @@ impl Builder {
             check_room(planned.saturating_sub(made))?;
         }
         if graph.is_none()
-            && let Some(spots) = self.spots_of_products(space, Metric::L2)?
+            && let Some(spots) = self.spots_of_products(space)?
         {
             let stats = BuildStats { knn: k, ..BuildStats::default() };
             return self.build_in_parts(base, &spots, stats);

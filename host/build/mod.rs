@@ -32,7 +32,6 @@ mod update;
 
 use std::sync::Arc;
 
-pub(crate) use far::warn_of_groups;
 pub(crate) use graph::{OnDevice, PrunedRows};
 pub(crate) use layers::LowerGraph;
 use memory::Built;

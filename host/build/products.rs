@@ -11,14 +11,16 @@
 use tagore_device::key::NO_ID;
 
 use super::Builder;
+use super::far::means_of_groups;
 use super::octaves::{GAP, MIN_OUTSIDE, Octaves};
-use super::spots::{MIN_ROWS, Spots, join};
+use super::spots::{MIN_ROWS, Spot, Spots, join};
+use crate::index::LARGE_SPOT;
 use crate::loops::{gather, map, rows};
 use crate::memory::collected_in_parallel;
 use crate::search::exact::ExactSearch;
 use crate::vectors::mean::drawn_rows;
 use crate::vectors::space::Space;
-use crate::{Device, Metric, Progress, Result};
+use crate::{Device, Metric, Progress, Result, Vectors};
 
 /// Lists that show whether there are spots: of one row in eight, at least and at most.
 const FIRST_LISTS: [u32; 2] = [1 << 6, 1 << 8];
@@ -39,7 +41,13 @@ const PLACES: usize = 4;
 const PAIRS_PER_NEAR: usize = 1024;
 
 /// Maximum number of distances from rows to spots.
-const MAX_TO_FIRST: u64 = 1 << 26;
+const MAX_TO_FIRST: u64 = 1 << 28;
+
+/// Rows of the sample that shows spots in a base built in clusters.
+const WARNED_BY: usize = 1 << 14;
+
+/// Rows of one direction are of one length if none is this many times longer than another.
+const LONGER: f32 = 1.25;
 
 /// Rows that are compared with one another: spots of many rows may be in no list.
 const COMPARED: usize = 1 << 10;
@@ -66,9 +74,25 @@ impl Near {
 }
 
 impl Builder {
-    /// The dense spots of `space`, of rows near each other under `nearness`: L2, or cosine for rows
-    /// of nearly one direction. None for another metric than inner product.
-    pub(super) fn spots_of_products(&self, space: &Space<'_>, nearness: Metric) -> Result<Option<Spots>> {
+    /// The dense spots of `space`; none for another metric than inner product.
+    pub(super) fn spots_of_products(&self, space: &Space<'_>) -> Result<Option<Spots>> {
+        self.spots_near(space, Metric::L2)
+    }
+
+    /// The spots of `space` that hold rows of nearly one direction; none for another metric than
+    /// inner product. Where all are few rows of one length, they are left to
+    /// [`spots_of_products`](Self::spots_of_products): groups far apart may hold them.
+    pub(super) fn spots_of_directions(&self, space: &Space<'_>) -> Result<Option<Spots>> {
+        let is_cone = |Spot { rows, representative }: &Spot| {
+            let norm = |&row: &u32| space.norm(space.query(row));
+            let longest = norm(&rows[*representative]);
+            LARGE_SPOT * rows.len() >= space.len() || rows.iter().any(|row| LONGER * norm(row) <= longest)
+        };
+        Ok(self.spots_near(space, Metric::Cosine)?.filter(|found| found.spots.iter().any(is_cone)))
+    }
+
+    /// The dense spots of `space`, of rows near each other under `nearness`, L2 or cosine.
+    fn spots_near(&self, space: &Space<'_>, nearness: Metric) -> Result<Option<Spots>> {
         let n = space.len() as u32;
         let is_told = space.metric() == Metric::InnerProduct && space.vectors().is_readable();
         if !is_told || space.len() < MIN_OUTSIDE + MIN_ROWS {
@@ -123,6 +147,33 @@ impl Builder {
         // The longest row has the largest product with a query on its side, if they have one
         // direction.
         Ok(found.map(|found| found.represented_by(n, |row| space.norm(space.query(row)))))
+    }
+
+    /// Warns, for builds that do not part rows, if those of `base` lie in groups far apart or in
+    /// dense spots under inner product.
+    ///
+    /// # Errors
+    /// If the rows lie on a device that fails, or memory is short.
+    pub(crate) fn warn_of_parts(&self, base: &Vectors) -> Result<()> {
+        let metric = self.descent.metric;
+        if metric != Metric::InnerProduct {
+            return Ok(());
+        }
+        let are_apart = means_of_groups(base, metric)?.is_some();
+        let are_in_spots = || {
+            let sample = base.select(&drawn_rows(8, WARNED_BY, base.len()))?;
+            let space = Space::owned(sample, metric, &Progress::silent())?;
+            Ok(self.spots_of_directions(&space)?.is_some() || self.spots_of_products(&space)?.is_some())
+        };
+        let what = match are_apart {
+            true => "in groups far apart",
+            false if are_in_spots()? => "in dense spots, or many in one direction",
+            false => return Ok(()),
+        };
+        tracing::warn!(
+            "rows lie {what}, so searches of inner products in an index built in clusters may miss the nearest: build in memory, or each part by itself"
+        );
+        Ok(())
     }
 
     /// The exact lists, of `k` rows each, of up to `count` random rows of `space`.

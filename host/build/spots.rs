@@ -42,7 +42,14 @@ const MAX_SPOTS: usize = 1024;
 const MAX_COMPARED: usize = 1 << 24;
 
 /// Maximum number of rows of a spot that the CPU builds, many spots at a time, whatever the device.
-const MAX_ROWS_ON_CPU: usize = 1024;
+const MAX_ROWS_ON_CPU: usize = 2048;
+
+/// Rows that show how wide a spot is.
+const WIDTH_SAMPLE: usize = 1 << 10;
+
+/// A spot is wide if its rows lie a quarter of a length from a line through the origin: the ratio
+/// of squares.
+const WIDE: f64 = 16.0;
 
 /// Random rows that show groups far from all others.
 const SAMPLE: usize = 1 << 14;
@@ -348,10 +355,11 @@ impl Builder {
         let build = |Spot { rows, .. }: &&Spot| part(&on_cpu(rows), vectors, rows).map(|built| built.index);
         let mut few = try_map(&few[..], build)?.into_iter();
         let mut inside = Vec::with_capacity(count);
-        for Spot { rows, representative } in spots {
+        for spot @ Spot { rows, representative } in spots {
             let built = if on_host(rows) { few.next() } else { None };
             let index = built.map_or_else(|| Ok(part(&inner_of(rows), vectors, rows)?.index), Ok)?;
-            inside.push(Inside { rows: rows.clone(), representative: *representative, index });
+            let is_wide = is_wide(vectors, self.descent.metric, spot, outside)?;
+            inside.push(Inside { rows: rows.clone(), representative: *representative, is_wide, index });
         }
         // Without a k-NN graph of all rows, that of the rows outside is told.
         if stats.descent.distances == 0 {
@@ -363,6 +371,32 @@ impl Builder {
         let index = index.joined(base, outside, inside)?;
         Ok(Built { index, stats: BuildStats { prune: pruned.prune, ..stats } })
     }
+}
+
+/// Whether the products of a query with the rows of `spot` differ from the one with the row that
+/// represents it by as much as those with the rows `outside` do, or as much as that product itself.
+/// Rows that lie along that row do not: no product with them is larger, if it is positive.
+fn is_wide(base: &Vectors, metric: Metric, spot: &Spot, outside: &[u32]) -> Result<bool> {
+    if metric != Metric::InnerProduct {
+        return Ok(false);
+    }
+    let Spot { rows, representative } = spot;
+    let some = |rows: &[u32]| -> Result<Vec<f32>> {
+        let drawn = drawn_rows(7, WIDTH_SAMPLE, rows.len()).into_iter().map(|place| rows[place as usize]);
+        base.select(&drawn.collect::<Vec<_>>())?.to_f32()
+    };
+    let (dim, first) = (base.dim(), base.row_to_f32(rows[*representative] as usize)?);
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum::<f64>();
+    let square = dot(&first, &first);
+    let across = |row: &[f32]| {
+        let along = dot(row, &first);
+        dot(row, row) - along.abs() * along / square.max(f64::MIN_POSITIVE)
+    };
+    let mean = |rows: &[f32], of: &dyn Fn(&[f32]) -> f64| {
+        rows.chunks_exact(dim).map(of).sum::<f64>() / (rows.len() / dim) as f64
+    };
+    let width = WIDE * mean(&some(rows)?, &across);
+    Ok(width >= square || width >= mean(&some(outside)?, &|row| dot(row, row)))
 }
 
 #[cfg(test)]

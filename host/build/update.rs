@@ -170,8 +170,9 @@ impl Builder {
 
     /// The nearest of the `fresh` nodes to each of them; none if rows lie in dense spots.
     fn fresh_lists(&self, space: &Space<'_>, fresh: &[u32], k: usize) -> Result<Option<Vec<Vec<u32>>>> {
-        let are_in_spots = |nearness| Ok(self.spots_of_products(space, nearness)?.is_some());
-        if !fresh.is_empty() && (are_in_spots(Metric::L2)? || are_in_spots(Metric::Cosine)?) {
+        let are_in_spots =
+            || Ok(self.spots_of_products(space)?.is_some() || self.spots_of_directions(space)?.is_some());
+        if !fresh.is_empty() && are_in_spots()? {
             return Ok(None);
         }
         if fresh.len() < 2 {

@@ -47,7 +47,7 @@ use crate::{Error, IdSet, Ids, Metric, Progress, Result, Vectors};
 const SCANNED_SPOT: usize = 1024;
 
 /// Searches start at the representatives of spots that hold one row in this many, too.
-const LARGE_SPOT: usize = 32;
+pub(crate) const LARGE_SPOT: usize = 32;
 
 /// The parameter of a description that counts the rows that updates have inserted since the build.
 pub(crate) const INSERTED: &str = "inserted";
@@ -303,7 +303,7 @@ impl Index {
         // Searches stop by the growth of the distances of the largest part; under inner product,
         // where it has a scale, by that of the rows outside.
         let (mut most, mut growth) = (rows.len(), index.growth);
-        for Inside { rows, representative, index: part } in inside {
+        for Inside { rows, representative, is_wide, index: part } in inside {
             if rows.len() > most && metric != Metric::InnerProduct {
                 (most, growth) = (rows.len(), part.growth);
             }
@@ -321,15 +321,15 @@ impl Index {
             } else {
                 part.entries.iter().chain(part.neighbors(representative)).chain(&random).copied().collect()
             };
-            // The product with one row does not bound those with the others.
-            let is_always = metric == Metric::InnerProduct && is_large(&rows);
             let here = representative as u32;
             let own = std::iter::once((here, &first[..])).chain(part.spots.iter().flat_map(Spots::all));
             for (node, entries) in own {
                 let (known, row) = (spots.entry(rows[node as usize]).or_default(), rows[node as usize]);
                 known.extend(entries.iter().map(|&entry| rows[entry as usize]).filter(|&entry| entry != row));
                 let is_walked_always = |spots: &Spots| spots.is_walked_always(node);
-                if node == here && is_always || part.spots.as_ref().is_some_and(is_walked_always) {
+                if node == here && is_wide && is_large(&rows)
+                    || part.spots.as_ref().is_some_and(is_walked_always)
+                {
                     known.push(row);
                 }
                 known.sort_unstable();

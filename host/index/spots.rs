@@ -27,6 +27,8 @@ pub(crate) struct Inside {
     pub rows: Vec<u32>,
     /// The place among them of the one that represents the spot.
     pub representative: usize,
+    /// Whether the products of a query with its rows differ much from the one with that row.
+    pub is_wide: bool,
     pub index: Index,
 }
 

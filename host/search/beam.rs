@@ -88,6 +88,9 @@ impl BeamSearch {
         let Some(spots) = start.spots else { return };
         self.walk_spots(space, graph, spots, task, &mut on_visit);
         for &node in spots.walked_always() {
+            if !self.may_find(space, task, node) {
+                continue;
+            }
             let others = std::mem::take(&mut self.beam);
             self.enter_spot(space, spots.entries_of(node).to_vec(), task, &mut on_visit);
             self.walk(space, graph, task, &mut on_visit);
@@ -137,6 +140,15 @@ impl BeamSearch {
         steps.found.extend(entries.iter().copied().filter(|&id| passing.contains(id)));
         self.visit(space, query, &steps.found, width, on_visit);
         self.steps = steps;
+    }
+
+    /// Whether the search would expand a row of the length of `node` if the query pointed there: one
+    /// of the spot that `node`, its longest row, represents.
+    fn may_find(&self, space: &Space<'_>, BeamTask { query, limits, .. }: BeamTask<'_>, node: u32) -> bool {
+        let norm = space.norm(query);
+        let at_rank = self.beam.get(limits.stop.rank as usize).map_or(NONE, |slot| slot.key);
+        let last = limits.stop.of_query(norm).last((at_rank >> 32) as u32);
+        key::pack(-norm * space.norm(space.query(node)), 0) <= last
     }
 
     /// Goes on inside the dense spots whose representatives were expanded, but for those that have

@@ -61,7 +61,7 @@ impl Args {
         for path in &self.index {
             let index = open_index(path)?;
             let searcher = Searcher::new(index, Arc::clone(&base), output.progress())?;
-            let mut searcher = self.walked.set(searcher, output)?.devices(&self.device.0)?;
+            let mut searcher = self.walked.set(searcher)?.devices(&self.device.0)?;
             for &width in &self.widths {
                 for &batch in &batches {
                     let renamed = |error| Error::from(error).renamed("width", "widths");

@@ -17,7 +17,6 @@ use crate::laps::Laps;
 use crate::options::{Built, Seconds, say_kernels};
 use crate::output::Output;
 use crate::timeline;
-use crate::walked::say_codes;
 
 /// The index of a build, with the measurements taken while it was built.
 struct Done {
@@ -55,7 +54,6 @@ impl Args {
         say_prune(&index, &stats.prune, output);
         say_queries(stats.queries.as_ref(), output);
         say_repeated(stats.repeated, output);
-        say_codes(stats.code_warning.as_deref(), output);
         let resident = stats.resident.take();
         let mut done = Done { index, stats, total: 0.0 };
         let measure = Measure { progress: measuring, resident, ..self.measure(output) };

@@ -13,7 +13,6 @@ use super::pipeline::{Merging, Pipeline, Step};
 use super::stats::OutOfCoreStats;
 use super::trace::{TaskKind, Trace};
 use super::warm::warm;
-use crate::build::warn_of_groups;
 use crate::outofcore::partition::{Partition, PartitionInput, RowLists, Table, find_repeated};
 use crate::outofcore::plan::{ClusterGraph, ClusterPlan};
 use crate::outofcore::store::{
@@ -60,7 +59,7 @@ impl Run<'_> {
         let began = Instant::now();
         let embedding = Embedding::new(base, builder.descent.metric, &self.progress.partition)?;
         if first {
-            warn_of_groups(base, builder.descent.metric)?;
+            builder.warn_of_parts(base)?;
         }
         let (partition, table) = self.partition(work, &embedding, first)?;
         work.keep();

@@ -12,7 +12,6 @@ use super::memory::task_memory;
 use super::object::{NewPiece, ObjectLimits, numbers};
 use super::store::ObjectStore;
 use crate::atomic_file::AtomicFile;
-use crate::build::warn_of_groups;
 use crate::cluster::assigner::RowRounding;
 use crate::cluster::cpu::Centres;
 use crate::index::{FNV_START, fnv1a};
@@ -116,7 +115,7 @@ impl Plan {
         let parameters = build.parameters(base, &devices)?;
         let (device, progress) = (devices[0], &builder.descent.progress);
         let embedding = &Embedding::new(base, builder.descent.metric, progress)?;
-        warn_of_groups(base, builder.descent.metric)?;
+        builder.warn_of_parts(base)?;
         let repeated = find_repeated(builder, base, limits, progress)?;
         let dim = embedding.dim(base.dim());
         let seed = builder.descent.seed;
