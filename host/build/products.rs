@@ -15,21 +15,27 @@ use super::far::means_of_groups;
 use super::octaves::{GAP, MIN_OUTSIDE, Octaves};
 use super::spots::{MIN_ROWS, Spot, Spots, join};
 use crate::index::LARGE_SPOT;
-use crate::loops::{gather, map, rows};
+use crate::loops::{gather, rows, try_map};
 use crate::memory::collected_in_parallel;
 use crate::search::exact::ExactSearch;
 use crate::vectors::mean::drawn_rows;
 use crate::vectors::space::Space;
 use crate::{Device, Metric, Progress, Result, Vectors};
 
-/// Lists that show whether there are spots: of one row in eight, at least and at most.
-const FIRST_LISTS: [u32; 2] = [1 << 6, 1 << 8];
+/// How many random rows have their exact lists made.
+#[derive(Clone, Copy)]
+struct Lists {
+    /// One row in this many.
+    one_in: u32,
+    least: u32,
+    most: u32,
+}
 
-/// Lists that show the spots: of one row in [`SHARE`], at least and at most.
-const LISTS: [u32; 2] = [1 << 11, 1 << 14];
+/// Lists that show whether there are spots.
+const FIRST_LISTS: Lists = Lists { one_in: 8, least: 1 << 6, most: 1 << 8 };
 
-/// A row in this many has a list that shows the spots.
-const SHARE: u32 = 4;
+/// Lists that show the spots.
+const LISTS: Lists = Lists { one_in: 4, least: 1 << 11, most: 1 << 14 };
 
 /// Rows per list.
 const NEAREST: usize = 64;
@@ -39,6 +45,9 @@ const PLACES: usize = 4;
 
 /// Near copies that harm searches are one pair in this many.
 const PAIRS_PER_NEAR: usize = 1024;
+
+/// Rows whose distances to spots are computed at a time.
+const ASSIGNED: usize = 1 << 10;
 
 /// Maximum number of distances from rows to spots.
 const MAX_TO_FIRST: u64 = 1 << 28;
@@ -51,6 +60,9 @@ const LONGER: f32 = 1.25;
 
 /// Rows that are compared with one another: spots of many rows may be in no list.
 const COMPARED: usize = 1 << 10;
+
+/// At most one row in this many is compared.
+const ROWS_PER_COMPARED: usize = 4;
 
 /// Rows of spots that harm searches, or take long to rank, are one row in this many.
 const ROWS_PER_NEAR: usize = 32;
@@ -67,8 +79,8 @@ struct Near {
 }
 
 impl Near {
-    fn new(vectors: &Space<'_>, row: u32, other: u32, distance: f32) -> Self {
-        let least = if vectors.metric() == Metric::Cosine { LEAST_COSINE } else { 0.0 };
+    fn new(nearness: Metric, row: u32, other: u32, distance: f32) -> Self {
+        let least = if nearness == Metric::Cosine { LEAST_COSINE } else { 0.0 };
         Self { row, other, distance: distance.max(least) }
     }
 }
@@ -83,12 +95,7 @@ impl Builder {
     /// inner product. Where all are few rows of one length, they are left to
     /// [`spots_of_products`](Self::spots_of_products): groups far apart may hold them.
     pub(super) fn spots_of_directions(&self, space: &Space<'_>) -> Result<Option<Spots>> {
-        let is_cone = |Spot { rows, representative }: &Spot| {
-            let norm = |&row: &u32| space.norm(space.query(row));
-            let longest = norm(&rows[*representative]);
-            LARGE_SPOT * rows.len() >= space.len() || rows.iter().any(|row| LONGER * norm(row) <= longest)
-        };
-        Ok(self.spots_near(space, Metric::Cosine)?.filter(|found| found.spots.iter().any(is_cone)))
+        self.spots_near(space, Metric::Cosine)
     }
 
     /// The dense spots of `space`, of rows near each other under `nearness`, L2 or cosine.
@@ -99,54 +106,67 @@ impl Builder {
             return Ok(None);
         }
         let vectors = Space::unprepared(space.vectors(), nearness);
-        let k = NEAREST.min(space.len() - 1);
-        let lists = self.exact_lists(space, (n / 8).clamp(FIRST_LISTS[0], FIRST_LISTS[1]), k)?;
-        let near = |list: &[u32]| near_in_list(&vectors, list);
-        let distance = |near: Near| near.distance;
-        let in_lists = gather(rows(&lists, k), |list, distances: &mut Vec<f32>| {
-            distances.extend(near(list).into_iter().map(distance));
-        });
-        let in_sample = near_in_sample(&vectors)?;
-        let bound = |distances: &[f32], few: usize| {
-            let bound = Octaves::count(distances).bound()?;
-            let below = distances.iter().filter(|&&distance| distance < bound).count();
-            (below * few >= distances.len()).then_some(bound)
-        };
-        let nearest: Vec<f32> = in_sample.iter().copied().map(distance).collect();
-        let bounds = [bound(&in_lists, PAIRS_PER_NEAR), bound(&nearest, ROWS_PER_NEAR)];
+        let in_lists = self.near_in_lists(space, &vectors, FIRST_LISTS, f32::INFINITY)?;
+        let in_sample = near_in_sample(space.vectors(), nearness)?;
+        let bounds = [bound_of(&in_lists, PAIRS_PER_NEAR), bound_of(&in_sample, ROWS_PER_NEAR)];
         let Some(bound) = bounds.into_iter().flatten().reduce(f32::max) else { return Ok(None) };
-        let mut roots: Vec<u32> = (0..n).collect();
-        let lists = self.exact_lists(space, (n / SHARE).clamp(LISTS[0], LISTS[1]), k)?;
-        let near = |list: &[u32]| {
-            let near = near(list).into_iter();
-            near.filter(|near| near.distance < bound).collect::<Vec<_>>()
-        };
-        for Near { row, other, distance } in map(rows(&lists, k), near).into_iter().flatten().chain(in_sample)
-        {
-            if distance < bound {
-                join(&mut roots, row, other);
-            }
-        }
         // No row outside is so near to another.
         let radius = bound * (1 << (GAP - 1)) as f32;
+        let joined = |pairs: Vec<Near>| {
+            let mut roots: Vec<u32> = (0..n).collect();
+            let near =
+                pairs.into_iter().chain(in_sample.iter().copied()).filter(|near| near.distance < bound);
+            near.for_each(|near| join(&mut roots, near.row, near.other));
+            roots
+        };
+        let norm = |row: u32| space.norm(space.query(row));
         let part = |rows: &[u32]| Space::owned(space.vectors().select(rows)?, nearness, &Progress::silent());
-        let found = Spots::of_trees(roots.clone(), radius, part)?;
+        let spots = |roots| {
+            let found = Spots::of_trees(roots, radius, part)?;
+            // The longest row has the largest product with a query on its side, if they have one
+            // direction.
+            Ok(found.map(|found| found.represented_by(n, norm)))
+        };
+        if nearness == Metric::Cosine && !has_cone(spots(joined(in_lists))?.as_ref(), &in_sample, norm) {
+            return Ok(None);
+        }
+        let mut roots = joined(self.near_in_lists(space, &vectors, LISTS, bound)?);
+        let found = spots(roots.clone())?;
         // Lists name the rows of the largest products of a spot, not all.
         let first: Vec<u32> = found.iter().flat_map(|found| &found.spots).map(|spot| spot.rows[0]).collect();
         if first.is_empty() || u64::from(n) * first.len() as u64 > MAX_TO_FIRST {
             return Ok(found);
         }
-        let near = |row: u32| {
+        let blocks: Vec<u32> = (0..n).step_by(ASSIGNED).collect();
+        let near = |&start: &u32| {
+            let rows: Vec<u32> = first.iter().copied().chain(start..n.min(start + ASSIGNED as u32)).collect();
+            let (block, places) = (part(&rows)?, (0..first.len() as u32).collect::<Vec<u32>>());
             let mut distances = Vec::new();
-            vectors.list_distances(vectors.query(row), &first, &mut distances);
-            let near = first.iter().zip(distances).find(|&(_, distance)| distance < radius);
-            near.map_or(row, |(&first, _)| first)
+            let near = |place: usize| {
+                block.list_distances(block.query(place as u32), &places, &mut distances);
+                let near = first.iter().zip(&distances).find(|&(_, &distance)| distance < radius);
+                near.map(|(&first, _)| (rows[place], first))
+            };
+            Ok((first.len()..rows.len()).filter_map(near).collect::<Vec<_>>())
         };
-        (0..n).zip(map(0..n, near)).for_each(|(row, first)| join(&mut roots, row, first));
-        let found = Spots::of_trees(roots, radius, part)?;
-        // The longest row has the largest product with a query on its side, if they have one
-        // direction.
-        Ok(found.map(|found| found.represented_by(n, |row| space.norm(space.query(row)))))
+        let near = try_map(&blocks[..], near)?;
+        near.into_iter().flatten().for_each(|(row, first)| join(&mut roots, row, first));
+        spots(roots)
+    }
+
+    /// The rows nearer than `bound` that follow one another in the exact lists of random rows.
+    fn near_in_lists(
+        &self,
+        space: &Space<'_>,
+        vectors: &Space<'_>,
+        lists: Lists,
+        bound: f32,
+    ) -> Result<Vec<Near>> {
+        let (n, k) = (space.len() as u32, NEAREST.min(space.len() - 1));
+        let lists = self.exact_lists(space, (n / lists.one_in).clamp(lists.least, lists.most), k)?;
+        Ok(gather(rows(&lists, k), |list, near: &mut Vec<Near>| {
+            near.extend(near_in_list(vectors, list).into_iter().filter(|near| near.distance < bound));
+        }))
     }
 
     /// Warns, for builds that do not part rows, if those of `base` lie in groups far apart or in
@@ -190,6 +210,25 @@ impl Builder {
     }
 }
 
+/// The distance below which rows are in spots, if at least one pair in `few` is so near.
+fn bound_of(pairs: &[Near], few: usize) -> Option<f32> {
+    let distances: Vec<f32> = pairs.iter().map(|near| near.distance).collect();
+    let bound = Octaves::count(&distances).bound()?;
+    let below = distances.iter().filter(|&&distance| distance < bound).count();
+    (below * few >= distances.len()).then_some(bound)
+}
+
+/// Whether rows of one of the spots `found` differ in length, or are many among the rows of a
+/// sample.
+fn has_cone(found: Option<&Spots>, sample: &[Near], norm: impl Fn(u32) -> f32) -> bool {
+    let is_cone = |Spot { rows, representative }: &Spot| {
+        let here = sample.iter().filter(|near| rows.binary_search(&near.row).is_ok()).count();
+        let longest = norm(rows[*representative]);
+        LARGE_SPOT * here >= sample.len() || rows.iter().any(|&row| LONGER * norm(row) <= longest)
+    };
+    found.is_some_and(|found| found.spots.iter().any(is_cone))
+}
+
 /// The pairs of rows that follow one another in a list, with their distances.
 fn near_in_list(vectors: &Space<'_>, list: &[u32]) -> Vec<Near> {
     let (mut near, mut distances) = (Vec::with_capacity(PLACES * list.len()), Vec::new());
@@ -198,19 +237,22 @@ fn near_in_list(vectors: &Space<'_>, list: &[u32]) -> Vec<Near> {
         let next = &list[place + 1..list.len().min(place + 1 + PLACES)];
         vectors.list_distances(vectors.query(row), next, &mut distances);
         let pairs = next.iter().zip(&distances);
-        near.extend(pairs.map(|(&other, &distance)| Near::new(vectors, row, other, distance)));
+        near.extend(pairs.map(|(&other, &distance)| Near::new(vectors.metric(), row, other, distance)));
     }
     near
 }
 
-/// Random rows, each with the nearest of the others.
-fn near_in_sample(vectors: &Space<'_>) -> Result<Vec<Near>> {
-    let rows = drawn_rows(5, COMPARED, vectors.len());
-    collected_in_parallel(&rows[..], |&row| {
+/// Random rows, each with the nearest of the others under `nearness`.
+fn near_in_sample(vectors: &Vectors, nearness: Metric) -> Result<Vec<Near>> {
+    let rows = drawn_rows(5, COMPARED.min(vectors.len() / ROWS_PER_COMPARED), vectors.len());
+    let space = Space::owned(vectors.select(&rows)?, nearness, &Progress::silent())?;
+    let places: Vec<u32> = (0..rows.len() as u32).collect();
+    collected_in_parallel(&places[..], |&place| {
         let mut distances = Vec::new();
-        vectors.list_distances(vectors.query(row), &rows, &mut distances);
+        space.list_distances(space.query(place), &places, &mut distances);
+        let row = rows[place as usize];
         let others = rows.iter().zip(distances).filter(|&(&other, _)| other != row);
-        let near = others.map(|(&other, distance)| Near::new(vectors, row, other, distance));
+        let near = others.map(|(&other, distance)| Near::new(nearness, row, other, distance));
         let nearer = |a: Near, b: Near| if b.distance < a.distance { b } else { a };
         near.reduce(nearer).unwrap_or(Near { row, other: row, distance: f32::INFINITY })
     })
