@@ -106,16 +106,24 @@ impl Builder {
             return Ok(None);
         }
         let vectors = Space::unprepared(space.vectors(), nearness);
-        let in_lists = self.near_in_lists(space, &vectors, FIRST_LISTS, f32::INFINITY)?;
+        let k = NEAREST.min(space.len() - 1);
+        let lists = self.exact_lists(space, FIRST_LISTS, k)?;
+        let in_lists = gather(rows(&lists, k), |list, distances: &mut Vec<f32>| {
+            distances.extend(near_in_list(&vectors, list).into_iter().map(|near| near.distance));
+        });
         let in_sample = near_in_sample(space.vectors(), nearness)?;
-        let bounds = [bound_of(&in_lists, PAIRS_PER_NEAR), bound_of(&in_sample, ROWS_PER_NEAR)];
+        let nearest: Vec<f32> = in_sample.iter().map(|near| near.distance).collect();
+        let bounds = [bound_of(&in_lists, PAIRS_PER_NEAR), bound_of(&nearest, ROWS_PER_NEAR)];
         let Some(bound) = bounds.into_iter().flatten().reduce(f32::max) else { return Ok(None) };
         // No row outside is so near to another.
         let radius = bound * (1 << (GAP - 1)) as f32;
-        let joined = |pairs: Vec<Near>| {
+        let is_near = |near: &Near| near.distance < bound;
+        let joined = |lists: &[u32]| {
             let mut roots: Vec<u32> = (0..n).collect();
-            let near =
-                pairs.into_iter().chain(in_sample.iter().copied()).filter(|near| near.distance < bound);
+            let in_lists = gather(rows(lists, k), |list, near: &mut Vec<Near>| {
+                near.extend(near_in_list(&vectors, list).into_iter().filter(is_near));
+            });
+            let near = in_lists.into_iter().chain(in_sample.iter().copied().filter(is_near));
             near.for_each(|near| join(&mut roots, near.row, near.other));
             roots
         };
@@ -127,10 +135,10 @@ impl Builder {
             // direction.
             Ok(found.map(|found| found.represented_by(n, norm)))
         };
-        if nearness == Metric::Cosine && !has_cone(spots(joined(in_lists))?.as_ref(), &in_sample, norm) {
+        if nearness == Metric::Cosine && !has_cone(spots(joined(&lists))?.as_ref(), &in_sample, norm) {
             return Ok(None);
         }
-        let mut roots = joined(self.near_in_lists(space, &vectors, LISTS, bound)?);
+        let mut roots = joined(&self.exact_lists(space, LISTS, k)?);
         let found = spots(roots.clone())?;
         // Lists name the rows of the largest products of a spot, not all.
         let first: Vec<u32> = found.iter().flat_map(|found| &found.spots).map(|spot| spot.rows[0]).collect();
@@ -152,21 +160,6 @@ impl Builder {
         let near = try_map(&blocks[..], near)?;
         near.into_iter().flatten().for_each(|(row, first)| join(&mut roots, row, first));
         spots(roots)
-    }
-
-    /// The rows nearer than `bound` that follow one another in the exact lists of random rows.
-    fn near_in_lists(
-        &self,
-        space: &Space<'_>,
-        vectors: &Space<'_>,
-        lists: Lists,
-        bound: f32,
-    ) -> Result<Vec<Near>> {
-        let (n, k) = (space.len() as u32, NEAREST.min(space.len() - 1));
-        let lists = self.exact_lists(space, (n / lists.one_in).clamp(lists.least, lists.most), k)?;
-        Ok(gather(rows(&lists, k), |list, near: &mut Vec<Near>| {
-            near.extend(near_in_list(vectors, list).into_iter().filter(|near| near.distance < bound));
-        }))
     }
 
     /// Warns, for builds that do not part rows, if those of `base` lie in groups far apart or in
@@ -196,8 +189,14 @@ impl Builder {
         Ok(())
     }
 
-    /// The exact lists, of `k` rows each, of up to `count` random rows of `space`.
-    fn exact_lists(&self, space: &Space<'_>, count: u32, k: usize) -> Result<Vec<u32>> {
+    /// The exact lists, of `k` rows each, of random rows of `space`.
+    fn exact_lists(
+        &self,
+        space: &Space<'_>,
+        Lists { one_in, least, most }: Lists,
+        k: usize,
+    ) -> Result<Vec<u32>> {
+        let count = (space.len() as u32 / one_in).clamp(least, most);
         let rows = drawn_rows(5, count as usize, space.len());
         // Lists are the same on every device.
         let device = match self.descent.device {
@@ -210,10 +209,9 @@ impl Builder {
     }
 }
 
-/// The distance below which rows are in spots, if at least one pair in `few` is so near.
-fn bound_of(pairs: &[Near], few: usize) -> Option<f32> {
-    let distances: Vec<f32> = pairs.iter().map(|near| near.distance).collect();
-    let bound = Octaves::count(&distances).bound()?;
+/// The distance below which rows are in spots, if at least one in `few` is.
+fn bound_of(distances: &[f32], few: usize) -> Option<f32> {
+    let bound = Octaves::count(distances).bound()?;
     let below = distances.iter().filter(|&&distance| distance < bound).count();
     (below * few >= distances.len()).then_some(bound)
 }

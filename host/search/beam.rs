@@ -142,8 +142,8 @@ impl BeamSearch {
         self.steps = steps;
     }
 
-    /// Whether the search would expand a row of the length of `node` if the query pointed there: one
-    /// of the spot that `node`, its longest row, represents.
+    /// Whether the search would expand a row as long as `node` if the query pointed there. No row is
+    /// longer of the spot that `node` represents.
     fn may_find(&self, space: &Space<'_>, BeamTask { query, limits, .. }: BeamTask<'_>, node: u32) -> bool {
         let norm = space.norm(query);
         let at_rank = self.beam.get(limits.stop.rank as usize).map_or(NONE, |slot| slot.key);
