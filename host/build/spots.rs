@@ -323,8 +323,8 @@ fn distance_at(graph: &KnnGraph, node: u32, rank: usize) -> f32 {
 }
 
 impl Builder {
-    /// Builds the index of `base` in parts: one outside of its `spots`, and one of each, which codes
-    /// do not serve. `stats` are those of its k-NN graph, if there is one.
+    /// Builds the index of `base` in parts: one outside of its `spots`, and one of each, never on
+    /// codes. `stats` are those of its k-NN graph, if there is one.
     pub(super) fn build_in_parts(
         &self,
         base: &Vectors,

@@ -142,8 +142,8 @@ impl BeamSearch {
         self.steps = steps;
     }
 
-    /// Whether the search would expand a row as long as `node` if the query pointed there. No row is
-    /// longer of the spot that `node` represents.
+    /// Whether the search would expand a row as long as `node` if the query pointed there. None of
+    /// the spot that `node` represents is longer.
     fn may_find(&self, space: &Space<'_>, BeamTask { query, limits, .. }: BeamTask<'_>, node: u32) -> bool {
         let norm = space.norm(query);
         let at_rank = self.beam.get(limits.stop.rank as usize).map_or(NONE, |slot| slot.key);
