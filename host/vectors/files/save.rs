@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use crate::atomic_file::AtomicFile;
+use crate::loops::{numbered, rows_mut, try_for_each};
 use crate::memory::zeros;
 use crate::progress::StageProgress;
 use crate::vectors::construct::check_rows;
@@ -13,7 +14,7 @@ use crate::vectors::storage::Storage;
 use crate::vectors::{Element, ElementType, Format, Layout, Matrix, Vectors, npy, with_matrix};
 use crate::{Error, Progress, Result};
 
-/// Rows written between two checks for cancellation.
+/// Rows converted at a time, and written between two checks for cancellation.
 const AT_A_TIME: usize = 1024;
 
 impl Vectors {
@@ -83,18 +84,21 @@ impl Vectors {
         file: &mut RowWriter,
         stage: &StageProgress<'_>,
     ) -> Result<()> {
-        let mut converted = vec![T::zeroed(); T::TYPE.values(self.dim())];
-        for index in 0..self.len() {
-            if index % AT_A_TIME == 0 {
-                stage.advance(AT_A_TIME.min(self.len() - index) as u64)?;
-            }
-            let row = matrix.row(index);
+        let width = T::TYPE.values(self.dim());
+        let count = if S::TYPE == T::TYPE { 0 } else { AT_A_TIME.min(self.len()) };
+        let mut converted: Vec<T> = zeros(count * width)?;
+        for first in (0..self.len()).step_by(AT_A_TIME) {
+            let rows = first..self.len().min(first + AT_A_TIME);
+            stage.advance(rows.len() as u64)?;
             if S::TYPE == T::TYPE {
-                file.write_row(bytemuck::cast_slice(row))?;
-            } else {
-                self.convert(index, row, &mut converted)?;
-                file.write_row(bytemuck::cast_slice(&converted))?;
+                rows.into_iter().try_for_each(|row| file.write_row(bytemuck::cast_slice(matrix.row(row))))?;
+                continue;
             }
+            let converted = &mut converted[..rows.len() * width];
+            try_for_each(numbered(rows_mut(converted, width)), |(place, to)| {
+                self.convert(first + place, matrix.row(first + place), to)
+            })?;
+            converted.chunks_exact(width).try_for_each(|row| file.write_row(bytemuck::cast_slice(row)))?;
         }
         Ok(())
     }

@@ -163,11 +163,21 @@ impl Synth {
         let dim = self.generator.dim;
         let mut file = RowWriter::create(path, format, npy::name(element), count as u64, dim)?;
         let chunk = (CHUNK_BYTES / (dim * size_of::<f32>())).max(1);
-        for first in (0..count).step_by(chunk) {
-            let rows = chunk.min(count - first);
-            let values = self.values(range.start + first as u64, rows);
-            let rows = Vectors::dense_f32(values, dim);
-            rows.write_rows(element, &mut file, &stage)?;
+        let chunk_at = |first: usize| {
+            let values = self.values(range.start + first as u64, chunk.min(count - first));
+            Vectors::dense_f32(values, dim)
+        };
+        let mut next = (count > 0).then(|| chunk_at(0));
+        let mut end = 0;
+        // One chunk is written while the next is made.
+        while let Some(rows) = next {
+            end += rows.len();
+            let (written, made) = rayon::join(
+                || rows.write_rows(element, &mut file, &stage),
+                || (end < count).then(|| chunk_at(end)),
+            );
+            written?;
+            next = made;
         }
         file.commit()
     }
