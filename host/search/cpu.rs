@@ -76,52 +76,20 @@ pub(super) struct OnCodes<'a> {
 }
 
 impl Prepared<'_> {
-    /// Searches for each of `queries`.
+    /// Searches for each of `queries` by each of `walks`, as if the graph were without the node that
+    /// is `left_out` for the query, if any. The keys are those of each walk of each query.
     pub(super) fn walk_all(
         &self,
         queries: &Queries<'_>,
         answer: &Answer<'_>,
-        walk: Walk<'_>,
+        walks: &[Walk<'_>],
+        left_out: Option<LeftOut<'_>>,
         progress: &Progress,
     ) -> Result<Found> {
         self.index.advise(Access::AtRandom);
         self.space.advise(Access::AtRandom);
-        let stage = progress.stage("search", queries.len() as u64);
-        let (computed, short) = (AtomicU64::new(0), Mutex::new(Vec::new()));
-        self.pool.check_room(rayon::current_num_threads())?;
-        let mut keys = filled(key::NONE, queries.len() * answer.k())?;
-        for_each_row(
-            &mut keys,
-            answer.k(),
-            &stage,
-            || self.pool.take(),
-            |scratch, query, row| {
-                let before = scratch.computed();
-                if !self.walk(queries.query(query as usize), answer, walk, scratch) {
-                    locked(&short).push(query);
-                }
-                fill(row, &scratch.rows);
-                computed.fetch_add(scratch.computed() - before, Ordering::Relaxed);
-            },
-        )?;
-        let mut short = unlocked(short);
-        short.sort_unstable();
-        Ok(Found { keys, short, computed: computed.into_inner(), ..Found::default() })
-    }
-
-    /// Searches for each of `queries` by each of `walks`, as if the graph were without the node
-    /// that is `left_out` for the query. Returns the keys of each walk of each query.
-    pub(super) fn walk_all_without(
-        &self,
-        queries: &Queries<'_>,
-        answer: &Answer<'_>,
-        walks: &[Walk<'_>],
-        left_out: LeftOut<'_>,
-        progress: &Progress,
-    ) -> Result<Vec<Key>> {
-        self.index.advise(Access::AtRandom);
-        self.space.advise(Access::AtRandom);
         let (k, stage) = (answer.k(), progress.stage("search", queries.len() as u64));
+        let (computed, short) = (AtomicU64::new(0), Mutex::new(Vec::new()));
         self.pool.check_room(rayon::current_num_threads())?;
         let mut keys = filled(key::NONE, queries.len() * walks.len() * k)?;
         for_each_row(
@@ -130,16 +98,26 @@ impl Prepared<'_> {
             &stage,
             || self.pool.take(),
             |scratch, number, row| {
-                let (query, node) = (queries.query(number as usize), left_out.nodes[number as usize]);
-                scratch.search.leave_out(Some(node).filter(|&node| node != NO_ID), left_out.is_bridged);
+                let (query, before) = (queries.query(number as usize), scratch.computed());
+                if let Some(LeftOut { nodes, is_bridged }) = left_out {
+                    let node = Some(nodes[number as usize]).filter(|&node| node != NO_ID);
+                    scratch.search.leave_out(node, is_bridged);
+                }
+                let mut is_complete = true;
                 for (&walk, row) in walks.iter().zip(row.chunks_exact_mut(k)) {
-                    self.walk(query, answer, walk, scratch);
+                    is_complete &= self.walk(query, answer, walk, scratch);
                     fill(row, &scratch.rows);
                 }
                 scratch.search.leave_out(None, false);
+                if !is_complete {
+                    locked(&short).push(number);
+                }
+                computed.fetch_add(scratch.computed() - before, Ordering::Relaxed);
             },
         )?;
-        Ok(keys)
+        let mut short = unlocked(short);
+        short.sort_unstable();
+        Ok(Found { keys, short, computed: computed.into_inner(), ..Found::default() })
     }
 
     /// Searches for the queries that a GPU has left to the CPU, and replaces what it found.

@@ -300,7 +300,7 @@ impl<'a> Engine<'a> {
         let answer = Answer::new(&Search::new(one_more), index);
         let walk = |&beam: &usize| Walk::plain(self.breadth(&Search::new(k).beam(beam), None), None);
         let walks: Vec<Walk> = beams.iter().map(walk).collect();
-        let keys = self.prepared.walk_all_without(queries, &answer, &walks, left_out, progress)?;
+        let keys = self.prepared.walk_all(queries, &answer, &walks, Some(left_out), progress)?.keys;
         let found = |place: usize| {
             let keys = keys.chunks_exact(one_more).skip(place).step_by(beams.len());
             SearchResult::new(
@@ -375,7 +375,7 @@ impl<'a> Engine<'a> {
                 space.vectors().on_host()?;
                 queries.vectors().on_host()?;
                 let walk = self.walk(&search, among, Some(progress))?;
-                self.prepared.walk_all(queries, &answer, walk, progress)?
+                self.prepared.walk_all(queries, &answer, &[walk], None, progress)?
             }
             (false, Some((on_gpus, limits))) => {
                 let mut found = on_gpus.search(space, queries, &answer, limits, progress)?;
