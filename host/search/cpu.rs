@@ -76,8 +76,8 @@ pub(super) struct OnCodes<'a> {
 }
 
 impl Prepared<'_> {
-    /// Searches for each of `queries` by each of `walks`, as if the graph were without the node that
-    /// is `left_out` for the query, if any. The keys are those of each walk of each query.
+    /// Searches for each of `queries` by each of `walks`, as if the graph were without the node
+    /// that is `left_out` for the query, if any. The keys are those of each walk of each query.
     pub(super) fn walk_all(
         &self,
         queries: &Queries<'_>,
