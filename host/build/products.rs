@@ -68,7 +68,7 @@ const ROWS_PER_COMPARED: usize = 4;
 const ROWS_PER_NEAR: usize = 32;
 
 /// Distances under cosine below this are rounding errors.
-const LEAST_COSINE: f32 = 1e-12;
+const COSINE_ERROR: f32 = 1e-12;
 
 /// Two rows, and their list distance.
 #[derive(Clone, Copy)]
@@ -80,8 +80,8 @@ struct Near {
 
 impl Near {
     fn new(nearness: Metric, row: u32, other: u32, distance: f32) -> Self {
-        let least = if nearness == Metric::Cosine { LEAST_COSINE } else { 0.0 };
-        Self { row, other, distance: distance.max(least) }
+        let error = if nearness == Metric::Cosine { COSINE_ERROR } else { 0.0 };
+        Self { row, other, distance: distance.max(error) }
     }
 }
 

@@ -69,7 +69,7 @@ pub(super) struct Spots {
 pub(super) struct Spot {
     /// The rows, ascending.
     pub(super) rows: Vec<u32>,
-    /// The place among them of the one that represents the spot.
+    /// The index in `rows` of the row that represents the spot.
     pub(super) representative: usize,
 }
 

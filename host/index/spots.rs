@@ -25,7 +25,7 @@ pub(crate) struct Spots {
 pub(crate) struct Inside {
     /// The rows, ascending.
     pub rows: Vec<u32>,
-    /// The place among them of the one that represents the spot.
+    /// The index in `rows` of the row that represents the spot.
     pub representative: usize,
     /// Whether the products of a query with its rows differ much from the one with that row.
     pub is_wide: bool,
@@ -89,6 +89,11 @@ impl Spots {
     /// The representatives of the spots that are walked always.
     pub(crate) fn walked_always(&self) -> &[u32] {
         &self.always
+    }
+
+    /// Whether a search that expanded these nodes outside the spots goes on in a spot.
+    pub(crate) fn are_met_by(&self, mut nodes: impl Iterator<Item = u32>) -> bool {
+        !self.always.is_empty() || nodes.any(|node| !self.entries_of(node).is_empty())
     }
 
     /// All representatives, each with the nodes where a search of its spot begins.

@@ -92,11 +92,7 @@ impl<'a> Answer<'a> {
     /// Whether the search goes on in a dense spot: one that a node of the beam represents, or one
     /// that is walked always.
     pub(super) fn meets_spot(&self, nodes: &[Key]) -> bool {
-        let is_met = |spots: &Spots| {
-            !spots.walked_always().is_empty()
-                || nodes.iter().any(|&key| !spots.entries_of(key as u32).is_empty())
-        };
-        self.spots.is_some_and(is_met)
+        self.spots.is_some_and(|spots| spots.are_met_by(nodes.iter().map(|&key| key as u32)))
     }
 
     /// Whether the first `k` nodes are the answer.

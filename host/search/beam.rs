@@ -146,13 +146,22 @@ impl BeamSearch {
     /// the spot that `node` represents is longer.
     fn may_find(&self, space: &Space<'_>, BeamTask { query, limits, .. }: BeamTask<'_>, node: u32) -> bool {
         let norm = space.norm(query);
-        let at_rank = self.beam.get(limits.stop.rank as usize).map_or(NONE, |slot| slot.key);
-        let last = limits.stop.of_query(norm).last((at_rank >> 32) as u32);
-        key::pack(-norm * space.norm(space.query(node)), 0) <= last
+        key::pack(-norm * space.norm(space.query(node)), 0) <= self.last(limits.stop.of_query(norm))
     }
 
-    /// Goes on inside the dense spots whose representatives were expanded, but for those that have
-    /// a beam of their own.
+    /// The expanded nodes of the beam.
+    fn expanded(&self) -> impl Iterator<Item = u32> + '_ {
+        self.beam.iter().filter(|slot| slot.expanded).map(|slot| slot.key as u32)
+    }
+
+    /// The largest key of a node that the search still expands.
+    fn last(&self, stop: Stop) -> Key {
+        let at_rank = self.beam.get(stop.rank as usize).map_or(NONE, |slot| slot.key);
+        stop.last((at_rank >> 32) as u32)
+    }
+
+    /// Searches the dense spots whose representatives were expanded, except those with a beam of
+    /// their own.
     fn walk_spots(
         &mut self,
         space: &Space<'_>,
@@ -163,8 +172,7 @@ impl BeamSearch {
     ) {
         // A spot may have spots of its own.
         loop {
-            let expanded = self.beam.iter().filter(|slot| slot.expanded).map(|slot| slot.key as u32);
-            let met = expanded.filter(|&node| !spots.is_walked_always(node));
+            let met = self.expanded().filter(|&node| !spots.is_walked_always(node));
             let entries = met.flat_map(|node| spots.entries_of(node)).copied().collect();
             let before = self.computed;
             self.enter_spot(space, entries, task, on_visit);
@@ -175,8 +183,8 @@ impl BeamSearch {
         }
     }
 
-    /// Visits the nodes where a search of dense spots begins: under a filter, those that pass, if
-    /// any do.
+    /// Visits the nodes where a search of dense spots begins. Under a filter it visits only those
+    /// that pass, unless none does.
     fn enter_spot(
         &mut self,
         space: &Space<'_>,
@@ -192,8 +200,7 @@ impl BeamSearch {
 
     /// Whether the last search, which did not go on in any of `spots`, was to go on in one.
     pub(super) fn meets(&self, spots: &Spots) -> bool {
-        !spots.walked_always().is_empty()
-            || self.beam.iter().any(|slot| slot.expanded && !spots.entries_of(slot.key as u32).is_empty())
+        spots.are_met_by(self.expanded())
     }
 
     /// Sets the node that searches leave out, as if the graph were without it: it is neither found
@@ -248,8 +255,7 @@ impl BeamSearch {
                 break;
             };
             let current = cursor + next;
-            let at_rank = self.beam.get(stop.rank as usize).map_or(NONE, |slot| slot.key);
-            if self.beam[current].key > stop.last((at_rank >> 32) as u32) {
+            if self.beam[current].key > self.last(stop) {
                 break;
             }
             self.beam[current].expanded = true;
