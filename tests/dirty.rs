@@ -159,6 +159,27 @@ fn lone_rows_are_found_by_a_search_for_them() {
 }
 
 #[test]
+fn a_lone_row_leads_to_the_rows_nearest_to_it() {
+    // They all lie in one direction from it, so a filter keeps the first of them, and a search among
+    // many rows misses the others.
+    let base = synth(Fault::Lone { distance: 100.0 }, 0.02).base();
+    let is_lone = |&row: &u32| base.row_to_f32(row as usize).unwrap().iter().any(|x| x.abs() > 100.0);
+    let lone: Vec<u32> = (0..ROWS as u32).filter(is_lone).collect();
+    assert!(lone.len() > 30, "{}", lone.len());
+    let values = lone.iter().flat_map(|&row| base.row_to_f32(row as usize).unwrap().to_vec()).collect();
+    let queries = Vectors::from_f32(values, DIM).unwrap();
+    let truth = ground_truth(&base, &queries, Metric::L2, 10, &Progress::silent()).unwrap();
+    for strategy in some_kinds() {
+        let index = builder(strategy).build(&base).unwrap();
+        for (place, &row) in lone.iter().enumerate() {
+            let is_missed = |id: &&u32| **id != row && !index.neighbors(row as usize).contains(id);
+            let missed: Vec<&u32> = truth.ids(place).iter().filter(is_missed).collect();
+            assert!(missed.is_empty(), "{}: {row} misses {missed:?}", index.kind());
+        }
+    }
+}
+
+#[test]
 fn lone_rows_do_not_hide_a_dense_spot() {
     // To the lone rows all others, with the spot, are one: the spot is found below a second gap.
     let mut values = uniform(4000, DIM, 5).to_f32().unwrap();

@@ -20,6 +20,9 @@ use crate::vectors::mean::{common_mean, less_mean};
 use crate::vectors::space::Space;
 use crate::{DataShape, Error, IdSet, Metric, Result, Vectors};
 
+/// Nodes nearest to a lone node that it has edges to.
+const NEAREST_OF_LONE: usize = 16;
+
 /// Share of the check of values in the time of a build, for progress.
 const CHECK: f64 = 0.01;
 
@@ -297,7 +300,28 @@ impl Builder {
         let sample = graph.sample(&nodes)?;
         let (pruned, on_device) = pruning.prune(space, graph)?;
         let stats = BuildStats { knn: k, descent, sample, ..BuildStats::default() };
-        finishing.finished(base, space, Unfinished { pruned, lone, remote, on_device }, stats)
+        let mut graph = Unfinished { pruned, lone, remote, on_device };
+        pruning.join_lone(space, &mut graph)?;
+        finishing.finished(base, space, graph, stats)
+    }
+
+    /// Gives each lone node edges to the nodes nearest to it. They all lie in one direction from it,
+    /// so a filter keeps the first of them, and a k-NN graph finds few: they are the farthest nodes
+    /// of the data in that direction. Rows that are on a device alone are left as they are.
+    fn join_lone(&self, space: &Space<'_>, graph: &mut Unfinished) -> Result<()> {
+        let Unfinished { pruned: Pruned { rows, .. }, lone, on_device, .. } = graph;
+        let k = NEAREST_OF_LONE.min(rows.stride() / 2);
+        if lone.is_empty() || k == 0 || !space.vectors().is_readable() {
+            return Ok(());
+        }
+        let keys = self.exact(k, self.descent.device).neighbors_of(space, lone)?;
+        for (&node, near) in lone.iter().zip(keys.chunks_exact(k)) {
+            let near: Vec<u32> = near.iter().map(|&key| key as u32).collect();
+            let others = rows.row(node).iter().filter(|id| !near.contains(id));
+            let row: Vec<u32> = near.iter().chain(others).copied().take(rows.stride()).collect();
+            rows.set(node, &row);
+        }
+        on_device.as_mut().map_or(Ok(()), |on| on.edges.upload(rows.padded()))
     }
 
     /// Builds the pruned graph of a cluster, with a node for every row, and finds the rows that are

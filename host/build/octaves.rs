@@ -13,7 +13,7 @@ pub(super) const GAP: usize = 7;
 const LONE: usize = 5;
 
 /// Maximum number of lone rows. More are the tail of a distribution, and are left to the graph.
-const MAX_LONE: usize = 4096;
+const MAX_LONE: usize = 8192;
 
 /// Minimum number of rows outside all spots: a few lone rows do not make a spot of all others.
 pub(super) const MIN_OUTSIDE: usize = 64;
@@ -117,7 +117,7 @@ mod tests {
         };
         assert_eq!(lone(&[(100, 1.0), (10, 20.0)]), None);
         assert_eq!(lone(&[(100, 1.0), (10, 40.0)]), Some(octave(32.0)));
-        assert_eq!(lone(&[(100_000, 1.0), (5000, 40.0)]), None);
+        assert_eq!(lone(&[(100_000, 1.0), (10_000, 40.0)]), None);
         assert_eq!(lone(&[(100, 0.0)]), None);
     }
 }

@@ -8,34 +8,22 @@
 //! Long rows of one direction follow one another, too: in the lists of all rows on their side of
 //! the origin, which then lead to no others.
 
-use tagore_device::key::NO_ID;
+use tagore_device::key::{self, Key};
 
 use super::Builder;
 use super::far::means_of_groups;
 use super::octaves::{GAP, MIN_OUTSIDE, Octaves};
 use super::spots::{MIN_ROWS, Spot, Spots, join};
+use crate::descent::{Descent, Iterations, Start};
 use crate::index::LARGE_SPOT;
 use crate::loops::{gather, rows, try_map};
 use crate::memory::collected_in_parallel;
-use crate::search::exact::ExactSearch;
 use crate::vectors::mean::drawn_rows;
 use crate::vectors::space::Space;
 use crate::{Device, Metric, Progress, Result, Vectors};
 
-/// How many random rows have their exact lists made.
-#[derive(Clone, Copy)]
-struct Lists {
-    /// One row in this many.
-    one_in: u32,
-    least: u32,
-    most: u32,
-}
-
-/// Lists that show whether there are spots.
-const FIRST_LISTS: Lists = Lists { one_in: 8, least: 1 << 6, most: 1 << 8 };
-
-/// Lists that show the spots.
-const LISTS: Lists = Lists { one_in: 4, least: 1 << 11, most: 1 << 14 };
+/// One row in this many has its exact list made, of 64 to 256 rows.
+const ROWS_PER_LIST: u32 = 8;
 
 /// Rows per list.
 const NEAREST: usize = 64;
@@ -51,6 +39,12 @@ const ASSIGNED: usize = 1 << 10;
 
 /// Maximum number of distances from rows to spots.
 const MAX_TO_FIRST: u64 = 1 << 28;
+
+/// Minimum number of rows whose lists are made in cells; of fewer, all pairs are compared.
+const MIN_ROWS_OF_CELLS: usize = 4096;
+
+/// Neighbours of a row in the lists that show the rows of spots.
+const NEAR: usize = 16;
 
 /// Rows of the sample that shows spots in a base built in clusters.
 const WARNED_BY: usize = 1 << 14;
@@ -107,59 +101,27 @@ impl Builder {
         }
         let vectors = Space::unprepared(space.vectors(), nearness);
         let k = NEAREST.min(space.len() - 1);
-        let lists = self.exact_lists(space, FIRST_LISTS, k)?;
-        let in_lists = gather(rows(&lists, k), |list, distances: &mut Vec<f32>| {
-            distances.extend(near_in_list(&vectors, list).into_iter().map(|near| near.distance));
-        });
+        let count = (n / ROWS_PER_LIST).clamp(1 << 6, 1 << 8);
+        let drawn = drawn_rows(5, count as usize, space.len());
+        let lists = self.exact(k, self.descent.device).neighbors_of(space, &drawn)?;
+        let mut near: Vec<Near> =
+            gather(rows(&lists, k), |list, near: &mut Vec<Near>| near.extend(near_in_list(&vectors, list)));
         let in_sample = near_in_sample(space.vectors(), nearness)?;
-        let nearest: Vec<f32> = in_sample.iter().map(|near| near.distance).collect();
-        let bounds = [bound_of(&in_lists, PAIRS_PER_NEAR), bound_of(&nearest, ROWS_PER_NEAR)];
+        let bounds = [bound_of(&near, PAIRS_PER_NEAR), bound_of(&in_sample, ROWS_PER_NEAR)];
         let Some(bound) = bounds.into_iter().flatten().reduce(f32::max) else { return Ok(None) };
-        // No row outside is so near to another.
-        let radius = bound * (1 << (GAP - 1)) as f32;
-        let is_near = |near: &Near| near.distance < bound;
-        let joined = |lists: &[u32]| {
-            let mut roots: Vec<u32> = (0..n).collect();
-            let in_lists = gather(rows(lists, k), |list, near: &mut Vec<Near>| {
-                near.extend(near_in_list(&vectors, list).into_iter().filter(is_near));
-            });
-            let near = in_lists.into_iter().chain(in_sample.iter().copied().filter(is_near));
-            near.for_each(|near| join(&mut roots, near.row, near.other));
-            roots
-        };
-        let norm = |row: u32| space.norm(space.query(row));
-        let part = |rows: &[u32]| Space::owned(space.vectors().select(rows)?, nearness, &Progress::silent());
-        let spots = |roots| {
-            let found = Spots::of_trees(roots, radius, part)?;
-            // The longest row has the largest product with a query on its side, if they have one
-            // direction.
-            Ok(found.map(|found| found.represented_by(n, norm)))
-        };
-        if nearness == Metric::Cosine && !has_cone(spots(joined(&lists))?.as_ref(), &in_sample, norm) {
+        let spots = SpotSearch { space, nearness, bound };
+        near.extend(&in_sample);
+        let few = spots.of_pairs(&near)?;
+        if nearness == Metric::Cosine && !spots.have_cone(few.as_ref(), &in_sample) {
             return Ok(None);
         }
-        let mut roots = joined(&self.exact_lists(space, LISTS, k)?);
-        let found = spots(roots.clone())?;
-        // Lists name the rows of the largest products of a spot, not all.
-        let first: Vec<u32> = found.iter().flat_map(|found| &found.spots).map(|spot| spot.rows[0]).collect();
-        if first.is_empty() || u64::from(n) * first.len() as u64 > MAX_TO_FIRST {
-            return Ok(found);
-        }
-        let blocks: Vec<u32> = (0..n).step_by(ASSIGNED).collect();
-        let near = |&start: &u32| {
-            let rows: Vec<u32> = first.iter().copied().chain(start..n.min(start + ASSIGNED as u32)).collect();
-            let (block, places) = (part(&rows)?, (0..first.len() as u32).collect::<Vec<u32>>());
-            let mut distances = Vec::new();
-            let near = |place: usize| {
-                block.list_distances(block.query(place as u32), &places, &mut distances);
-                let near = first.iter().zip(&distances).find(|&(_, &distance)| distance < radius);
-                near.map(|(&first, _)| (rows[place], first))
-            };
-            Ok((first.len()..rows.len()).filter_map(near).collect::<Vec<_>>())
-        };
-        let near = try_map(&blocks[..], near)?;
-        near.into_iter().flatten().for_each(|(row, first)| join(&mut roots, row, first));
-        spots(roots)
+        let near_first = spots.near_first(few.as_ref())?;
+        let mut is_left = vec![true; space.len()];
+        near_first.iter().for_each(|near| is_left[near.row as usize] = false);
+        let left: Vec<u32> = (0..n).filter(|&row| is_left[row as usize]).collect();
+        near.extend(near_first);
+        near.extend(spots.near_in_graph(&self.descent, &left)?);
+        spots.of_pairs(&near)
     }
 
     /// Warns, for builds that do not part rows, if those of `base` lie in groups far apart or in
@@ -188,49 +150,113 @@ impl Builder {
         );
         Ok(())
     }
-
-    /// The exact lists, of `k` rows each, of random rows of `space`.
-    fn exact_lists(
-        &self,
-        space: &Space<'_>,
-        Lists { one_in, least, most }: Lists,
-        k: usize,
-    ) -> Result<Vec<u32>> {
-        let count = (space.len() as u32 / one_in).clamp(least, most);
-        let rows = drawn_rows(5, count as usize, space.len());
-        // Lists are the same on every device.
-        let device = match self.descent.device {
-            Device::Emulated => Device::Cpu,
-            device => device,
-        };
-        let search = ExactSearch::new(k).metric(space.metric()).device(device);
-        let keys = search.progress(self.descent.progress.unwatched()).neighbors_of(space, &rows)?;
-        Ok(keys.into_iter().map(|key| key as u32).collect())
-    }
 }
 
 /// The distance below which rows are in spots, if at least one in `few` is.
-fn bound_of(distances: &[f32], few: usize) -> Option<f32> {
-    let bound = Octaves::count(distances).bound()?;
+fn bound_of(near: &[Near], few: usize) -> Option<f32> {
+    let distances: Vec<f32> = near.iter().map(|near| near.distance).collect();
+    let bound = Octaves::count(&distances).bound()?;
     let below = distances.iter().filter(|&&distance| distance < bound).count();
     (below * few >= distances.len()).then_some(bound)
 }
 
-/// Whether rows of one of the spots `found` differ in length, or are many among the rows of a
-/// sample.
-fn has_cone(found: Option<&Spots>, sample: &[Near], norm: impl Fn(u32) -> f32) -> bool {
-    let is_cone = |Spot { rows, representative }: &Spot| {
-        let here = sample.iter().filter(|near| rows.binary_search(&near.row).is_ok()).count();
-        let longest = norm(rows[*representative]);
-        LARGE_SPOT * here >= sample.len() || rows.iter().any(|&row| LONGER * norm(row) <= longest)
-    };
-    found.is_some_and(|found| found.spots.iter().any(is_cone))
+/// A search for the spots of rows nearer than a bound.
+struct SpotSearch<'a> {
+    space: &'a Space<'a>,
+    nearness: Metric,
+    bound: f32,
+}
+
+impl SpotSearch<'_> {
+    /// No row outside a spot is so near to one inside.
+    fn radius(&self) -> f32 {
+        self.bound * (1 << (GAP - 1)) as f32
+    }
+
+    fn norm(&self, row: u32) -> f32 {
+        self.space.norm(self.space.query(row))
+    }
+
+    /// A space of some rows, by nearness.
+    fn part(&self, rows: &[u32]) -> Result<Space<'static>> {
+        Space::owned(self.space.vectors().select(rows)?, self.nearness, &Progress::silent())
+    }
+
+    /// The spots of the rows of those `pairs` that are nearer than the bound.
+    fn of_pairs(&self, pairs: &[Near]) -> Result<Option<Spots>> {
+        let n = self.space.len() as u32;
+        let mut roots: Vec<u32> = (0..n).collect();
+        let near = pairs.iter().filter(|near| near.distance < self.bound);
+        near.for_each(|near| join(&mut roots, near.row, near.other));
+        let found = Spots::of_trees(roots, self.radius(), |rows| self.part(rows))?;
+        // The longest row has the largest product with a query on its side, if they have one
+        // direction.
+        Ok(found.map(|found| found.represented_by(n, |row| self.norm(row))))
+    }
+
+    /// Whether rows of one of the spots `found` differ in length, or are many among the rows of a
+    /// sample.
+    fn have_cone(&self, found: Option<&Spots>, sample: &[Near]) -> bool {
+        let is_cone = |Spot { rows, representative }: &Spot| {
+            let here = sample.iter().filter(|near| rows.binary_search(&near.row).is_ok()).count();
+            let longest = self.norm(rows[*representative]);
+            LARGE_SPOT * here >= sample.len() || rows.iter().any(|&row| LONGER * self.norm(row) <= longest)
+        };
+        found.is_some_and(|found| found.spots.iter().any(is_cone))
+    }
+
+    /// The rows near the first row of one of the spots `found`, each with that row, at distance 0:
+    /// they are in the spot. A k-NN graph of so many rows at about one distance takes long.
+    fn near_first(&self, found: Option<&Spots>) -> Result<Vec<Near>> {
+        let n = self.space.len() as u32;
+        let first: Vec<u32> = found.iter().flat_map(|found| &found.spots).map(|spot| spot.rows[0]).collect();
+        if first.is_empty() || u64::from(n) * first.len() as u64 > MAX_TO_FIRST {
+            return Ok(Vec::new());
+        }
+        let blocks: Vec<u32> = (0..n).step_by(ASSIGNED).collect();
+        let near = |&start: &u32| {
+            let rows: Vec<u32> = first.iter().copied().chain(start..n.min(start + ASSIGNED as u32)).collect();
+            let (block, places) = (self.part(&rows)?, (0..first.len() as u32).collect::<Vec<u32>>());
+            let mut distances = Vec::new();
+            let near = |place: usize| {
+                block.list_distances(block.query(place as u32), &places, &mut distances);
+                let near = first.iter().zip(&distances).find(|&(_, &distance)| distance < self.radius());
+                near.map(|(&other, _)| Near { row: rows[place], other, distance: 0.0 })
+            };
+            Ok((first.len()..rows.len()).filter_map(near).collect::<Vec<_>>())
+        };
+        Ok(try_map(&blocks[..], near)?.concat())
+    }
+
+    /// Some `rows`, each with the nearest others of them that a k-NN graph finds. Where it misses
+    /// some, in a spot, it finds others of the spot.
+    fn near_in_graph(&self, descent: &Descent, rows: &[u32]) -> Result<Vec<Near>> {
+        if rows.len() < MIN_ROWS {
+            return Ok(Vec::new());
+        }
+        let start = if rows.len() < MIN_ROWS_OF_CELLS { Start::AllPairs } else { Start::Cells };
+        let device = if descent.device.is_emulated() { Device::Cpu } else { descent.device };
+        let descent = descent.of_part(rows.len()).metric(self.nearness).device(device);
+        let space = match rows.len() == self.space.len() {
+            true => Space::new(self.space.vectors(), self.nearness, &Progress::silent())?,
+            false => self.part(rows)?,
+        };
+        let graph = descent.start(start).iterations(Iterations::Fixed(0, 0)).build_in(&space, NEAR)?;
+        Ok(gather(0..rows.len(), |place, found: &mut Vec<Near>| {
+            let near = graph.neighbors(place).iter().zip(graph.distances(place));
+            let near = near.filter(|&(_, &distance)| distance < self.bound);
+            let others = near.map(|(&other, &distance)| (rows[other as usize], distance));
+            found.extend(
+                others.map(|(other, distance)| Near::new(self.nearness, rows[place], other, distance)),
+            );
+        }))
+    }
 }
 
 /// The pairs of rows that follow one another in a list, with their distances.
-fn near_in_list(vectors: &Space<'_>, list: &[u32]) -> Vec<Near> {
+fn near_in_list(vectors: &Space<'_>, list: &[Key]) -> Vec<Near> {
     let (mut near, mut distances) = (Vec::with_capacity(PLACES * list.len()), Vec::new());
-    let list = &list[..list.iter().position(|&id| id == NO_ID).unwrap_or(list.len())];
+    let list: Vec<u32> = list.iter().take_while(|&&key| key != key::NONE).map(|&key| key as u32).collect();
     for (place, &row) in list.iter().enumerate() {
         let next = &list[place + 1..list.len().min(place + 1 + PLACES)];
         vectors.list_distances(vectors.query(row), next, &mut distances);

@@ -162,9 +162,9 @@ impl Builder {
         Ok(fitted)
     }
 
-    /// The search for `k` rows near to each query.
-    fn exact(&self, k: usize, device: Device) -> ExactSearch {
-        // Exact search takes hours on the emulator.
+    /// The exact search for `k` rows.
+    pub(super) fn exact(&self, k: usize, device: Device) -> ExactSearch {
+        // It takes hours on the emulator, and finds the same on every device.
         let device = if device.is_emulated() { Device::Cpu } else { device };
         let progress = self.descent.progress.unwatched();
         ExactSearch::new(k).metric(self.descent.metric).device(device).progress(progress)

@@ -35,7 +35,8 @@ const RANK: usize = 16;
 /// Neighbours of a row that are in its spot.
 const JOINED: usize = 8;
 
-/// Maximum number of spots. With more, layers lead searches between them, as between clusters.
+/// Maximum number of spots that lists show. With more, layers lead searches between them, as between
+/// clusters.
 const MAX_SPOTS: usize = 1024;
 
 /// Maximum number of distances between groups of rows that their lists join.
@@ -110,7 +111,8 @@ impl Spots {
                 }
             }
         }
-        Self::of_trees(roots, bound, part)
+        let found = Self::of_trees(roots, bound, part)?;
+        Ok(found.filter(|found| found.spots.len() <= MAX_SPOTS))
     }
 
     /// The spots of rows that are joined in trees, each row with a parent or itself.
@@ -125,10 +127,8 @@ impl Spots {
         let groups = members.chunk_by(|a, b| a[0] == b[0]).filter(|rows| rows.len() > 1);
         let groups = groups.map(|rows| rows.iter().map(|row| row[1]).collect()).collect();
         let spots = joined(groups, bound, part)?;
-        if spots.is_empty() || spots.len() > MAX_SPOTS {
-            return Ok(None);
-        }
-        Ok(Some(Self::among(n, spots.into_iter().map(Spot::new).collect())))
+        let spots: Vec<Spot> = spots.into_iter().map(Spot::new).collect();
+        Ok((!spots.is_empty()).then(|| Self::among(n, spots)))
     }
 
     /// These spots among `n` rows.

@@ -1,5 +1,7 @@
 //! A batch of queries on the device, with their lists.
 
+use std::ops::Range;
+
 use tagore_device::block::sums::TileSum;
 use tagore_device::key::{self, Key};
 use tagore_device::search::exact::CLOSED;
@@ -7,6 +9,7 @@ use tagore_device::search::exact::CLOSED;
 use super::GpuSearch;
 use crate::Result;
 use crate::gpu::Buffer;
+use crate::memory::filled;
 use crate::vectors::gpu::{OnDevice, Origin, Pick, Side};
 
 /// A batch of queries on the device, with their lists, bounds and survivors.
@@ -23,23 +26,30 @@ pub(super) struct Batch<T: OnDevice> {
 
 impl<T: OnDevice> Batch<T> {
     /// Copies the queries `members` and their present lists to the device; `keys` holds a list per
-    /// query.
+    /// query, all of them empty if `are_empty`.
     pub(super) fn start(
         &mut self,
         search: &GpuSearch<'_>,
         members: &[u32],
         queries: &Origin<'_, T>,
         keys: &[Key],
+        are_empty: bool,
     ) -> Result<()> {
         let rows: Vec<u32> =
             members.iter().map(|&member| search.queries.row_of(member as usize) as u32).collect();
         self.count = members.len();
-        queries.copy(search.gpu, Pick::Ids(&rows), &mut self.side.values, self.side.stride)?;
+        let pick = successive(&rows).map_or(Pick::Ids(&rows), Pick::Range);
+        queries.copy(search.gpu, pick, &mut self.side.values, self.side.stride)?;
         if let Some(nodes) = search.queries.nodes {
             self.excluded.upload_rows(0, self.count, 1, |index| &nodes[members[index] as usize..][..1])?;
         }
-        let k = search.k;
-        self.lists.upload_rows(0, self.count, k, |index| &keys[members[index] as usize * k..][..k])?;
+        if are_empty {
+            // Every byte of [`key::NONE`].
+            self.lists.fill(0xff)?;
+        } else {
+            let k = search.k;
+            self.lists.upload_rows(0, self.count, k, |index| &keys[members[index] as usize * k..][..k])?;
+        }
         self.counts.fill(0)?;
         self.overflow.fill(0)
     }
@@ -53,7 +63,18 @@ impl<T: OnDevice> Batch<T> {
         keys: &mut [Key],
     ) -> Result<()> {
         let k = search.k;
-        let mut lists = vec![key::NONE; members.len() * k];
+        if let Some(range) = successive(members) {
+            // Into their places, but for those of the stragglers, which stay.
+            let keys = &mut keys[range.start * k..range.end * k];
+            let lists = stragglers.iter().flat_map(|&index| &keys[index * k..][..k]);
+            let kept: Vec<Key> = lists.copied().collect();
+            self.lists.download(keys)?;
+            for (&index, list) in stragglers.iter().zip(kept.chunks_exact(k)) {
+                keys[index * k..][..k].copy_from_slice(list);
+            }
+            return Ok(());
+        }
+        let mut lists = filled(key::NONE, members.len() * k)?;
         self.lists.download(&mut lists)?;
         let mut stragglers = stragglers.iter().peekable();
         for (index, list) in lists.chunks_exact(k).enumerate() {
@@ -75,4 +96,10 @@ impl<T: OnDevice> Batch<T> {
         self.counts.upload(counts)?;
         self.bounds.upload(&bounds)
     }
+}
+
+/// The range of `ids` if they follow one another.
+fn successive(ids: &[u32]) -> Option<Range<usize>> {
+    let (&first, &last) = (ids.first()?, ids.last()?);
+    ids.windows(2).all(|pair| pair[0] + 1 == pair[1]).then_some(first as usize..last as usize + 1)
 }

@@ -22,6 +22,7 @@ pub(crate) use pass::{ExactKernels, kernels};
 pub(crate) use shared::{SharedSearch, nearest_of_subset};
 
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::memory::collected_in_parallel;
 use crate::progress::StageProgress;
 use crate::search::gpu::OnGpu;
 use crate::vectors::gpu::{
@@ -279,7 +280,7 @@ impl GpuSearch<'_> {
         let (is_product, is_cosine) = (metric == Metric::InnerProduct, metric == Metric::Cosine);
 
         let all_queries: Vec<u32> = (0..count as u32).collect();
-        let mut keys = vec![key::NONE; count * k];
+        let mut keys = collected_in_parallel(0..count * k, |_| key::NONE)?;
         for first in among.clone().step_by(piece) {
             let rows_here = piece.min(among.end - first);
             let here = first..first + rows_here;
@@ -315,7 +316,7 @@ impl GpuSearch<'_> {
                 skip_zero: false,
             };
             let mut visit = |members: &[u32], may_close: bool, keys: &mut [Key]| -> Result<Vec<u32>> {
-                batch_memory.start(self, members, queries, keys)?;
+                batch_memory.start(self, members, queries, keys, seen == 0)?;
                 T::prepare(self.gpu, &mut batch_memory.side, &task(members.len()))?;
                 let advance =
                     |rows| stage.advance(if may_close { rows as u64 * members.len() as u64 } else { 0 });
