@@ -2,8 +2,10 @@
 //!
 //! Products do not tell how near rows are. But a row has nearly the same product with all rows of a
 //! spot, so they follow one another in its list, and the spots that harm searches are in many
-//! lists. So exact lists of some rows show them, before the k-NN graph is built: their rows would
-//! fill its lists, and products that differ by little more than rounding take long to rank.
+//! lists. So exact lists of some rows show that there are spots, before the k-NN graph is built:
+//! their rows would fill its lists, and products that differ by little more than rounding take long
+//! to rank. Large spots are then the rows near one of theirs, and a k-NN graph of the others by
+//! nearness shows the small ones.
 //!
 //! Long rows of one direction follow one another, too: in the lists of all rows on their side of
 //! the origin, which then lead to no others.
@@ -16,7 +18,7 @@ use super::octaves::{GAP, MIN_OUTSIDE, Octaves};
 use super::spots::{MIN_ROWS, Spot, Spots, join};
 use crate::descent::{Descent, Iterations, Start};
 use crate::index::LARGE_SPOT;
-use crate::loops::{gather, rows, try_map};
+use crate::loops::{gather, try_map};
 use crate::memory::collected_in_parallel;
 use crate::vectors::mean::drawn_rows;
 use crate::vectors::space::Space;
@@ -44,7 +46,7 @@ const MAX_TO_FIRST: u64 = 1 << 28;
 const MIN_ROWS_OF_CELLS: usize = 4096;
 
 /// Neighbours of a row in the lists that show the rows of spots.
-const NEAR: usize = 16;
+const NEAR: usize = 8;
 
 /// Rows of the sample that shows spots in a base built in clusters.
 const WARNED_BY: usize = 1 << 14;
@@ -99,13 +101,12 @@ impl Builder {
         if !is_told || space.len() < MIN_OUTSIDE + MIN_ROWS {
             return Ok(None);
         }
-        let vectors = Space::unprepared(space.vectors(), nearness);
         let k = NEAREST.min(space.len() - 1);
         let count = (n / ROWS_PER_LIST).clamp(1 << 6, 1 << 8);
         let drawn = drawn_rows(5, count as usize, space.len());
         let lists = self.exact(k, self.descent.device).neighbors_of(space, &drawn)?;
-        let mut near: Vec<Near> =
-            gather(rows(&lists, k), |list, near: &mut Vec<Near>| near.extend(near_in_list(&vectors, list)));
+        let lists: Vec<&[Key]> = lists.chunks_exact(k).collect();
+        let mut near = try_map(&lists[..], |list| near_in_list(space.vectors(), nearness, list))?.concat();
         let in_sample = near_in_sample(space.vectors(), nearness)?;
         let bounds = [bound_of(&near, PAIRS_PER_NEAR), bound_of(&in_sample, ROWS_PER_NEAR)];
         let Some(bound) = bounds.into_iter().flatten().reduce(f32::max) else { return Ok(None) };
@@ -179,7 +180,7 @@ impl SpotSearch<'_> {
 
     /// A space of some rows, by nearness.
     fn part(&self, rows: &[u32]) -> Result<Space<'static>> {
-        Space::owned(self.space.vectors().select(rows)?, self.nearness, &Progress::silent())
+        space_of(self.space.vectors(), self.nearness, rows)
     }
 
     /// The spots of the rows of those `pairs` that are nearer than the bound.
@@ -253,23 +254,29 @@ impl SpotSearch<'_> {
     }
 }
 
-/// The pairs of rows that follow one another in a list, with their distances.
-fn near_in_list(vectors: &Space<'_>, list: &[Key]) -> Vec<Near> {
-    let (mut near, mut distances) = (Vec::with_capacity(PLACES * list.len()), Vec::new());
+/// The pairs of rows that follow one another in a list, with their distances under `nearness`.
+fn near_in_list(vectors: &Vectors, nearness: Metric, list: &[Key]) -> Result<Vec<Near>> {
     let list: Vec<u32> = list.iter().take_while(|&&key| key != key::NONE).map(|&key| key as u32).collect();
+    let (mut near, mut distances) = (Vec::with_capacity(PLACES * list.len()), Vec::new());
+    let (space, places) = (space_of(vectors, nearness, &list)?, (0..list.len() as u32).collect::<Vec<_>>());
     for (place, &row) in list.iter().enumerate() {
-        let next = &list[place + 1..list.len().min(place + 1 + PLACES)];
-        vectors.list_distances(vectors.query(row), next, &mut distances);
-        let pairs = next.iter().zip(&distances);
-        near.extend(pairs.map(|(&other, &distance)| Near::new(vectors.metric(), row, other, distance)));
+        let next = place + 1..list.len().min(place + 1 + PLACES);
+        space.list_distances(space.query(place as u32), &places[next.clone()], &mut distances);
+        let pairs = list[next].iter().zip(&distances);
+        near.extend(pairs.map(|(&other, &distance)| Near::new(nearness, row, other, distance)));
     }
-    near
+    Ok(near)
+}
+
+/// A space of some rows of `vectors`, by `nearness`.
+fn space_of(vectors: &Vectors, nearness: Metric, rows: &[u32]) -> Result<Space<'static>> {
+    Space::owned(vectors.select(rows)?, nearness, &Progress::silent())
 }
 
 /// Random rows, each with the nearest of the others under `nearness`.
 fn near_in_sample(vectors: &Vectors, nearness: Metric) -> Result<Vec<Near>> {
     let rows = drawn_rows(5, COMPARED.min(vectors.len() / ROWS_PER_COMPARED), vectors.len());
-    let space = Space::owned(vectors.select(&rows)?, nearness, &Progress::silent())?;
+    let space = space_of(vectors, nearness, &rows)?;
     let places: Vec<u32> = (0..rows.len() as u32).collect();
     collected_in_parallel(&places[..], |&place| {
         let mut distances = Vec::new();

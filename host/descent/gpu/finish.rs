@@ -32,6 +32,9 @@ const FINISH: &str = "finish";
 /// node.
 const MAX_ROUNDING: f32 = 16.0;
 
+/// A copy of one list to a device takes as long as one of this many bytes there and back.
+const BYTES_PER_COPY: usize = 12 << 10;
+
 /// Rows whose lists are short, or whose last distance is about their rounding error.
 #[derive(Default)]
 pub(super) struct Lacking {
@@ -199,7 +202,8 @@ impl Build<'_> {
         let exact = || lacking.iter().zip(found.chunks_exact(k));
         stats.completed = lacking.len() as u64;
         stats.distances += stats.completed * (space.len() as u64 - 1);
-        if space.zero().is_empty() {
+        let are_few = lacking.len() * BYTES_PER_COPY < space.len() * k * size_of::<Key>();
+        if space.zero().is_empty() && are_few {
             exact().try_for_each(|(&row, list)| lists.keys.upload_at(row as usize * k, list))?;
             stats.seconds += began.elapsed().as_secs_f64();
             return Ok(());
