@@ -49,8 +49,8 @@ pub(crate) fn one_to_many<P: Product, T: Element>(
     }
 }
 
-/// The instruction sets of the kernel.
-enum InstructionSet {
+/// The instruction sets that loops are compiled for.
+pub(in crate::vectors) enum InstructionSet {
     #[cfg(target_arch = "x86_64")]
     Avx512,
     #[cfg(target_arch = "x86_64")]
@@ -61,7 +61,7 @@ enum InstructionSet {
 impl InstructionSet {
     /// The best instruction set of this processor; std caches the detection.
     #[inline]
-    fn here() -> Self {
+    pub(in crate::vectors) fn here() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
             let avx512 = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq");

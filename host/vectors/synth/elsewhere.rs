@@ -3,7 +3,8 @@
 use tagore_device::random::{Draws, Stage};
 
 use super::kind::QueryKind;
-use super::rows::{Generator, Mixture, Scratch, Table, add, gaussians, scale, sum_of_squares, uses};
+use super::lanes::gaussians;
+use super::rows::{Generator, Mixture, Scratch, Table, add, scale, sum_of_squares, uses};
 
 /// Shares of the matrix of the rows, and of another, in that of a second tower.
 const TOWER_SHARES: [f32; 2] = [0.8, 0.6];

@@ -5,7 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::kind::SynthKind;
-use super::rows::{Generator, Mixture, Scratch, add, deviation, gaussians, scale, shift, stride, uses};
+use super::lanes::gaussians;
+use super::rows::{Generator, Mixture, Scratch, add, deviation, scale, shift, stride, uses};
 use crate::{Error, Result};
 
 /// Rows of one group of [`Fault::Near`]: more than the lists of a graph hold.

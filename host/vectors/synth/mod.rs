@@ -3,6 +3,7 @@
 mod elsewhere;
 mod fault;
 mod kind;
+mod lanes;
 mod rows;
 mod scale;
 
@@ -202,11 +203,11 @@ impl Synth {
                 for (place, row) in rows.chunks_exact_mut(dim).enumerate() {
                     // Not a range of row numbers: one that ends at the last u64 would overflow.
                     self.generator.row(first + (block * BLOCK + place) as u64, row, scratch);
-                    if let Some(scale) = self.scale {
-                        row.iter_mut().for_each(|value| *value = scale.apply(*value));
-                    } else if self.element == ElementType::F16 {
-                        row.iter_mut().for_each(|value| *value = value.clamp(-MAX_F16, MAX_F16));
-                    }
+                }
+                if let Some(scale) = self.scale {
+                    lanes::round(scale, rows);
+                } else if self.element == ElementType::F16 {
+                    rows.iter_mut().for_each(|value| *value = value.clamp(-MAX_F16, MAX_F16));
                 }
             },
         );

@@ -1,11 +1,10 @@
 //! Rows of a synthetic data set, each generated from its number alone.
 
-use std::f64::consts::TAU;
-
 use tagore_device::random::{Draws, Stage};
 
 use super::fault::Faults;
 use super::kind::{QueryKind, SynthKind};
+use super::lanes::{add_multiples, gaussians};
 
 /// Rank of a mixture, in any dimension.
 pub(super) const RANK: usize = 24;
@@ -194,13 +193,7 @@ impl Generator {
         for (x, noise) in row.iter_mut().zip(noise) {
             *x = NOISE * *noise;
         }
-        // One variable at a time: sums of components are independent and each has a fixed order, so
-        // the loop vectorises without changing a bit.
-        for (&z, column) in z.iter().zip(map.chunks_exact(self.dim)) {
-            for (x, a) in row.iter_mut().zip(column) {
-                *x += a * z;
-            }
-        }
+        add_multiples(row, z, map);
     }
 
     /// Generates row `index` of separate Gaussians. The centre is drawn again for each row, so
@@ -274,18 +267,6 @@ pub(super) fn shift(n: u64, seed: u64) -> u64 {
 /// The sum of squares in the order of the components.
 pub(super) fn sum_of_squares(row: &[f32]) -> f64 {
     row.iter().map(|&x| f64::from(x) * f64::from(x)).sum()
-}
-
-/// Fills `values` with standard normal draws (Box and Muller 1958). The functions come from a pure
-/// Rust library, since the last bits of the system's differ between machines.
-pub(super) fn gaussians(draws: &Draws, values: &mut [f32]) {
-    for (pair, values) in (0u64..).zip(values.chunks_mut(2)) {
-        let radius = libm::sqrt(-2.0 * libm::log(draws.unit(2 * pair)));
-        let (sin, cos) = libm::sincos(TAU * draws.unit(2 * pair + 1));
-        for (value, part) in values.iter_mut().zip([cos, sin]) {
-            *value = (radius * part) as f32;
-        }
-    }
 }
 
 #[cfg(test)]

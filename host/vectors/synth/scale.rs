@@ -47,6 +47,7 @@ impl Scale {
     }
 
     /// The whole number of a value.
+    #[inline(always)]
     pub(super) fn apply(self, value: f32) -> f32 {
         (value * self.factor + self.offset).round().clamp(self.least, self.most)
     }
