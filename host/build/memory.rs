@@ -305,9 +305,9 @@ impl Builder {
         finishing.finished(base, space, graph, stats)
     }
 
-    /// Gives each lone node edges to the nodes nearest to it. They all lie in one direction from it,
-    /// so a filter keeps the first of them, and a k-NN graph finds few: they are the farthest nodes
-    /// of the data in that direction. Rows that are on a device alone are left as they are.
+    /// Gives each lone node edges to the nodes nearest to it. They all lie in one direction from
+    /// it, so a filter keeps the first of them, and a k-NN graph finds few: they are the farthest
+    /// nodes of the data in that direction. Rows that are on a device alone are left as they are.
     fn join_lone(&self, space: &Space<'_>, graph: &mut Unfinished) -> Result<()> {
         let Unfinished { pruned: Pruned { rows, .. }, lone, on_device, .. } = graph;
         let k = NEAREST_OF_LONE.min(rows.stride() / 2);

@@ -35,8 +35,8 @@ const RANK: usize = 16;
 /// Neighbours of a row that are in its spot.
 const JOINED: usize = 8;
 
-/// Maximum number of spots that lists show. With more, layers lead searches between them, as between
-/// clusters.
+/// Maximum number of spots that lists show. With more, layers lead searches between them, as
+/// between clusters.
 const MAX_SPOTS: usize = 1024;
 
 /// Maximum number of distances between groups of rows that their lists join.

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::path::Path;
 
+use bytemuck::NoUninit;
+
 use crate::atomic_file::AtomicFile;
 use crate::loops::{numbered, rows_mut, try_for_each};
 use crate::memory::zeros;
@@ -91,14 +93,17 @@ impl Vectors {
             let rows = first..self.len().min(first + AT_A_TIME);
             stage.advance(rows.len() as u64)?;
             if S::TYPE == T::TYPE {
-                rows.into_iter().try_for_each(|row| file.write_row(bytemuck::cast_slice(matrix.row(row))))?;
+                match matrix.successive(rows.clone()) {
+                    Some(values) => file.write_rows(values, width)?,
+                    None => rows.into_iter().try_for_each(|row| file.write_rows(matrix.row(row), width))?,
+                }
                 continue;
             }
             let converted = &mut converted[..rows.len() * width];
             try_for_each(numbered(rows_mut(converted, width)), |(place, to)| {
                 self.convert(first + place, matrix.row(first + place), to)
             })?;
-            converted.chunks_exact(width).try_for_each(|row| file.write_row(bytemuck::cast_slice(row)))?;
+            file.write_rows(converted, width)?;
         }
         Ok(())
     }
@@ -187,9 +192,7 @@ pub(crate) fn save_ids(path: &Path, format: Format, cols: usize, ids: &[u32]) ->
     let rows = ids.len() / cols;
     check_rows(rows)?;
     let mut file = RowWriter::create(path, format, Some("<u4"), rows as u64, cols)?;
-    for row in ids.chunks_exact(cols) {
-        file.write_row(bytemuck::cast_slice(row))?;
-    }
+    file.write_rows(ids, cols)?;
     file.commit()
 }
 
@@ -228,12 +231,14 @@ impl RowWriter {
         Ok(Self { file, prefix })
     }
 
-    /// Appends the bytes of one row.
-    pub(in crate::vectors) fn write_row(&mut self, row: &[u8]) -> Result<()> {
-        if let Some(prefix) = self.prefix {
+    /// Appends rows of `width` values each.
+    pub(in crate::vectors) fn write_rows<T: NoUninit>(&mut self, rows: &[T], width: usize) -> Result<()> {
+        let Some(prefix) = self.prefix else { return self.file.write_all(bytemuck::cast_slice(rows)) };
+        for row in rows.chunks_exact(width) {
             self.file.write_all(&prefix)?;
+            self.file.write_all(bytemuck::cast_slice(row))?;
         }
-        self.file.write_all(row)
+        Ok(())
     }
 
     /// Puts the file in place.

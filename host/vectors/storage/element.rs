@@ -145,6 +145,7 @@ macro_rules! scalar_rows {
             row.iter().map(|&x| Scalar::to_f32(x))
         }
 
+        #[inline(always)]
         fn fill(row: &mut [Self], components: impl Iterator<Item = f32>) -> Result<(), (usize, f32)> {
             let rounds = Self::TYPE.rounds();
             for (place, (to, wide)) in row.iter_mut().zip(components).enumerate() {

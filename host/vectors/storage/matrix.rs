@@ -1,5 +1,7 @@
 //! The rows of a data set as matrices of their type.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 
 use crate::vectors::{Bits, Element};
@@ -34,6 +36,12 @@ impl<'a, T: Element> Matrix<'a, T> {
     pub(crate) fn row(&self, index: usize) -> &'a [T] {
         let start = self.place(index) * self.stride;
         &self.data[start..start + self.dim]
+    }
+
+    /// The values of some rows, if no others lie between them.
+    pub(in crate::vectors) fn successive(&self, rows: Range<usize>) -> Option<&'a [T]> {
+        let is_dense = self.picked.is_none() && self.stride == self.dim;
+        is_dense.then(|| &self.data[rows.start * self.stride..rows.end * self.stride])
     }
 
     /// The components of a row, widened to f32; see [`Element::components`].

@@ -279,7 +279,7 @@ mod tests {
     fn rows(fault: &str, share: f64, n: usize, dim: usize) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
         let kind = SynthKind::Dirty { fault: fault.parse().unwrap(), share };
         let make = |kind: SynthKind| {
-            let values = Synth::of_kind(kind, n, dim, 3).unwrap().values(0, n + 20);
+            let values = Synth::of_kind(kind, n, dim, 3).unwrap().values::<f32>(0, n + 20);
             values.chunks(dim).map(<[f32]>::to_vec).collect::<Vec<_>>()
         };
         (make(SynthKind::Mixture), make(kind))

@@ -11,6 +11,7 @@ use std::f64::consts::TAU;
 use tagore_device::random::Draws;
 
 use super::scale::Scale;
+use crate::vectors::Element;
 use crate::vectors::distance::InstructionSet;
 
 /// Values at a time: one or two vectors.
@@ -26,19 +27,19 @@ fn high(x: f64) -> u64 {
 /// A function that is compiled for AVX-512 and AVX2 too, and runs as the processor can: the same
 /// operations on each value, so the same bits.
 macro_rules! vectorized {
-    ($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) $body:block) => {
+    ($(#[$doc:meta])* fn $name:ident$(<$t:ident: $bound:ident>)?($($argument:ident: $type:ty),*) $body:block) => {
         $(#[$doc])*
-        pub(super) fn $name($($argument: $type),*) {
+        pub(super) fn $name$(<$t: $bound>)?($($argument: $type),*) {
             #[inline(always)]
-            fn portable($($argument: $type),*) $body
+            fn portable$(<$t: $bound>)?($($argument: $type),*) $body
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-            fn avx512($($argument: $type),*) {
+            fn avx512$(<$t: $bound>)?($($argument: $type),*) {
                 portable($($argument),*);
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2")]
-            fn avx2($($argument: $type),*) {
+            fn avx2$(<$t: $bound>)?($($argument: $type),*) {
                 portable($($argument),*);
             }
             match InstructionSet::here() {
@@ -60,13 +61,10 @@ vectorized! {
     fn gaussians(draws: &Draws, values: &mut [f32]) {
         let mut first = 0;
         for values in values.chunks_mut(2 * LANES) {
-            let mut units = [[0.0; LANES]; 2];
-            for lane in 0..LANES {
-                let place = first + 2 * lane as u64;
-                (units[0][lane], units[1][lane]) = (draws.unit(place), TAU * draws.unit(place + 1));
-            }
+            let lanes: [u64; LANES] = std::array::from_fn(|lane| first + 2 * lane as u64);
             first += 2 * LANES as u64;
-            let (logs, [sin, cos]) = (log(&units[0]), sincos(&units[1]));
+            let logs = log(&lanes.map(|place| draws.unit(place)));
+            let [sin, cos] = sincos(&lanes.map(|place| TAU * draws.unit(place + 1)));
             let mut pairs = [0.0; 2 * LANES];
             for lane in 0..LANES {
                 let radius = (-2.0 * logs[lane]).sqrt();
@@ -92,6 +90,15 @@ vectorized! {
     /// Makes whole numbers of `values`.
     fn round(scale: Scale, values: &mut [f32]) {
         values.iter_mut().for_each(|value| *value = scale.apply(*value));
+    }
+}
+
+vectorized! {
+    /// Makes `rows` of `wide` values, whose rows have `dim` components. The type holds all of them.
+    fn narrow<T: Element>(rows: &mut [T], wide: &[f32], dim: usize) {
+        for (row, wide) in rows.chunks_exact_mut(T::TYPE.values(dim)).zip(wide.chunks_exact(dim)) {
+            T::fill(row, wide.iter().copied()).expect("the type holds synthetic values");
+        }
     }
 }
 

@@ -118,7 +118,7 @@ impl Synth {
 
     /// The whole data set: rows 0..n.
     pub fn base(&self) -> Vectors {
-        self.vectors(0, self.generator.n)
+        self.vectors(self.element, 0, self.generator.n)
     }
 
     /// The first `count` queries: rows n..n + count.
@@ -127,7 +127,7 @@ impl Synth {
     /// If `count` is above [`MAX_ROWS`].
     pub fn queries(&self, count: usize) -> Vectors {
         assert!(count <= MAX_ROWS, "{count} queries, expected at most {MAX_ROWS}");
-        self.vectors(self.generator.n as u64, count)
+        self.vectors(self.element, self.generator.n as u64, count)
     }
 
     /// The rows of a range, which may extend past n into the queries.
@@ -136,7 +136,7 @@ impl Synth {
     /// If the range ends before it starts or has more than [`MAX_ROWS`] rows.
     pub fn rows(&self, range: Range<u64>) -> Result<Vectors> {
         let count = count(&range)?;
-        Ok(self.vectors(range.start, count))
+        Ok(self.vectors(self.element, range.start, count))
     }
 
     /// Writes the rows of a range to a file of vectors, a chunk at a time. The file appears only
@@ -164,10 +164,8 @@ impl Synth {
         let dim = self.generator.dim;
         let mut file = RowWriter::create(path, format, npy::name(element), count as u64, dim)?;
         let chunk = (CHUNK_BYTES / (dim * size_of::<f32>())).max(1);
-        let chunk_at = |first: usize| {
-            let values = self.values(range.start + first as u64, chunk.min(count - first));
-            Vectors::dense_f32(values, dim)
-        };
+        let chunk_at =
+            |first: usize| self.vectors(element, range.start + first as u64, chunk.min(count - first));
         let mut next = (count > 0).then(|| chunk_at(0));
         let mut end = 0;
         // One chunk is written while the next is made.
@@ -183,46 +181,35 @@ impl Synth {
         file.commit()
     }
 
-    fn vectors(&self, first: u64, count: usize) -> Vectors {
-        let (element, dim, values) = (self.element, self.generator.dim, self.values(first, count));
-        if element == ElementType::F32 {
-            return Vectors::dense_f32(values, dim);
-        }
-        let storage = with_type!(element, T => Storage::owned(narrowed::<T>(&values, dim)));
-        Vectors::new(storage, Layout::dense(element, count, dim), None)
+    /// The rows from `first` on, of type `element`, which holds their values.
+    fn vectors(&self, element: ElementType, first: u64, count: usize) -> Vectors {
+        let storage = with_type!(element, T => Storage::owned(self.values::<T>(first, count)));
+        Vectors::new(storage, Layout::dense(element, count, self.generator.dim), None)
     }
 
-    /// The rows from `first` on: whole numbers of integer types, and f32 of all others.
-    fn values(&self, first: u64, count: usize) -> Vec<f32> {
-        let dim = self.generator.dim;
-        let mut values = vec![0.0; count * dim];
+    /// The values of the rows from `first` on. A block becomes `T` while a thread has it at hand.
+    fn values<T: Element>(&self, first: u64, count: usize) -> Vec<T> {
+        let (dim, width) = (self.generator.dim, T::TYPE.values(self.generator.dim));
+        let mut values = vec![T::zeroed(); count * width];
         for_each_with(
-            numbered(rows_mut(&mut values, dim * BLOCK)),
-            || self.generator.scratch(),
-            |scratch, (block, rows)| {
-                for (place, row) in rows.chunks_exact_mut(dim).enumerate() {
+            numbered(rows_mut(&mut values, width * BLOCK)),
+            || (self.generator.scratch(), vec![0.0; dim * BLOCK]),
+            |(scratch, wide), (block, rows)| {
+                let wide = &mut wide[..rows.len() / width * dim];
+                for (place, row) in wide.chunks_exact_mut(dim).enumerate() {
                     // Not a range of row numbers: one that ends at the last u64 would overflow.
                     self.generator.row(first + (block * BLOCK + place) as u64, row, scratch);
                 }
                 if let Some(scale) = self.scale {
-                    lanes::round(scale, rows);
+                    lanes::round(scale, wide);
                 } else if self.element == ElementType::F16 {
-                    rows.iter_mut().for_each(|value| *value = value.clamp(-MAX_F16, MAX_F16));
+                    wide.iter_mut().for_each(|value| *value = value.clamp(-MAX_F16, MAX_F16));
                 }
+                lanes::narrow(rows, wide, dim);
             },
         );
         values
     }
-}
-
-/// Values in another type, which holds all synthetic values.
-fn narrowed<T: Element>(values: &[f32], dim: usize) -> Vec<T> {
-    let width = T::TYPE.values(dim);
-    let mut narrow = vec![T::zeroed(); values.len() / dim * width];
-    for (to, row) in narrow.chunks_exact_mut(width).zip(values.chunks_exact(dim)) {
-        T::fill(to, row.iter().copied()).expect("the type holds synthetic values");
-    }
-    narrow
 }
 
 /// The number of rows in a range.

@@ -286,7 +286,7 @@ mod tests {
 
     fn make(kind: SynthKind, n: usize, dim: usize, seed: u64) -> Vec<Vec<f32>> {
         let synth = Synth::of_kind(kind, n, dim, seed).unwrap();
-        synth.values(0, n).chunks(dim).map(<[f32]>::to_vec).collect()
+        synth.values::<f32>(0, n).chunks(dim).map(<[f32]>::to_vec).collect()
     }
 
     /// Mean and deviation.
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn the_bytes_are_the_same_everywhere() {
-        let crc = |synth: &Synth| crc32fast::hash(bytemuck::cast_slice(&synth.values(990, 20)));
+        let crc = |synth: &Synth| crc32fast::hash(bytemuck::cast_slice(&synth.values::<f32>(990, 20)));
         assert_eq!(crc(&Synth::new(1000, 33, 7).unwrap()), 3_537_685_642);
         let found = KINDS.map(|kind| {
             let synth = Synth::of_kind(kind, 1000, 33, 7).unwrap();
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_row_of_a_mixture_is_an_image_of_its_centre_and_offset() {
-        let row = Synth::new(100, 40, 9).unwrap().values(3, 1);
+        let row = Synth::new(100, 40, 9).unwrap().values::<f32>(3, 1);
         let table = Table::new(SynthKind::Mixture, 100, 40, 9);
         let Table::Mixture(Mixture { rank: 24, mixing, centres, .. }) = table else {
             panic!("no mixture of rank 24");
@@ -417,7 +417,7 @@ mod tests {
     fn repeated_rows_are_scattered_copies_of_uniform_ones() {
         for (n, copies) in [(1000, 10), (1003, 10), (7, 3), (10, 1), (10, 10), (1, 1), (2, 2), (64, 50)] {
             let synth = Synth::of_kind(SynthKind::Repeated { copies }, n, 4, 5).unwrap();
-            let rows = synth.values(0, n + 20);
+            let rows = synth.values::<f32>(0, n + 20);
             let (base, queries) = rows.split_at(4 * n);
             let mut places: HashMap<&[u8], Vec<usize>> = HashMap::new();
             for (place, row) in base.chunks(4).enumerate() {
@@ -463,7 +463,7 @@ mod tests {
             let synth = Synth::of_kind(kind, n, dim, seed).unwrap().query_kind(QueryKind::Sums);
             let rows = make(kind, n, dim, seed);
             let mut noises = Vec::new();
-            for (query, values) in (n as u64..).zip(synth.values(n as u64, 40).chunks(dim)) {
+            for (query, values) in (n as u64..).zip(synth.values::<f32>(n as u64, 40).chunks(dim)) {
                 let draws = Draws::new(seed, Stage::Synth, uses::SUMMANDS, query);
                 let [a, b] = [0, 1].map(|draw| &rows[draws.below(draw, n as u64) as usize]);
                 let sum: Vec<f32> = a.iter().zip(b).map(|(a, b)| a + b).collect();
@@ -472,7 +472,7 @@ mod tests {
             let (mean, deviation) = moments(noises.iter().copied());
             assert!((mean - 0.1).abs() < 0.006 && deviation < 0.02, "{kind}: {mean}, {deviation}");
             // The base is the same.
-            assert_eq!(synth.values(0, n), rows.concat(), "{kind}");
+            assert_eq!(synth.values::<f32>(0, n), rows.concat(), "{kind}");
         }
     }
 }

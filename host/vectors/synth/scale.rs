@@ -60,7 +60,7 @@ mod tests {
 
     /// Mean, deviation and share of cut values.
     fn moments(kind: SynthKind, dim: usize, element: ElementType) -> (f64, f64, f64) {
-        let values = Synth::of_kind(kind, 4000, dim, 3).unwrap().element_type(element).values(0, 4000);
+        let values = Synth::of_kind(kind, 4000, dim, 3).unwrap().element_type(element).values::<f32>(0, 4000);
         let scale = Scale::new(kind, dim, element).unwrap();
         assert!(values.iter().all(|x| x.fract() == 0.0 && (scale.least..=scale.most).contains(x)), "{kind}");
         let count = values.len() as f64;
