@@ -30,18 +30,31 @@ fn octave(distance: f32) -> usize {
 pub(super) struct Octaves([usize; OCTAVES_OF_F32]);
 
 impl Octaves {
+    /// No rows.
+    pub(super) fn none() -> Self {
+        Self([0; OCTAVES_OF_F32])
+    }
+
     /// Counts the rows with these radii.
     pub(super) fn count(radii: &[f32]) -> Self {
-        let none = || Self([0; OCTAVES_OF_F32]);
         let count = |mut counts: Self, radii: &[f32]| {
             radii.iter().for_each(|&distance| counts.0[octave(distance)] += 1);
             counts
         };
-        let sum = |mut a: Self, b: Self| {
-            a.0.iter_mut().zip(b.0).for_each(|(a, b)| *a += b);
-            a
-        };
-        fold(rows(radii, AT_A_TIME), none, count, sum)
+        fold(rows(radii, AT_A_TIME), Self::none, count, Self::and)
+    }
+
+    /// The rows of both.
+    pub(super) fn and(mut self, other: Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a += b);
+        self
+    }
+
+    /// The largest [bound](Self::bounds), if at least one row in `few` is below.
+    pub(super) fn bound_of_few(&self, few: usize) -> Option<f32> {
+        let bound = self.bound()?;
+        let below: usize = self.0[..octave(bound)].iter().sum();
+        (below * few >= self.0.iter().sum()).then_some(bound)
     }
 
     /// The distances below which radii may be those of rows in spots, largest first: those below

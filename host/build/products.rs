@@ -18,7 +18,7 @@ use super::octaves::{GAP, MIN_OUTSIDE, Octaves};
 use super::spots::{MIN_ROWS, Spot, Spots, join};
 use crate::descent::{Descent, Iterations, Start};
 use crate::index::LARGE_SPOT;
-use crate::loops::{gather, try_map};
+use crate::loops::{gather, try_fold, try_map};
 use crate::memory::collected_in_parallel;
 use crate::vectors::mean::drawn_rows;
 use crate::vectors::space::Space;
@@ -106,11 +106,17 @@ impl Builder {
         let drawn = drawn_rows(5, count as usize, space.len());
         let lists = self.exact(k, self.descent.device).neighbors_of(space, &drawn)?;
         let lists: Vec<&[Key]> = lists.chunks_exact(k).collect();
-        let mut near = try_map(&lists[..], |list| near_in_list(space.vectors(), nearness, list))?.concat();
+        let near = |list: &&[Key]| near_in_list(space.vectors(), nearness, list);
+        let octaves =
+            |near: &[Near]| Octaves::count(&near.iter().map(|near| near.distance).collect::<Vec<f32>>());
+        // Few data sets have spots, so pairs are not kept until a bound shows some.
+        let add = |sum: Octaves, list| Ok(sum.and(octaves(&near(list)?)));
+        let in_lists = try_fold(&lists[..], Octaves::none, add, Octaves::and)?;
         let in_sample = near_in_sample(space.vectors(), nearness)?;
-        let bounds = [bound_of(&near, PAIRS_PER_NEAR), bound_of(&in_sample, ROWS_PER_NEAR)];
+        let bounds = [in_lists.bound_of_few(PAIRS_PER_NEAR), octaves(&in_sample).bound_of_few(ROWS_PER_NEAR)];
         let Some(bound) = bounds.into_iter().flatten().reduce(f32::max) else { return Ok(None) };
         let spots = SpotSearch { space, nearness, bound };
+        let mut near = try_map(&lists[..], near)?.concat();
         near.extend(&in_sample);
         let few = spots.of_pairs(&near)?;
         if nearness == Metric::Cosine && !spots.have_cone(few.as_ref(), &in_sample) {
@@ -151,14 +157,6 @@ impl Builder {
         );
         Ok(())
     }
-}
-
-/// The distance below which rows are in spots, if at least one in `few` is.
-fn bound_of(near: &[Near], few: usize) -> Option<f32> {
-    let distances: Vec<f32> = near.iter().map(|near| near.distance).collect();
-    let bound = Octaves::count(&distances).bound()?;
-    let below = distances.iter().filter(|&&distance| distance < bound).count();
-    (below * few >= distances.len()).then_some(bound)
 }
 
 /// A search for the spots of rows nearer than a bound.
