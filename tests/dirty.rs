@@ -160,8 +160,8 @@ fn lone_rows_are_found_by_a_search_for_them() {
 
 #[test]
 fn a_lone_row_leads_to_the_rows_nearest_to_it() {
-    // They all lie in one direction from it, so a filter keeps the first of them, and a search among
-    // many rows misses the others.
+    // They all lie in one direction from it, so a filter keeps the first of them, and a search
+    // among many rows misses the others.
     let base = synth(Fault::Lone { distance: 100.0 }, 0.02).base();
     let is_lone = |&row: &u32| base.row_to_f32(row as usize).unwrap().iter().any(|x| x.abs() > 100.0);
     let lone: Vec<u32> = (0..ROWS as u32).filter(is_lone).collect();
