@@ -315,12 +315,8 @@ impl Builder {
             return Ok(());
         }
         // Codes hold lone rows less well than others.
-        let vectors = self.of_vectors.as_deref().filter(|(_, vectors)| vectors.len() == rows.len());
-        let full = vectors.map(|(builder, vectors)| {
-            Space::new(vectors, builder.descent.metric, &self.descent.progress.unwatched())
-        });
-        let full = full.transpose()?;
-        let space = full.as_ref().unwrap_or(space);
+        let of_vectors = self.space_of_vectors(space)?;
+        let space = of_vectors.as_ref().unwrap_or(space);
         let keys = self.exact(k, self.descent.device).neighbors_of(space, lone)?;
         for (&node, near) in lone.iter().zip(keys.chunks_exact(k)) {
             let near: Vec<u32> = near.iter().map(|&key| key as u32).collect();

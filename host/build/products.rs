@@ -118,6 +118,7 @@ impl Builder {
         let spots = SpotSearch { space, nearness, bound };
         let mut near = try_map(&lists[..], near)?.concat();
         near.extend(&in_sample);
+        near.retain(|near| near.distance < bound);
         let few = spots.of_pairs(&near)?;
         if nearness == Metric::Cosine && !spots.have_cone(few.as_ref(), &in_sample) {
             return Ok(None);
@@ -181,12 +182,11 @@ impl SpotSearch<'_> {
         space_of(self.space.vectors(), self.nearness, rows)
     }
 
-    /// The spots of the rows of those `pairs` that are nearer than the bound.
+    /// The spots that `pairs` of rows nearer than the bound join.
     fn of_pairs(&self, pairs: &[Near]) -> Result<Option<Spots>> {
         let n = self.space.len() as u32;
         let mut roots: Vec<u32> = (0..n).collect();
-        let near = pairs.iter().filter(|near| near.distance < self.bound);
-        near.for_each(|near| join(&mut roots, near.row, near.other));
+        pairs.iter().for_each(|near| join(&mut roots, near.row, near.other));
         let found = Spots::of_trees(roots, self.radius(), |rows| self.part(rows))?;
         // The longest row has the largest product with a query on its side, if they have one
         // direction.
@@ -204,8 +204,9 @@ impl SpotSearch<'_> {
         found.is_some_and(|found| found.spots.iter().any(is_cone))
     }
 
-    /// The rows near the first row of one of the spots `found`, each with that row, at distance 0:
-    /// they are in the spot. A k-NN graph of so many rows at about one distance takes long.
+    /// The rows near the first row of one of the spots `found`, each with that row, at distance 0
+    /// since they are in its spot. They may be most of the data, at about one distance from each
+    /// other, and a k-NN graph of such rows takes long.
     fn near_first(&self, found: Option<&Spots>) -> Result<Vec<Near>> {
         let n = self.space.len() as u32;
         let first: Vec<u32> = found.iter().flat_map(|found| &found.spots).map(|spot| spot.rows[0]).collect();

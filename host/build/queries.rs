@@ -85,17 +85,14 @@ impl Builder {
     fn fit_queries(&self, space: &Space<'_>, graph: &impl Graph, entries: &[u32]) -> Result<Option<Fitted>> {
         let Some(sample) = &self.queries else { return Ok(None) };
         let unwatched = self.descent.progress.unwatched();
-        let of_vectors = match self.of_vectors.as_deref() {
-            None => None,
-            Some((_, vectors)) if vectors.len() != space.len() => {
-                tracing::warn!(
-                    "the part of the rows outside dense spots is not fitted to the queries: build on full vectors"
-                );
-                return Ok(None);
-            }
-            // Codes tell too little of queries that do not look like their rows.
-            Some((builder, vectors)) => Some(Space::new(vectors, builder.descent.metric, &unwatched)?),
-        };
+        if self.of_vectors.as_deref().is_some_and(|(_, vectors)| vectors.len() != space.len()) {
+            tracing::warn!(
+                "the part of the rows outside dense spots is not fitted to the queries: build on full vectors"
+            );
+            return Ok(None);
+        }
+        // Codes tell too little of queries that do not look like their rows.
+        let of_vectors = self.space_of_vectors(space)?;
         let space = of_vectors.as_ref().unwrap_or(space);
         space.vectors().on_host()?;
         let (began, depth) = (Instant::now(), NEAREST.min(space.len()));
@@ -160,6 +157,13 @@ impl Builder {
         fitted.stats.seconds = began.elapsed().as_secs_f64();
         fitted.stats.log();
         Ok(fitted)
+    }
+
+    /// In a build on codes, the space of the vectors of all rows of `space`; none of a part of them.
+    pub(super) fn space_of_vectors(&self, space: &Space<'_>) -> Result<Option<Space<'_>>> {
+        let all = self.of_vectors.as_deref().filter(|(_, vectors)| vectors.len() == space.len());
+        let unwatched = self.descent.progress.unwatched();
+        all.map(|(builder, vectors)| Space::new(vectors, builder.descent.metric, &unwatched)).transpose()
     }
 
     /// The exact search for `k` rows.

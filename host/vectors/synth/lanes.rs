@@ -43,11 +43,10 @@ macro_rules! vectorized {
                 portable($($argument),*);
             }
             match InstructionSet::here() {
-                // SAFETY: `here` found the features of the processor that the function is compiled
-                // for.
+                // SAFETY: `here` found all four parts of AVX-512 that the function is compiled for.
                 #[cfg(target_arch = "x86_64")]
                 InstructionSet::Avx512 => unsafe { avx512($($argument),*) },
-                // SAFETY: as above, for AVX2.
+                // SAFETY: `here` found AVX2, the one feature that the function is compiled for.
                 #[cfg(target_arch = "x86_64")]
                 InstructionSet::Avx2 => unsafe { avx2($($argument),*) },
                 InstructionSet::Portable => portable($($argument),*),
