@@ -159,7 +159,7 @@ impl Builder {
         Ok(fitted)
     }
 
-    /// In a build on codes, the space of the vectors of all rows of `space`; none of a part of them.
+    /// In a build on codes, the space of the vectors of all rows of `space`; none for a part.
     pub(super) fn space_of_vectors(&self, space: &Space<'_>) -> Result<Option<Space<'_>>> {
         let all = self.of_vectors.as_deref().filter(|(_, vectors)| vectors.len() == space.len());
         let unwatched = self.descent.progress.unwatched();
