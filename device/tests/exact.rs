@@ -354,7 +354,8 @@ impl<T: Value> SettleCase<T> {
         expected
     }
 
-    /// Checks the bound of a query whose list now ends with `last`. Queries have squared norm 100.
+    /// Checks the bound of a query whose list now ends with `last`. Queries have squared norm 100,
+    /// or of inner products factor 1.
     fn check_bound<S: Sum>(&self, query: usize, bound: S, last: Key) {
         let weight = if self.metric == Metric::InnerProduct { -1 } else { -2 };
         let passes = |value: i64| passes(bound, value, 0, weight);
@@ -389,9 +390,8 @@ fn rerank<T: Value, S: Sum, K: Kernel<Arguments = (ExactRerank<T, S>,)>>() {
             excluded: device.input(&SettleCase::<T>::EXCLUDED),
             lists: lists.view(),
             bounds: bounds.view(),
-            norms: device.input(&vec![S::of(100); queries]),
+            norms: device.input(&vec![S::of(if metric == Metric::InnerProduct { 1 } else { 100 }); queries]),
             errors: device.input(&vec![0.5f32; queries]),
-            largest: device.input(&[2e5f32.to_bits()]),
             row_stride: padded::<T>(dim) as u32,
             query_stride: padded::<T>(dim) as u32,
             dim: dim as u32,

@@ -7,7 +7,7 @@ use super::cpu::Centres;
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::memory::filled;
 use crate::progress::StageProgress;
-use crate::vectors::gpu::{OnDevice, Preparation, QUERIES, ROWS, Rounding, Side};
+use crate::vectors::gpu::{OnDevice, Preparation, QUERIES, ROWS, Role, Rounding, Side};
 use crate::vectors::{Matrix, TypedRows, Vectors};
 use crate::{Error, Metric, Result};
 
@@ -46,7 +46,7 @@ impl RowRounding {
     pub(crate) fn fit(sample: &Vectors) -> Result<Self> {
         let rows = floats(sample)?;
         let all: Vec<&[f32]> = Rounding::places::<f32>(sample.len()).map(|row| rows.row(row)).collect();
-        let Rounding { mean, row_scale: scale, .. } = Rounding::choose(Metric::L2, sample.dim(), &all, &all);
+        let Rounding { mean, scale, .. } = Rounding::choose(Metric::L2, sample.dim(), &all, &all);
         Ok(Self { mean, scale })
     }
 }
@@ -134,18 +134,15 @@ impl DeviceAssigner {
         let plan = Side::<f32>::plan(MemoryPlan::new(), QUERIES, piece, dim, f32::ROUNDED);
         let memory = Side::<f32>::plan(plan, ROWS, centres, dim, f32::ROUNDED)
             .with::<f32>("mean", dim)
-            .with::<u32>("largest norm", 1)
             .with::<u32>("nearest centres", CLUSTERS_PER_VECTOR * piece)
             .reserve(&gpu)?;
-        let (mut mean, mut largest): (Buffer<f32>, Buffer<u32>) =
-            (memory.buffer("mean")?, memory.buffer("largest norm")?);
+        let mut mean: Buffer<f32> = memory.buffer("mean")?;
         mean.upload(&rounding.mean)?;
-        largest.fill(0)?;
         Ok(Self {
             piece,
             vectors: Side::new(&memory, QUERIES, dim, f32::ROUNDED)?,
             centres: Side::new(&memory, ROWS, dim, f32::ROUNDED)?,
-            rounded: Rounded { mean, largest, scale: rounding.scale, dim },
+            rounded: Rounded { mean, scale: rounding.scale, dim },
             nearest: memory.buffer("nearest centres")?,
             gpu,
         })
@@ -194,7 +191,6 @@ impl DeviceAssigner {
 /// Rounding of vectors to f16.
 struct Rounded {
     mean: Buffer<f32>,
-    largest: Buffer<u32>,
     scale: f32,
     dim: usize,
 }
@@ -218,11 +214,9 @@ impl Rounded {
             count,
             dim: self.dim,
             mean: &self.mean,
-            largest: self.largest.view_mut(),
             scale: self.scale,
-            error_limit: f32::INFINITY,
-            norm_weight: 1,
-            skip_zero: false,
+            metric: Metric::L2,
+            role: Role::Points,
         };
         f32::prepare(gpu, side, &task)
     }

@@ -152,7 +152,7 @@ mod tests {
     use tagore_device::cluster::shuffled;
 
     use super::*;
-    use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Side};
+    use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Role, Side};
     use crate::vectors::{Element, Synth, Vectors};
 
     /// Cells on the host.
@@ -169,26 +169,15 @@ mod tests {
         let n = values.len() / dim;
         let memory = Side::<T>::plan(MemoryPlan::new(), ROWS, n, dim, T::ROUNDED)
             .with::<f32>("mean", dim)
-            .with::<u32>("largest", 1)
             .reserve(gpu)
             .unwrap();
         let mut side = Side::<T>::new(&memory, ROWS, dim, T::ROUNDED).unwrap();
-        let (mut mean, mut largest) =
-            (memory.buffer::<f32>("mean").unwrap(), memory.buffer::<u32>("largest").unwrap());
+        let mut mean = memory.buffer::<f32>("mean").unwrap();
         let stride = side.stride;
         side.values.upload_rows(0, n, stride, |row| &values[row * dim..][..dim]).unwrap();
         mean.upload(&vec![0.0; dim]).unwrap();
-        largest.fill(0).unwrap();
-        let task = Preparation {
-            count: n,
-            dim,
-            mean: &mean,
-            largest: largest.view_mut(),
-            scale: 1.0,
-            error_limit: f32::INFINITY,
-            norm_weight: 1,
-            skip_zero: false,
-        };
+        let task =
+            Preparation { count: n, dim, mean: &mean, scale: 1.0, metric: Metric::L2, role: Role::Points };
         T::prepare(gpu, &mut side, &task).unwrap();
         side
     }

@@ -12,6 +12,10 @@
 //!
 //! So the bound of the query takes the first term, and the bias of the row the second, with its
 //! share of the loss: one far row among many costs the others nothing.
+//!
+//! Of inner products, queries are scaled to one norm before rounding, which changes no order of
+//! their rows. Then what rounding changes depends on the row alone ([`product_loss`]), and the bias
+//! takes all of it.
 
 use cuda_std::float16::f16x2;
 use cuda_std::memory::Quad;
@@ -158,17 +162,14 @@ pub struct QueryBound<S> {
     pub metric: Metric,
     /// Components per vector.
     pub dim: u32,
-    /// The squared norm of the query as the tile sees it.
+    /// The squared norm of the query as the tile sees it; of inner products in f16, the factor that
+    /// made its norm [`UNIT`].
     pub norm: S,
     /// The norm of the difference between the query and its rounded vector, scaled.
     pub error: f32,
-    /// The `error_limit` of the rows: under inner product, the largest such norm of the rows with
-    /// finite bias.
+    /// The `error_limit` of the rows.
     pub row_error: f32,
-    /// The largest squared norm of a row as the tile sees it, for inner products.
-    pub largest: f32,
-    /// The factor of vectors before rounding; for inner products, the product of both sides'
-    /// factors.
+    /// The factor of rows before rounding.
     pub scale: f32,
 }
 
@@ -180,6 +181,21 @@ const SPREAD: f32 = 1.0 / 1024.0;
 pub fn biased(norm: f32, dim: u32, error: f32, row_error: f32) -> f32 {
     let excess = (error - row_error).max(0.0);
     norm - drift(dim) * norm - (1.0 + 1.0 / SPREAD) * excess * excess
+}
+
+/// The norm of queries of inner products before rounding.
+pub const UNIT: f32 = 1024.0;
+
+/// A bound on what rounding changes in the inner product of a query of norm [`UNIT`] with a row of
+/// norm `norm`, of `dim` components, that rounding moved by `error`.
+///
+/// The query is moved by at most half a unit in the last place of each component. `drift` bounds
+/// the loss of the sums, here and in the exact product.
+#[inline(always)]
+pub fn product_loss(norm: f32, dim: u32, error: f32) -> f32 {
+    let query_error = UNIT * (1.0 / 2048.0 + 1.0 / (1u32 << 20) as f32);
+    let loss = UNIT * error + (query_error + 2.0 * drift(dim) * UNIT) * (norm + error);
+    loss * (1.0 + 1.0 / 256.0)
 }
 
 /// A bound of the relative error of a sum of `dim` products, with a margin. Tensor cores lose up to
@@ -277,7 +293,7 @@ impl TileSum for f32 {
     // the bound begin at minus its product, so what they hold is no longer than products alone.
     #[inline(always)]
     fn bound(farthest: f32, query: &QueryBound<Self>) -> Self {
-        let QueryBound { metric, dim, norm, error, row_error, largest, scale } = *query;
+        let QueryBound { metric, dim, norm, error, row_error, scale } = *query;
         let drift = drift(dim);
         let bound = match metric {
             Metric::L2 | Metric::Cosine => {
@@ -286,14 +302,12 @@ impl TileSum for f32 {
                 moved * moved * (1.0 + SPREAD) * (1.0 + drift) + drift * norm - norm
             }
             Metric::InnerProduct => {
-                let length = float::sqrt(norm) + error;
-                let longest = float::sqrt(largest) + row_error;
-                let moved = length * row_error + error * longest;
-                farthest * scale + (1.0 + drift) * moved + 2.0 * drift * length * longest
+                let scaled = farthest * norm * scale;
+                scaled + scaled.abs() * drift
             }
         };
-        // A few huge values may overflow the scale. A bound of minus infinity or NaN then opens the
-        // query to all rows.
+        // A few huge values may overflow the scale, and a tiny query has none. A bound of minus
+        // infinity or NaN then opens the query to all rows.
         if bound > Self::CLOSED { bound } else { Self::UNBOUNDED }
     }
 }

@@ -201,7 +201,7 @@ impl Build<'_> {
             drop(cells);
         }
         Build { progress: &in_phases, ..*self }.phases(&mut nodes, start, joins, expands, &mut stats)?;
-        let (base, lists, lacking) = self.finish(original, nodes, rounding.row_scale)?;
+        let (base, lists, lacking) = self.finish(original, nodes, rounding.scale)?;
         stats.seconds = descending.elapsed().as_secs_f64() - filling;
         stats.copy += filling;
         Ok(DeviceGraph { base: T::wrap(base), lists, stats, lacking })

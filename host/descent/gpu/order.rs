@@ -6,20 +6,19 @@ use tagore_device::descent::renumber::{RENUMBER_THREADS, renumber_ids, renumber_
 use tagore_device::key::Key;
 
 use super::{Build, DescentKernels, DescentShape, Nodes, Original};
+use crate::Result;
 use crate::cluster::{self, Cells};
 use crate::gpu::{Buffer, MemoryPlan, Stages};
 use crate::vectors::gpu::{
-    OnDevice, Order, Origin, Pick, Preparation, ROWS, Rounding, Side, TileVectors, spare_bytes,
+    OnDevice, Order, Origin, Pick, Preparation, ROWS, Role, Rounding, Side, TileVectors, spare_bytes,
 };
-use crate::{Metric, Result};
 
 impl DescentShape {
     /// Plans the copy of the vectors, the first clustering, and the order by it.
     pub(super) fn plan_order<T: DescentKernels>(&self, stages: &mut Stages) {
         let request = self.clustering(None);
         stages.hold(&self.upload::<T>());
-        let prepare = Self::largest_norm().and(&self.bits());
-        stages.add("prepare", &prepare, std::iter::once(T::PREPARATION).chain(self.bits_kernel()));
+        stages.add("prepare", &self.bits(), std::iter::once(T::PREPARATION).chain(self.bits_kernel()));
         let clusters = cluster::plan::<T>(MemoryPlan::new(), self.n, self.dim, request);
         let kept = [&cluster::KEPT[..], &["order"]].concat();
         stages.add_and_keep("cluster", &clusters, &kept, cluster::kernels::<T>(self.n, request));
@@ -35,11 +34,6 @@ impl DescentShape {
     fn upload<T: OnDevice>(&self) -> MemoryPlan {
         let plan = Side::<T>::plan(MemoryPlan::new(), ROWS, self.n, self.dim, self.is_rounded::<T>());
         plan.with::<f32>("mean", self.dim)
-    }
-
-    /// Buffer of the preparation of the vectors.
-    fn largest_norm() -> MemoryPlan {
-        MemoryPlan::new().with::<u32>("largest norm", 1)
     }
 
     /// Buffers of the renumbered nodes.
@@ -93,18 +87,13 @@ impl Build<'_> {
         rounding: &Rounding,
         mean: &Buffer<f32>,
     ) -> Result<()> {
-        let memory = DescentShape::largest_norm().reserve(self.gpu)?;
-        let mut largest: Buffer<u32> = memory.buffer("largest norm")?;
-        largest.fill(0)?;
         let task = Preparation {
             count: self.space.len(),
             dim: self.space.dim(),
             mean,
-            largest: largest.view_mut(),
-            scale: rounding.row_scale,
-            error_limit: f32::INFINITY,
-            norm_weight: i32::from(self.space.metric() != Metric::InnerProduct),
-            skip_zero: self.space.metric() == Metric::Cosine,
+            scale: rounding.scale,
+            metric: self.space.metric(),
+            role: Role::Points,
         };
         T::prepare(self.gpu, side, &task)
     }

@@ -6,7 +6,7 @@ use crate::cluster::{self, ClusterKernels, Clustering, cpu};
 use crate::gpu::{Buffer, Gpu, MemoryPlan};
 use crate::outofcore::plan::ClusterGraph;
 use crate::vectors::Vectors;
-use crate::vectors::gpu::{Origin, Pick, Preparation, ROWS, Rounding, Side};
+use crate::vectors::gpu::{Origin, Pick, Preparation, ROWS, Role, Rounding, Side};
 use crate::vectors::range::check_smallest;
 use crate::vectors::shape::{wide, with_device_type};
 use crate::{Device, Error, Metric, Progress, Result};
@@ -87,28 +87,22 @@ fn nearest_two<T: ClusterKernels>(
     seed: u64,
 ) -> Result<Vec<[u32; 2]>> {
     let (n, dim, rows) = (base.len(), base.dim(), Origin::<T>::new(gpu, base)?);
-    let memory = Side::<T>::plan(MemoryPlan::new(), ROWS, n, dim, T::ROUNDED)
-        .with::<f32>("mean", dim)
-        .with::<u32>("largest norm", 1)
-        .reserve(gpu)?;
+    let memory =
+        Side::<T>::plan(MemoryPlan::new(), ROWS, n, dim, T::ROUNDED).with::<f32>("mean", dim).reserve(gpu)?;
     let mut side = Side::<T>::new(&memory, ROWS, dim, T::ROUNDED)?;
     let sample = rows.sample(gpu, Rounding::places::<T>(n).map(|row| row as u32).collect())?;
     let rounding = Rounding::choose(Metric::L2, dim, &sample.rows(), &sample.rows());
-    let (mut mean, mut largest): (Buffer<f32>, Buffer<u32>) =
-        (memory.buffer("mean")?, memory.buffer("largest norm")?);
+    let mut mean: Buffer<f32> = memory.buffer("mean")?;
     mean.upload(&rounding.mean)?;
-    largest.fill(0)?;
     let stride = side.stride;
     rows.copy(gpu, Pick::Range(0..n), &mut side.values, stride)?;
     let task = Preparation {
         count: n,
         dim,
         mean: &mean,
-        largest: largest.view_mut(),
-        scale: rounding.row_scale,
-        error_limit: f32::INFINITY,
-        norm_weight: 1,
-        skip_zero: false,
+        scale: rounding.scale,
+        metric: Metric::L2,
+        role: Role::Points,
     };
     T::prepare(gpu, &mut side, &task)?;
     let cells =

@@ -26,7 +26,7 @@ pub(crate) use replica::Replicas;
 pub use results::DeviceResults;
 pub(crate) use rounding::Rounding;
 pub(crate) use rows_at::{Pick, RowsAt};
-pub(crate) use side::{Preparation, QUERIES, ROWS, Side, TileRows, TileVectors};
+pub(crate) use side::{Preparation, QUERIES, ROWS, Role, Side, TileRows, TileVectors};
 pub use start::start_seconds;
 pub(crate) use typed::{Family, Typed, with_typed};
 

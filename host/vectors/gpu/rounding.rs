@@ -13,20 +13,20 @@ const SAMPLE: usize = 16_384;
 /// Largest scaled magnitude in the sample, except for outliers. f16 holds 16 times as much.
 const MAGNITUDE: f32 = 4096.0;
 
-/// Rounding of vectors to f16: `(x - mean) * scale`.
+/// Rounding of vectors to f16: `(x - mean) * scale`. Queries of inner products have scales of their
+/// own.
 pub(crate) struct Rounding {
     pub mean: Vec<f32>,
-    pub row_scale: f32,
-    pub query_scale: f32,
+    pub scale: f32,
     /// The rounding error of most rows. The filter lets others pass more easily (docs in
-    /// `device/src/block/sums.rs`).
+    /// `device/src/block/sums.rs`). 0 under inner product, where it does so row by row.
     pub error_limit: f32,
 }
 
 impl Rounding {
     /// No rounding of vectors of `dim` components.
     pub(crate) fn none(dim: usize) -> Self {
-        Self { mean: vec![0.0; dim], row_scale: 1.0, query_scale: 1.0, error_limit: 0.0 }
+        Self { mean: vec![0.0; dim], scale: 1.0, error_limit: 0.0 }
     }
 
     /// The places among `count` vectors of type `T` of the sample that decides the rounding; none
@@ -72,34 +72,27 @@ impl Rounding {
             let place = (sorted.len().saturating_sub(1) as f64 * 0.999) as usize;
             sorted.get(place).copied().unwrap_or(0.0)
         };
-        let [row_magnitudes, query_magnitudes] = [rows, queries].map(|rows| map(rows, |row| magnitude(row)));
-        let (of_rows, of_queries) = (most(&row_magnitudes), most(&query_magnitudes));
-        let (row_scale, query_scale) = if product {
-            (scale(of_rows), scale(of_queries))
-        } else {
-            let both = scale(of_rows.max(of_queries));
-            (both, both)
-        };
+        let magnitudes = map(rows, |row| magnitude(row));
+        let of_rows = most(&magnitudes);
+        if product {
+            return Self { mean, scale: scale(of_rows), error_limit: 0.0 };
+        }
+        let scale = scale(of_rows.max(most(&map(queries, |row| magnitude(row)))));
         let error = |row: &[T]| {
             let (mut norm, mut error) = (0f64, 0f64);
             for (x, mean) in T::components(row).zip(&mean) {
-                let exact = (x - mean) * row_scale;
+                let exact = (x - mean) * scale;
                 norm += f64::from(exact).powi(2);
                 error += f64::from(exact - f16::from_f32(exact).to_f32()).powi(2);
             }
             total_error(error.sqrt() as f32, norm.sqrt() as f32)
         };
-        let others = rows.iter().zip(row_magnitudes).filter(|(_, magnitude)| *magnitude <= of_rows);
+        let others = rows.iter().zip(magnitudes).filter(|(_, magnitude)| *magnitude <= of_rows);
         let mut errors: Vec<f32> = others.step_by(8).map(|(row, _)| error(row)).collect();
         errors.sort_unstable_by(f32::total_cmp);
-        // Few rows exceed it if the sample is representative. But for inner products each row makes
-        // up for its own excess.
-        let error_limit = match errors.last() {
-            None => 0.0,
-            Some(largest) if product => 1.25 * largest,
-            Some(_) => 2.0 * errors[errors.len() / 2],
-        };
-        Self { mean, row_scale, query_scale, error_limit }
+        // Few rows exceed it if the sample is representative.
+        let error_limit = errors.get(errors.len() / 2).map_or(0.0, |median| 2.0 * median);
+        Self { mean, scale, error_limit }
     }
 }
 
@@ -121,7 +114,7 @@ mod tests {
             (0..4000u32).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 16) as f32 / 65536.0).collect();
         let far: Vec<f32> = values[..4].iter().map(|x| 1e3 * x).collect();
         let rows: Vec<&[f32]> = values.chunks(4).collect();
-        let limit = |rows: &[&[f32]]| Rounding::choose(Metric::InnerProduct, 4, rows, rows).error_limit;
+        let limit = |rows: &[&[f32]]| Rounding::choose(Metric::L2, 4, rows, rows).error_limit;
         let with_far = [&[&far[..]], &rows[1..]].concat();
         assert!(limit(&rows) > 0.0 && limit(&with_far) <= 1.1 * limit(&rows));
         assert!(limit(&[&far[..]]) > 0.0, "a row alone has an error");

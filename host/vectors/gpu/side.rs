@@ -1,11 +1,11 @@
 //! Vectors on a device in the form that exact search, cells and descent read.
 
 use cuda_std::f16;
-use cuda_std::memory::{Global, GlobalMut};
+use cuda_std::memory::Global;
 
 use super::{OnDevice, stride};
-use crate::Result;
 use crate::gpu::{Buffer, MemoryPlan, Reservation};
+use crate::{Metric, Result};
 
 /// Vectors on a device, with the rounded copy and the biases for tiles.
 pub(crate) struct Side<T: OnDevice> {
@@ -72,13 +72,28 @@ pub(crate) struct Preparation<'a> {
     pub count: usize,
     pub dim: usize,
     pub mean: &'a Buffer<f32>,
-    /// Output: the largest squared norm.
-    pub largest: GlobalMut<u32>,
+    /// Factor of the vectors, unless they are queries of inner products.
     pub scale: f32,
-    pub error_limit: f32,
-    /// 1 if biases are squared norms, 0 if biases are zero.
-    pub norm_weight: i32,
-    pub skip_zero: bool,
+    pub metric: Metric,
+    pub role: Role,
+}
+
+/// What vectors are prepared for.
+#[derive(Clone, Copy)]
+pub(crate) enum Role {
+    /// Products among themselves.
+    Points,
+    /// Rows of an exact search. The bounds of queries account for this rounding error.
+    Rows(f32),
+    /// Queries of an exact search.
+    Queries,
+}
+
+impl Preparation<'_> {
+    /// 1 if biases are squared norms, 0 if not.
+    pub(super) fn norm_weight(&self) -> i32 {
+        i32::from(self.metric != Metric::InnerProduct || matches!(self.role, Role::Queries))
+    }
 }
 
 impl<T: OnDevice> Side<T> {

@@ -16,8 +16,8 @@
 //! Rounding moves the query by e and most rows by at most E, both measured. By the triangle
 //! inequality a row among the nearest k is within `sqrt(d_k) + e + E` of the query as the tensor
 //! cores see it, plus what f32 sums may lose. The bias of a row that rounding moves further than E
-//! makes up for it ([`biased`](crate::block::sums::biased)); under inner product it always
-//! survives.
+//! makes up for it ([`biased`](crate::block::sums::biased)). Under inner product, where queries
+//! are scaled to one norm, the bias of each row has all that its rounding and theirs may hide.
 //! Settling computes distances in f32 from the original vectors, in the CPU's order of sums, so
 //! ties by id are the CPU's too.
 //!

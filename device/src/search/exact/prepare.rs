@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! for each vector, two at a time in a warp:
+//!     scale = that of all vectors, or what makes the norm of this one UNIT
 //!     for each component: half = f16((value - mean) * scale), cut to the range of f16
 //!     norm  = sum of half²
 //!     error = sqrt(sum of ((value - mean) * scale - half)²), rounded up
@@ -20,41 +21,32 @@
 //! | `mean` | `dim` |
 //! | `rounded` | `count` × `rounded_stride` halves |
 //! | `biases`, `errors`, `norms` | `count` |
-//! | `largest` | one value |
-//! | shared memory | the largest squared norm of each warp |
 //!
 //! # Optimisations
 //!
 //! 1. The mean is subtracted before rounding, which makes errors small for data far from the
 //!    origin. L2 distances do not change, and [`total_error`] covers the rounding of the
 //!    subtraction.
-//! 2. The largest norm is an atomic maximum of bits: norms are not negative, so bits sort as they
-//!    do. A block has one for all its vectors, since maxima of the same word take turns, 1 ns
-//!    each.
-//! 3. A lane loads four components of two vectors before it uses the first.
+//! 2. A lane loads four components of two vectors before it uses the first.
 //!
 //! # Speed
 //!
 //! Each value is read once and each half written once: 6 bytes per component of f32, bound by
 //! memory.
 
-use cuda_std::atomic::Scope;
 use cuda_std::prelude::*;
-use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::thread::block_idx_x;
 use cuda_std::warp::WarpReductionOp;
-use cuda_std::{float, float16, shared};
+use cuda_std::{float, float16};
 
 use crate::block::element::Element;
-use crate::block::sums::biased;
+use crate::block::sums::{UNIT, biased, product_loss};
 
 /// Threads per block.
 pub const PREPARE_THREADS: u32 = 256;
 
 /// Warps per block: vectors per block of the kernels `exact_norms_*`.
 pub const PREPARE_VECTORS: u32 = PREPARE_THREADS / 32;
-
-/// Bytes of dynamic shared memory of the kernels `exact_prepare_*`.
-pub const PREPARE_SHARED_BYTES: u32 = PREPARE_VECTORS * 4;
 
 /// Arguments of the kernels `exact_prepare_*`.
 #[derive(Clone, Copy)]
@@ -66,14 +58,13 @@ pub struct Prepare<T> {
     pub mean: Global<f32>,
     /// Out: `count` vectors of f16, `rounded_stride` halves apart, zero from `dim` on.
     pub rounded: GlobalMut<f16>,
-    /// Out: per vector `norm_weight` times the squared norm of the rounded vector, or with a finite
-    /// `error_limit` what [`biased`] makes of it. Minus infinity if rounding moved the vector by
-    /// more than that and the weight is 0. With `skip_zero`, infinity for a zero vector.
+    /// Out: per vector `norm_weight` times the squared norm of the rounded vector. With a finite
+    /// `error_limit`, what [`biased`] makes of it, or if the weight is 0 minus its
+    /// [`product_loss`]. With `skip_zero`, infinity for a zero vector. With `unit`, the factor
+    /// applied; NaN if the vector is so small that none is.
     pub biases: GlobalMut<f32>,
     /// Out: per vector a bound on the distance by which rounding moved it.
     pub errors: GlobalMut<f32>,
-    /// In and out: the bits of the largest squared norm of a rounded vector.
-    pub largest: GlobalMut<u32>,
     /// Number of vectors.
     pub count: u32,
     /// Components per vector.
@@ -82,31 +73,36 @@ pub struct Prepare<T> {
     pub stride: u32,
     /// Halves from one rounded vector to the next.
     pub rounded_stride: u32,
-    /// Factor applied before rounding.
+    /// Factor applied before rounding, unless `unit`.
     pub scale: f32,
     /// Factor of the norms in `biases`.
     pub norm_weight: f32,
-    /// Largest error that the bounds of queries account for; infinity where there are none.
+    /// Largest error of a row that the bounds of queries account for; infinity where there are no
+    /// bounds.
     pub error_limit: f32,
     /// Whether zero vectors get a bias that no query finds.
     pub skip_zero: u32,
     /// Times that a block prepares [`PREPARED_AT_ONCE`] vectors, at least 1.
     pub rounds: u32,
-    /// Unused.
-    pub padding: u32,
+    /// Whether each vector gets a factor of its own, which makes its norm [`UNIT`].
+    pub unit: u32,
 }
 
 /// An upper bound on the distance by which preparation moved a vector.
 ///
 /// `rounding` is the computed norm of the difference to the rounded vector. The term in `norm`
-/// covers the rounding of the subtraction of the mean, the factor that of these sums.
+/// covers the rounding of the subtraction of the mean, the factor that of these sums, and the last
+/// term differences whose squares are below the smallest f32.
 #[inline(always)]
 pub fn total_error(rounding: f32, norm: f32) -> f32 {
-    (rounding + norm * (1.0 / (1u32 << 22) as f32)) * (1.0 + 1.0 / 1024.0)
+    (rounding + norm * (1.0 / (1u32 << 22) as f32)) * (1.0 + 1.0 / 1024.0) + 1.0 / (1u64 << 54) as f32
 }
 
 /// The largest f16. Larger values are cut, and the error includes the cut.
 const F16_MAX: f32 = 65_504.0;
+
+/// The largest factor of a vector of norm [`UNIT`]: 2^110, so that its products stay finite.
+const MAX_FACTOR: f32 = 1.298_074_2e33;
 
 /// Vectors that a warp prepares at once.
 const AT_ONCE: usize = 2;
@@ -118,28 +114,43 @@ pub const PREPARED_AT_ONCE: u32 = PREPARE_VECTORS * AT_ONCE as u32;
 fn prepare<T: Element<Wide = f32>>(p: &Prepare<T>) {
     let begin = block_idx_x() * PREPARED_AT_ONCE * p.rounds;
     let mut first = begin + thread::warp_idx() * AT_ONCE as u32;
-    let (mut largest, mut round) = (0.0f32, 0);
+    let mut round = 0;
     while round < p.rounds && first < p.count {
         // The last vector again, where there is no second one.
         let second = if first + 1 < p.count { first + 1 } else { first };
-        largest = largest.max(prepare_vectors(p, [first, second]));
+        prepare_vectors(p, [first, second]);
         first += PREPARED_AT_ONCE;
         round += 1;
     }
+}
+
+/// The factor that makes the norm of a vector [`UNIT`]; 1 for a zero vector, and above
+/// [`MAX_FACTOR`] or infinite for a tiny one. The whole warp calls this.
+#[inline(always)]
+fn factor_of_unit<T: Element<Wide = f32>>(values: Global<T>, dim: u32) -> f32 {
+    let lane = warp::lane_id();
+    let mut largest = 0.0f32;
+    let mut i = lane;
+    while i < dim {
+        largest = largest.max(values.get(i as usize).wide().abs());
+        i += 32;
+    }
     // Bits of non-negative numbers sort as the numbers do.
-    let norms: Shared<u32> = shared::dynamic(0);
-    if warp::lane_id() == 0 {
-        norms.set(thread::warp_idx() as usize, largest.to_bits());
+    // SAFETY: the whole warp is here.
+    let largest = unsafe { warp::warp_reduce(warp::FULL, largest.to_bits(), WarpReductionOp::Max) };
+    if largest == 0 {
+        return 1.0;
     }
-    sync_threads();
-    if thread_idx_x() == 0 {
-        let (mut largest, mut i) = (0, 0);
-        while i < PREPARE_VECTORS as usize {
-            largest = largest.max(norms.get(i));
-            i += 1;
-        }
-        p.largest.fetch_max(0, largest, Scope::Device);
+    // A power of two that keeps the squares within f32: 2^127 divided by that of the largest.
+    let power = f32::from_bits((254 - (largest >> 23).max(1)) << 23);
+    let mut sum = 0.0f32;
+    let mut i = lane;
+    while i < dim {
+        let value = values.get(i as usize).wide() * power;
+        sum += value * value;
+        i += 32;
     }
+    UNIT / float::sqrt(warp::sum(sum)) * power
 }
 
 /// Sums over a vector, or a lane's part of it.
@@ -150,16 +161,23 @@ struct Sums {
     is_zero: bool,
 }
 
-/// Prepares vectors; returns the largest squared norm. The whole warp calls this.
+/// Prepares vectors. The whole warp calls this.
 #[inline(always)]
-fn prepare_vectors<T: Element<Wide = f32>>(p: &Prepare<T>, vectors: [u32; AT_ONCE]) -> f32 {
+fn prepare_vectors<T: Element<Wide = f32>>(p: &Prepare<T>, vectors: [u32; AT_ONCE]) {
     let lane = warp::lane_id();
     let values = vectors.map(|vector| p.values.offset(vector as usize * p.stride as usize));
     let rounded = vectors.map(|vector| p.rounded.offset(vector as usize * p.rounded_stride as usize));
+    let mut scales = [p.scale; AT_ONCE];
+    if p.unit != 0 {
+        unroll!(2, V => {
+            let factor = factor_of_unit(values[V], p.dim);
+            scales[V] = if factor <= MAX_FACTOR { factor } else { 0.0 };
+        });
+    }
     let mut sums = [Sums { norm: 0.0, error: 0.0, is_zero: true }; AT_ONCE];
     let mut i = lane;
     while i < p.rounded_stride {
-        // Optimisation 3.
+        // Optimisation 2.
         let (mut of_mean, mut of_vectors) = ([0.0f32; 4], [[0.0f32; 4]; AT_ONCE]);
         unroll!(4, L => {
             let i = i + 32 * L as u32;
@@ -174,7 +192,7 @@ fn prepare_vectors<T: Element<Wide = f32>>(p: &Prepare<T>, vectors: [u32; AT_ONC
                 let mut half = f16::from_bits(0);
                 if i < p.dim {
                     let (value, of): (f32, &mut Sums) = (of_vectors[V][L], &mut sums[V]);
-                    let exact = (value - of_mean[L]) * p.scale;
+                    let exact = (value - of_mean[L]) * scales[V];
                     half = float16::from_f32(exact.clamp(-F16_MAX, F16_MAX));
                     let back = float16::to_f32(half);
                     of.norm += back * back;
@@ -188,27 +206,26 @@ fn prepare_vectors<T: Element<Wide = f32>>(p: &Prepare<T>, vectors: [u32; AT_ONC
         });
         i += 128;
     }
-    let mut largest = 0.0f32;
     unroll!(2, V => {
         let norm = warp::sum(sums[V].norm);
         let error = total_error(float::sqrt(warp::sum(sums[V].error)), float::sqrt(norm));
         let is_zero = !warp::any(!sums[V].is_zero);
         if lane == 0 {
-            let bias = if is_zero && p.skip_zero != 0 {
+            let bias = if p.unit != 0 {
+                if scales[V] > 0.0 { scales[V] } else { f32::NAN }
+            } else if is_zero && p.skip_zero != 0 {
                 f32::INFINITY
             } else if p.error_limit == f32::INFINITY {
                 norm * p.norm_weight
-            } else if error > p.error_limit && p.norm_weight == 0.0 {
-                f32::NEG_INFINITY
+            } else if p.norm_weight == 0.0 {
+                -product_loss(float::sqrt(norm), p.dim, error)
             } else {
                 biased(norm, p.dim, error, p.error_limit) * p.norm_weight
             };
             p.biases.set(vectors[V] as usize, bias);
             p.errors.set(vectors[V] as usize, error);
         }
-        largest = largest.max(norm);
     });
-    largest
 }
 
 /// Arguments of the kernels `exact_norms_*`. Tiles take vectors of bytes unchanged.
@@ -255,12 +272,12 @@ macro_rules! prepare_kernels {
     ($($name:ident $type:ty;)*) => {$(
         /// Centres, scales and rounds vectors to f16, with norms and errors (see [`Prepare`]).
         ///
-        /// Launch: a block of [`PREPARE_THREADS`] per `rounds` times [`PREPARED_AT_ONCE`] vectors;
-        /// [`PREPARE_SHARED_BYTES`].
+        /// Launch: a block of [`PREPARE_THREADS`] per `rounds` times [`PREPARED_AT_ONCE`] vectors; no
+        /// shared memory.
         ///
         /// # Safety
         /// - The views match the fields of [`Prepare`].
-        #[kernel(unsafe, block = PREPARE_THREADS, shared = PREPARE_SHARED_BYTES)]
+        #[kernel(unsafe, block = PREPARE_THREADS)]
         pub unsafe fn $name(p: Prepare<$type>) {
             prepare(&p);
         }

@@ -72,12 +72,10 @@ pub struct ExactRerank<T, S> {
     pub lists: GlobalMut<Key>,
     /// Out: per query the bound of the filter.
     pub bounds: GlobalMut<S>,
-    /// In: per query its norm, as prepared.
+    /// In: per query its bias, as prepared.
     pub norms: Global<S>,
     /// In: per query its error, as prepared. f16 only.
     pub errors: Global<f32>,
-    /// In: the bits of the largest squared norm of a row. f16 only.
-    pub largest: Global<u32>,
     /// Components from one row to the next.
     pub row_stride: u32,
     /// Components from one query to the next.
@@ -96,8 +94,7 @@ pub struct ExactRerank<T, S> {
     pub metric: u32,
     /// The `error_limit` that the rows were prepared with.
     pub row_error: f32,
-    /// Factor of the vectors before rounding. For inner products, that of the rows times that of
-    /// the queries.
+    /// Factor of the rows before rounding.
     pub scale: f32,
 }
 
@@ -175,7 +172,6 @@ fn rerank<T: Element, S: TileSum>(p: &ExactRerank<T, S>) {
                     norm: p.norms.get(query),
                     error: p.errors.get(query),
                     row_error: p.row_error,
-                    largest: f32::from_bits(p.largest.get(0)),
                     scale: p.scale,
                 },
             )

@@ -26,7 +26,7 @@ use crate::memory::collected_in_parallel;
 use crate::progress::StageProgress;
 use crate::search::gpu::OnGpu;
 use crate::vectors::gpu::{
-    OnDevice, Origin, Pick, Preparation, QUERIES, ROWS, Rounding, Side, narrowed, with_typed,
+    OnDevice, Origin, Pick, Preparation, QUERIES, ROWS, Role, Rounding, Side, narrowed, with_typed,
 };
 use crate::vectors::queries::Queries;
 use crate::vectors::shape::{all_are_read, with_device_type};
@@ -122,7 +122,6 @@ fn device_plan<T: OnDevice>(rows: usize, queries: usize, dim: usize, k: usize) -
         .with::<u32>("survivors", queries * capacity(k))
         .with::<Key>("lists", queries * k)
         .with::<f32>("mean", dim)
-        .with::<u32>("largest norms", 2)
         .with::<u32>("overflow", 1)
 }
 
@@ -270,14 +269,11 @@ impl GpuSearch<'_> {
         let of_rows = rows.sample(self.gpu, places.collect())?;
         let places = Rounding::few_places::<T>(count).map(|query| self.queries.row_of(query) as u32);
         let of_queries = queries.sample(self.gpu, places.collect())?;
-        let rounding = Rounding::choose(self.space.metric(), dim, &of_rows.rows(), &of_queries.rows());
+        let metric = self.space.metric();
+        let rounding = Rounding::choose(metric, dim, &of_rows.rows(), &of_queries.rows());
         drop((of_rows, of_queries));
         let mut mean: Buffer<f32> = memory.buffer("mean")?;
         mean.upload(&rounding.mean)?;
-        let mut largest: Buffer<u32> = memory.buffer("largest norms")?;
-        let largest_of_queries = largest.view_mut().offset(1);
-        let metric = self.space.metric();
-        let (is_product, is_cosine) = (metric == Metric::InnerProduct, metric == Metric::Cosine);
 
         let all_queries: Vec<u32> = (0..count as u32).collect();
         let mut keys = collected_in_parallel(0..count * k, |_| key::NONE)?;
@@ -286,38 +282,14 @@ impl GpuSearch<'_> {
             let here = first..first + rows_here;
             let pick = ids.map_or(Pick::Range(here.clone()), |ids| Pick::Ids(&ids[here]));
             rows.copy(self.gpu, pick, &mut side.values, side.stride)?;
-            largest.fill(0)?;
-            T::prepare(
-                self.gpu,
-                &mut side,
-                &Preparation {
-                    count: rows_here,
-                    dim,
-                    mean: &mean,
-                    largest: largest.view_mut(),
-                    scale: rounding.row_scale,
-                    error_limit: rounding.error_limit,
-                    norm_weight: i32::from(!is_product),
-                    skip_zero: is_cosine,
-                },
-            )?;
+            let task =
+                |count, role| Preparation { count, dim, mean: &mean, scale: rounding.scale, metric, role };
+            T::prepare(self.gpu, &mut side, &task(rows_here, Role::Rows(rounding.error_limit)))?;
             let seen = first - among.start;
-            let pass =
-                Pass { search: self, rounding: &rounding, side: &side, largest: &largest, first, seen };
-            let task = |count| Preparation {
-                count,
-                dim,
-                mean: &mean,
-                // Scratch: the largest norm of the queries is unused.
-                largest: largest_of_queries,
-                scale: rounding.query_scale,
-                error_limit: f32::INFINITY,
-                norm_weight: 1,
-                skip_zero: false,
-            };
+            let pass = Pass { search: self, rounding: &rounding, side: &side, first, seen };
             let mut visit = |members: &[u32], may_close: bool, keys: &mut [Key]| -> Result<Vec<u32>> {
                 batch_memory.start(self, members, queries, keys, seen == 0)?;
-                T::prepare(self.gpu, &mut batch_memory.side, &task(members.len()))?;
+                T::prepare(self.gpu, &mut batch_memory.side, &task(members.len(), Role::Queries))?;
                 let advance =
                     |rows| stage.advance(if may_close { rows as u64 * members.len() as u64 } else { 0 });
                 let stragglers = pass.run(&mut batch_memory, rows_here, may_close, advance)?;

@@ -12,9 +12,8 @@ use tagore_device::search::exact::{
 
 use super::GpuSearch;
 use super::batch::Batch;
-use crate::gpu::Buffer;
+use crate::Result;
 use crate::vectors::gpu::{ByChunks, Rounding, Side, metric_number, stage_kernels, tile_kernels};
-use crate::{Metric, Result};
 
 /// At most one query in this many is closed in a pass.
 const STRAGGLERS: usize = 8;
@@ -51,7 +50,6 @@ pub(super) struct Pass<'a, T: ExactKernels> {
     pub search: &'a GpuSearch<'a>,
     pub rounding: &'a Rounding,
     pub side: &'a Side<T>,
-    pub largest: &'a Buffer<u32>,
     /// The id of the piece's first row.
     pub first: usize,
     /// Rows of earlier pieces.
@@ -160,8 +158,7 @@ impl<T: ExactKernels> Pass<'_, T> {
 
     fn rerank_exactly(&self, batch: &mut Batch<T>) -> Result<()> {
         let search = self.search;
-        let metric = search.space.metric();
-        let Rounding { row_scale, query_scale, error_limit, .. } = *self.rounding;
+        let Rounding { scale, error_limit, .. } = *self.rounding;
         let rerank = ExactRerank::<T, T::Sum> {
             rows: self.side.values.view(),
             queries: batch.side.values.view(),
@@ -172,7 +169,6 @@ impl<T: ExactKernels> Pass<'_, T> {
             bounds: batch.bounds.view_mut(),
             norms: batch.side.biases.view(),
             errors: batch.side.errors.view(),
-            largest: self.largest.view(),
             row_stride: self.side.stride as u32,
             query_stride: batch.side.stride as u32,
             dim: search.space.dim() as u32,
@@ -180,9 +176,9 @@ impl<T: ExactKernels> Pass<'_, T> {
             k: search.k as u32,
             first_id: self.first as u32,
             exclude: u32::from(search.queries.nodes.is_some()),
-            metric: metric_number(metric),
+            metric: metric_number(search.space.metric()),
             row_error: error_limit,
-            scale: if metric == Metric::InnerProduct { row_scale * query_scale } else { row_scale },
+            scale,
         };
         // SAFETY: as for the filter; the survivors are rows of this piece.
         unsafe { search.gpu.launch::<T::Rerank>([batch.count as u32, 1, 1], RERANK_THREADS, (rerank,)) }
