@@ -343,8 +343,9 @@ impl Builder {
         // Codes do not tell the rows of a spot apart.
         let (inner, vectors) = self.of_vectors.as_deref().map_or((self, base), |(inner, all)| (inner, all));
         // Searches stop by the growth of the distances of the largest part.
+        let largest = spots.iter().map(|spot| spot.rows.len()).max().unwrap_or(0);
         let inner_of = |rows: &[u32]| {
-            let is_large = self.is_layered() && rows.len() > outside.len();
+            let is_large = self.is_layered() && rows.len() == largest && largest > outside.len();
             let layering = if is_large { Layering::GrowthOnly } else { Layering::Off };
             Self { layering, queries: None, compression: None, ..inner.clone() }
         };

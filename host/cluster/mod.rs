@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
     use crate::vectors::gpu::{OnDevice, Preparation, ROWS, Role, Side};
-    use crate::vectors::{Element, Synth, Vectors};
+    use crate::vectors::{Element, Metric, Synth, Vectors};
 
     /// Cells on the host.
     #[derive(PartialEq, Debug)]

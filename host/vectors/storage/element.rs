@@ -164,21 +164,22 @@ macro_rules! scalar_rows {
 const LANES: usize = 16;
 
 #[inline(always)]
-fn lanes<T: Scalar>(a: &[T], b: &[T], term: impl Fn(f32, f32) -> f32) -> f32 {
+fn lanes<T: Scalar>(a: &[T], b: &[T], term: impl Fn(f32, f32) -> f32 + Copy) -> f32 {
     let (a_blocks, a_rest) = a.as_chunks::<LANES>();
     let (b_blocks, b_rest) = b.as_chunks::<LANES>();
     let mut sums = [0f32; LANES];
     // By places: a zip stays a call for each pair of rows.
     let b_blocks = &b_blocks[..a_blocks.len()];
     for block in 0..a_blocks.len() {
-        add_terms(&mut sums, &a_blocks[block], &b_blocks[block], &term);
+        // By value: through a reference, without link-time optimisation, each term is a call.
+        add_terms(&mut sums, &a_blocks[block], &b_blocks[block], term);
     }
     if !a_rest.is_empty() {
         // Padding zeros add zero terms, which change no sum.
         let (mut x, mut y) = ([T::zeroed(); LANES], [T::zeroed(); LANES]);
         x[..a_rest.len()].copy_from_slice(a_rest);
         y[..b_rest.len()].copy_from_slice(b_rest);
-        add_terms(&mut sums, &x, &y, &term);
+        add_terms(&mut sums, &x, &y, term);
     }
     // Without `black_box` the compiler splits the sums into vectors of two and four to suit the
     // tree, which takes twice as long.

@@ -272,8 +272,8 @@ macro_rules! prepare_kernels {
     ($($name:ident $type:ty;)*) => {$(
         /// Centres, scales and rounds vectors to f16, with norms and errors (see [`Prepare`]).
         ///
-        /// Launch: a block of [`PREPARE_THREADS`] per `rounds` times [`PREPARED_AT_ONCE`] vectors; no
-        /// shared memory.
+        /// Launch: a block of [`PREPARE_THREADS`] per `rounds` times [`PREPARED_AT_ONCE`] vectors;
+        /// no shared memory.
         ///
         /// # Safety
         /// - The views match the fields of [`Prepare`].
