@@ -108,16 +108,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_few_far_rows_leave_the_scale_as_it_is() {
+    fn a_far_row_leaves_the_scale_as_it_is() {
         let values: Vec<f32> =
             (0..4000u32).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 16) as f32 / 65536.0).collect();
         let far: Vec<f32> = values[..4].iter().map(|x| 1e3 * x).collect();
         let rows: Vec<&[f32]> = values.chunks(4).collect();
-        let with_far = [&[&far[..]], &rows[1..]].concat();
-        for metric in [Metric::L2, Metric::InnerProduct] {
-            let scale = |rows: &[&[f32]]| Rounding::choose(metric, 4, rows, rows).scale;
-            assert_eq!(scale(&rows), scale(&with_far), "{metric}");
-        }
+        let with_it = [&[&far[..]], &rows[1..]].concat();
+        let scale = |rows: &[&[f32]]| Rounding::choose(Metric::InnerProduct, 4, rows, rows).scale;
+        assert_eq!(scale(&rows), scale(&with_it));
     }
 
     #[test]
