@@ -143,10 +143,10 @@ impl Spots {
     }
 
     /// The same spots among `n` rows, each represented by its row of the largest `norm`.
-    pub(super) fn represented_by(self, n: u32, norm: impl Fn(u32) -> f32) -> Self {
+    pub(super) fn represented_by(self, n: u32, norm: impl Fn(u32) -> f32 + Sync) -> Self {
         let Self { mut spots, .. } = self;
         for Spot { rows, representative } in &mut spots {
-            let norms = rows.iter().map(|&row| norm(row)).enumerate();
+            let norms = map(&rows[..], |&row| norm(row)).into_iter().enumerate();
             *representative =
                 norms.reduce(|a, b| if b.1 > a.1 { b } else { a }).map_or(0, |longest| longest.0);
         }
@@ -338,7 +338,6 @@ impl Builder {
             let builder = builder.of_part(stats.knn, base.len(), rows.len());
             builder.build_any(&base.only(rows)?, Given::Nothing)
         };
-        let Built { index, stats: mut pruned } = part(self, base, outside)?;
         let began = Instant::now();
         // Codes do not tell the rows of a spot apart.
         let (inner, vectors) = self.of_vectors.as_deref().map_or((self, base), |(inner, all)| (inner, all));
@@ -349,26 +348,34 @@ impl Builder {
             let layering = if is_large { Layering::GrowthOnly } else { Layering::Off };
             Self { layering, queries: None, compression: None, ..inner.clone() }
         };
-        // A device takes longer to begin than the CPU takes for so few rows.
-        let on_host = |rows: &[u32]| rows.len() <= MAX_ROWS_ON_CPU && vectors.is_readable();
-        let on_cpu = |rows: &[u32]| inner_of(rows).device(Device::Cpu);
-        let few: Vec<&Spot> = spots.iter().filter(|spot| on_host(&spot.rows)).collect();
-        let build = |Spot { rows, .. }: &&Spot| part(&on_cpu(rows), vectors, rows).map(|built| built.index);
-        let mut few = try_map(&few[..], build)?.into_iter();
-        let mut inside = Vec::with_capacity(count);
-        for spot @ Spot { rows, representative } in spots {
-            let built = if on_host(rows) { few.next() } else { None };
-            let index = built.map_or_else(|| Ok(part(&inner_of(rows), vectors, rows)?.index), Ok)?;
+        let inside = |builder: &Self, spot: &Spot| -> Result<Inside> {
+            let Spot { rows, representative } = spot;
+            let index = part(builder, vectors, rows)?.index;
             let is_wide = is_wide(vectors, self.descent.metric, spot, outside)?;
-            inside.push(Inside { rows: rows.clone(), representative: *representative, is_wide, index });
-        }
+            Ok(Inside { rows: rows.clone(), representative: *representative, is_wide, index })
+        };
+        // A device takes longer to begin than the CPU takes for so few rows.
+        let is_small = |spot: &&Spot| spot.rows.len() <= MAX_ROWS_ON_CPU && vectors.is_readable();
+        let (small, large): (Vec<&Spot>, Vec<&Spot>) = spots.iter().partition(is_small);
+        let unwatched = self.descent.progress.unwatched();
+        let on_cpu = |spot: &&Spot| {
+            inside(&inner_of(&spot.rows).device(Device::Cpu).progress(unwatched.clone()), spot)
+        };
+        let there = || -> Result<(Built, Vec<Inside>)> {
+            let built = part(self, base, outside)?;
+            let large = large.iter().map(|spot| inside(&inner_of(&spot.rows), spot));
+            Ok((built, large.collect::<Result<Vec<_>>>()?))
+        };
+        let (small, there) = rayon::join(|| try_map(&small[..], on_cpu), there);
+        let (Built { index, stats: mut pruned }, large) = there?;
+        let mut inside: Vec<Inside> = small?.into_iter().chain(large).collect();
+        inside.sort_by_key(|spot| spot.rows[0]);
         // Without a k-NN graph of all rows, that of the rows outside is told.
+        pruned.prune.seconds = began.elapsed().as_secs_f64();
         if stats.descent.distances == 0 {
+            pruned.prune.seconds -= pruned.descent.seconds;
             stats.descent = pruned.descent;
-        } else {
-            pruned.prune.seconds += pruned.descent.seconds;
         }
-        pruned.prune.seconds += began.elapsed().as_secs_f64();
         let index = index.joined(base, outside, inside)?;
         Ok(Built { index, stats: BuildStats { prune: pruned.prune, ..stats } })
     }

@@ -21,6 +21,9 @@ use crate::{Progress, Result};
 /// Rows of the sample.
 const SAMPLE: usize = 1024;
 
+/// Rows of the sample whose lists are made.
+const LISTS: usize = 256;
+
 /// Fewer rows are not moved: their lists name most of them.
 const MIN_ROWS: usize = 128;
 
@@ -145,11 +148,12 @@ fn all_less<T: Copy + Default + Send + bytemuck::Zeroable>(
     Ok(all)
 }
 
-/// The number of rows that the lists of all rows name; none if f32 does not hold their products.
+/// The number of rows that the lists of the first rows name; none if f32 does not hold their
+/// products.
 fn named(rows: &Vectors) -> Result<Option<usize>> {
     let Ok(space) = Space::new(rows, Metric::InnerProduct, &Progress::silent()) else { return Ok(None) };
     let ids: Vec<u32> = (0..rows.len() as u32).collect();
-    let lists: Vec<Vec<u32>> = collected_in_parallel(&ids[..], |&row| {
+    let lists: Vec<Vec<u32>> = collected_in_parallel(&ids[..LISTS.min(ids.len())], |&row| {
         let mut distances = Vec::new();
         space.list_distances(space.query(row), &ids, &mut distances);
         let others = ids.iter().zip(distances).filter(|&(&id, _)| id != row);
