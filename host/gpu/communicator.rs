@@ -323,8 +323,7 @@ mod tests {
     }
 
     fn upload<T: Pod>(gpu: &Gpu, values: &[T]) -> Buffer<T> {
-        let memory = MemoryPlan::new().with::<T>("values", values.len()).reserve(gpu).unwrap();
-        let mut buffer = memory.buffer("values").unwrap();
+        let mut buffer = gpu.buffer("values", values.len()).unwrap();
         buffer.upload(values).unwrap();
         buffer
     }

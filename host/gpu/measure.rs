@@ -142,15 +142,14 @@ mod tests {
     use cuda_std::launch::Kernel;
     use tagore_device::cluster::{VALUE_THREADS, cluster_sample};
 
-    use super::super::{Buffer, MemoryPlan};
+    use super::super::Buffer;
     use super::*;
 
     #[test]
     fn work_is_measured_from_its_start_to_its_end() {
         let gpu = Gpu::emulated(0);
         let draw = |count: usize| {
-            let memory = MemoryPlan::new().with::<u32>("ids", count).reserve(&gpu).unwrap();
-            let mut ids: Buffer<u32> = memory.buffer("ids").unwrap();
+            let mut ids: Buffer<u32> = gpu.buffer("ids", count).unwrap();
             let arguments = (ids.view_mut(), count as u32, count as u32, 1);
             // SAFETY: the buffer has room for `count` ids.
             unsafe { gpu.launch::<cluster_sample>([1, 1, 1], VALUE_THREADS, arguments) }.unwrap();

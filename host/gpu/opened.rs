@@ -47,7 +47,7 @@ impl Opened {
 mod tests {
     use std::sync::Barrier;
 
-    use super::super::{Buffer, MemoryPlan};
+    use super::super::Buffer;
     use super::*;
 
     #[test]
@@ -65,8 +65,7 @@ mod tests {
         let (first, one) = get(3).unwrap();
         assert_eq!((one, get(3).unwrap().1, get(4).unwrap().1, get(3).unwrap().1), (1, 1, 2, 2));
         // A read of unwritten memory fails the device.
-        let memory = MemoryPlan::new().with::<u32>("values", 4).reserve(&first).unwrap();
-        let buffer: Buffer<u32> = memory.buffer("values").unwrap();
+        let buffer: Buffer<u32> = first.buffer("values", 4).unwrap();
         assert!(buffer.download(&mut [0; 4]).is_err() && first.has_failed());
         assert_eq!((get(3).unwrap().1, get(3).unwrap().1), (3, 3));
         opened.close();

@@ -96,6 +96,16 @@ impl MemoryPlan {
     }
 }
 
+impl Gpu {
+    /// Allocates the buffer `name` of `len` values, which are undefined, if it fits the device.
+    ///
+    /// # Errors
+    /// As [`MemoryPlan::reserve`] and [`Reservation::buffer`].
+    pub(crate) fn buffer<T: Pod>(&self, name: &'static str, len: usize) -> Result<Buffer<T>> {
+        MemoryPlan::new().with::<T>(name, len).reserve(self)?.buffer(name)
+    }
+}
+
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, bytes) in self.buffers() {

@@ -75,8 +75,7 @@ impl GpuLists {
         if values.is_empty() {
             return Ok(values);
         }
-        let room = MemoryPlan::new().with::<V>("keys of nodes", values.len()).reserve(gpu)?;
-        let mut room: Buffer<V> = room.buffer("keys of nodes")?;
+        let mut room: Buffer<V> = gpu.buffer("keys of nodes", values.len())?;
         let (lists, stride) = (self.keys.view().cast::<u8>().offset(first), self.k * size_of::<Key>());
         let rows = RowsAt { values: lists, stride, count: rows, dim: bytes, size: 1 };
         rows.copy(gpu, nodes, room.view_mut().cast(), bytes, false)?;

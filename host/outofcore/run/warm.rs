@@ -2,7 +2,7 @@
 
 use super::lists::WaitingLists;
 use super::local::LocalIndex;
-use crate::gpu::{Gpu, MemoryPlan};
+use crate::gpu::Gpu;
 use crate::outofcore::partition::Cluster;
 use crate::outofcore::plan::Crew;
 use crate::vectors::embedding::Embedding;
@@ -53,8 +53,7 @@ pub(super) fn warm(
 fn pin(gpu: &Gpu, crew: Crew) -> Result<()> {
     let forks = (1..crew.threads).map(|_| gpu.fork()).collect::<Result<Vec<_>>>()?;
     for fork in &forks {
-        let memory = MemoryPlan::new().with::<u8>("byte", 1).reserve(fork)?;
-        memory.buffer::<u8>("byte")?.upload(&[0])?;
+        fork.buffer::<u8>("byte", 1)?.upload(&[0])?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use tagore_device::prune::layer_nodes::{LAYER_NODES, LAYER_THREADS, LayerNodes, layer_leave, layer_take};
 
-use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::gpu::{Buffer, Gpu};
 use crate::memory::filled;
 use crate::search::gpu::EdgeRows;
 use crate::{Progress, Result};
@@ -17,16 +17,10 @@ pub(crate) fn layer_nodes(
 ) -> Result<Vec<u32>> {
     let EdgeRows { ids, nodes, degree } = edges;
     let words = nodes.div_ceil(32);
-    let plan = MemoryPlan::new()
-        .with::<u32>("nodes left", words)
-        .with::<u32>("nodes of a round", words)
-        .with::<u32>("nodes of a layer", words)
-        .with::<u32>("number found", 1);
-    let memory = plan.reserve(gpu)?;
-    let mut left: Buffer<u32> = memory.buffer("nodes left")?;
-    let mut first: Buffer<u32> = memory.buffer("nodes of a round")?;
-    let mut taken: Buffer<u32> = memory.buffer("nodes of a layer")?;
-    let mut found: Buffer<u32> = memory.buffer("number found")?;
+    let mut left: Buffer<u32> = gpu.buffer("nodes left", words)?;
+    let mut first: Buffer<u32> = gpu.buffer("nodes of a round", words)?;
+    let mut taken: Buffer<u32> = gpu.buffer("nodes of a layer", words)?;
+    let mut found: Buffer<u32> = gpu.buffer("number found", 1)?;
     left.fill(0xff)?;
     taken.fill(0)?;
     loop {

@@ -7,7 +7,7 @@ use tagore_device::prune::monotonic::{
 };
 
 use crate::Result;
-use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::gpu::{Buffer, Gpu};
 use crate::memory::filled;
 use crate::vectors::gpu::{AnyOrigin, Base, OnDevice, Origin, stage_kernels, with_typed};
 use crate::vectors::space::Space;
@@ -40,12 +40,8 @@ fn edges<T: OnDevice + MonotonicKernels>(
 ) -> Result<Vec<u32>> {
     let (n, blocks) = (space.len(), space.len().min(BLOCKS));
     let base = Base::upload(gpu, space, rows)?;
-    let plan = MemoryPlan::new()
-        .with::<Key>("nodes left", blocks * left_keys(n as u32) as usize)
-        .with::<u32>("edges of a layer", n * degree);
-    let memory = plan.reserve(gpu)?;
-    let mut left: Buffer<Key> = memory.buffer("nodes left")?;
-    let mut edges: Buffer<u32> = memory.buffer("edges of a layer")?;
+    let mut left: Buffer<Key> = gpu.buffer("nodes left", blocks * left_keys(n as u32) as usize)?;
+    let mut edges: Buffer<u32> = gpu.buffer("edges of a layer", n * degree)?;
     let arguments = Arguments {
         rows: base.rows(),
         left: left.view_mut(),

@@ -6,7 +6,7 @@ use tagore_device::random::{Draws, Stage};
 
 use crate::Progress;
 use crate::descent::{Descent, KnnGraph};
-use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::gpu::{Buffer, Gpu};
 use crate::prune::Strategy;
 use crate::prune::collect::Collector;
 use crate::prune::filter::Pruner;
@@ -19,8 +19,7 @@ pub(crate) fn devices() -> Vec<Gpu> {
 }
 
 pub(crate) fn upload<T: Pod>(gpu: &Gpu, values: &[T]) -> Buffer<T> {
-    let memory = MemoryPlan::new().with::<T>("values", values.len()).reserve(gpu).unwrap();
-    let mut buffer = memory.buffer("values").unwrap();
+    let mut buffer = gpu.buffer("values", values.len()).unwrap();
     buffer.upload(values).unwrap();
     buffer
 }

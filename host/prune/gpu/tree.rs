@@ -3,7 +3,7 @@
 use tagore_device::prune::tree::{TREE_THREADS, Tree, UNREACHED, place, prune_tree};
 
 use crate::Result;
-use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::gpu::{Buffer, Gpu};
 use crate::memory::touched_zeros;
 use crate::search::gpu::EdgeRows;
 
@@ -15,10 +15,8 @@ const LEVELS: u32 = 12;
 /// entry point is its own parent.
 pub(crate) fn tree(gpu: &Gpu, edges: EdgeRows<'_>, entries: &[u32]) -> Result<Vec<u64>> {
     let EdgeRows { ids, nodes, degree } = edges;
-    let plan = MemoryPlan::new().with::<u64>("places in a tree", nodes).with::<u32>("deepest level", 1);
-    let memory = plan.reserve(gpu)?;
-    let mut places: Buffer<u64> = memory.buffer("places in a tree")?;
-    let mut deepest: Buffer<u32> = memory.buffer("deepest level")?;
+    let mut places: Buffer<u64> = gpu.buffer("places in a tree", nodes)?;
+    let mut deepest: Buffer<u32> = gpu.buffer("deepest level", 1)?;
     // Every byte of an unreached place is this one.
     places.fill(UNREACHED as u8)?;
     for &entry in entries {

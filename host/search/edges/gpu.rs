@@ -19,7 +19,7 @@ use tagore_device::search::edges::{query_words, row_words};
 use tagore_device::vectors::code::{CODE_THREADS, Rotation};
 
 use super::EdgeCodes;
-use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::gpu::{Buffer, Gpu};
 use crate::search::breadth::BeamCapacity;
 use crate::search::gpu::EdgeRows;
 use crate::vectors::gpu::{Base, metric_number, stage_kernels, stride};
@@ -83,16 +83,11 @@ impl EdgeCodesOnGpu {
         let (factors, width) = codes.rotation.transforms();
         let (dim, EdgeRows { ids, nodes, degree }) = (codes.center.len(), graph);
         let words = nodes * row_words(dim as u32, degree as u32) as usize;
-        let memory = MemoryPlan::new()
-            .with::<f32>("factors", factors.len())
-            .with::<f32>("center", dim)
-            .with::<u32>("codes of edges", words)
-            .reserve(gpu)?;
         let mut there = Self {
-            factors: memory.buffer("factors")?,
+            factors: gpu.buffer("factors", factors.len())?,
             width,
-            center: memory.buffer("center")?,
-            codes: memory.buffer("codes of edges")?,
+            center: gpu.buffer("center", dim)?,
+            codes: gpu.buffer("codes of edges", words)?,
             dim,
             degree,
         };

@@ -140,11 +140,10 @@ struct PassingOnGpu {
 
 impl PassingOnGpu {
     fn new(gpu: &Gpu, words: usize) -> Result<Self> {
-        let memory = MemoryPlan::new()
-            .with::<u32>("passing nodes", words)
-            .with::<u32>("passing entries", ENTRIES)
-            .reserve(gpu)?;
-        Ok(Self { words: memory.buffer("passing nodes")?, entries: memory.buffer("passing entries")? })
+        Ok(Self {
+            words: gpu.buffer("passing nodes", words)?,
+            entries: gpu.buffer("passing entries", ENTRIES)?,
+        })
     }
 }
 

@@ -260,8 +260,7 @@ impl OnGpu {
 
     /// Begins later searches at `start`, of an index of `nodes` nodes.
     fn start(&mut self, nodes: usize, start: Start<'_>) -> Result<()> {
-        let memory = MemoryPlan::new().with::<u32>("entries", start.entries.len()).reserve(&self.gpu)?;
-        self.entries = memory.buffer("entries")?;
+        self.entries = self.gpu.buffer("entries", start.entries.len())?;
         self.entries.upload(start.entries)?;
         let layers = start.layers.iter().rev().map(|layer| LayerOnGpu::new(&self.gpu, nodes, layer));
         self.layers = layers.collect::<Result<_>>()?;
@@ -286,8 +285,7 @@ impl OnGpu {
             OnDevice::wrap(Resident::new(rows.base.select(gpu, places)?))
         });
         self.floats = self.floats.map(|_| OnceLock::new());
-        let memory = MemoryPlan::new().with::<u32>("edges", n * self.degree).reserve(gpu)?;
-        self.edges = memory.buffer("edges")?;
+        self.edges = gpu.buffer("edges", n * self.degree)?;
         self.edges.upload(index.padded_rows()?)?;
         self.start(n, index.start())?;
         Ok(Some(self))

@@ -6,7 +6,7 @@ use tagore_device::key::{self, Key};
 
 use super::launch::{Asked, Task};
 use super::{BatchLimits, KeysTo, OnGpu, Resident, floats};
-use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::gpu::{Buffer, Gpu};
 use crate::index::{Index, Start};
 use crate::search::ResidentIndex;
 use crate::search::breadth::Breadth;
@@ -35,7 +35,7 @@ impl NodeSearch {
     /// If the device lacks memory or fails.
     pub(crate) fn new(gpu: Gpu, base: DeviceBase, edges: Buffer<u32>, degree: usize) -> Result<Self> {
         let base = with_typed!(base, base => OnDevice::wrap(Resident::new(base)));
-        let entries = MemoryPlan::new().with::<u32>("entries", 1).reserve(&gpu)?.buffer("entries")?;
+        let entries = gpu.buffer("entries", 1)?;
         let (layers, second_stream) = (Vec::new(), OnceLock::new());
         let floats = None;
         let (full, edge_codes) = (None, None);

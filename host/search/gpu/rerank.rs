@@ -9,7 +9,7 @@ use tagore_device::key::{self, Key};
 use tagore_device::search::rerank::{RERANK_THREADS, Rerank, search_rerank_f16, search_rerank_f32};
 
 use super::BatchLimits;
-use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::gpu::{Buffer, Gpu};
 use crate::loops::{for_each_with, rows, rows_mut};
 use crate::search::coded::Reranked;
 use crate::vectors::gpu::{Base, OnDevice, Origin, Pick, metric_number, stride};
@@ -90,8 +90,7 @@ impl Reranking<'_> {
     /// The nearest `limits.k` keys per query.
     pub(super) fn run(&self, gpu: &Gpu, found: &FoundBatch<'_>) -> Result<Buffer<Key>> {
         let count = found.range.len() * found.limits.k;
-        let memory = MemoryPlan::new().with::<Key>("reranked", count).reserve(gpu)?;
-        let mut reranked: Buffer<Key> = memory.buffer("reranked")?;
+        let mut reranked: Buffer<Key> = gpu.buffer("reranked", count)?;
         match self.rows {
             FullRows::F32(base) => self.launch(gpu, base, found, &mut reranked)?,
             FullRows::F16(base) => self.launch(gpu, base, found, &mut reranked)?,
@@ -109,12 +108,8 @@ impl Reranking<'_> {
     ) -> Result<()> {
         let (count, dim, metric) = (range.len(), self.space.dim(), self.space.metric());
         let stride = stride::<T>(dim);
-        let memory = MemoryPlan::new()
-            .with::<T>("full queries", count * stride)
-            .with::<f32>("lifts of queries", count)
-            .reserve(gpu)?;
         let (mut values, mut lifts): (Buffer<T>, Buffer<f32>) =
-            (memory.buffer("full queries")?, memory.buffer("lifts of queries")?);
+            (gpu.buffer("full queries", count * stride)?, gpu.buffer("lifts of queries", count)?);
         let zero = self.queries.zero().get(range.clone()).unwrap_or_default();
         let queries = Origin::new(gpu, self.queries.vectors())?;
         queries.copy(gpu, Pick::Range(range.clone()), &mut values, stride)?;

@@ -18,7 +18,7 @@ use tagore_device::vectors::norms::{
 use tagore_device::vectors::{Strided, VECTOR_ROWS, VECTOR_THREADS};
 
 use super::{OnDevice, Pick, RowsAt, stage_kernels, stride};
-use crate::gpu::{Borrowed, Buffer, Gpu, MemoryPlan};
+use crate::gpu::{Borrowed, Buffer, Gpu};
 use crate::memory::zeros;
 use crate::vectors::hashes::least;
 use crate::vectors::shape::with_device_type;
@@ -158,8 +158,7 @@ impl Lent {
         most: f32,
     ) -> Result<Checked> {
         let (_memory, rows) = self.at(gpu)?;
-        let mut found: Buffer<u32> =
-            MemoryPlan::new().with::<u32>("found", 3).reserve(gpu)?.buffer("found")?;
+        let mut found: Buffer<u32> = gpu.buffer("found", 3)?;
         found.upload(&[NO_ID, 0, 0])?;
         let p = Check { rows: rows.typed::<T>(), found: found.view_mut(), most: most.to_bits(), padding: 0 };
         let blocks = rows.count.div_ceil(VECTOR_ROWS as usize).min(BLOCKS) as u32;
@@ -184,8 +183,7 @@ impl Lent {
         let gpu = &self.gpu;
         let (_memory, rows) = self.at(gpu)?;
         let n = rows.count;
-        let mut squares: Buffer<f64> =
-            MemoryPlan::new().with::<f64>("squares", n).reserve(gpu)?.buffer("squares")?;
+        let mut squares: Buffer<f64> = gpu.buffer("squares", n)?;
         let blocks = n.div_ceil(VECTOR_THREADS as usize) as u32;
         let arguments = (rows.typed::<T>(), squares.view_mut());
         // SAFETY: the rows are borrowed, `squares` holds one value each; the download waits.
@@ -208,12 +206,8 @@ impl Lent {
         let (_memory, rows) = self.at(gpu)?;
         let (n, dim) = (rows.count, rows.dim);
         let to_stride = stride::<f32>(dim);
-        let memory = MemoryPlan::new()
-            .with::<f32>("unit vectors", n * to_stride)
-            .with::<f64>("norms", n)
-            .reserve(gpu)?;
         let (mut to, mut of_rows): (Buffer<f32>, Buffer<f64>) =
-            (memory.buffer("unit vectors")?, memory.buffer("norms")?);
+            (gpu.buffer("unit vectors", n * to_stride)?, gpu.buffer("norms", n)?);
         of_rows.upload(norms)?;
         let p = Unit {
             rows: rows.typed::<T>(),
@@ -234,8 +228,7 @@ impl Lent {
         let (gpu, row) = (&self.gpu, self.layout.stride);
         let (_memory, rows) = self.at(gpu)?;
         let stride = row.next_multiple_of(16);
-        let memory = MemoryPlan::new().with::<u8>("selected rows", ids.len() * stride).reserve(gpu)?;
-        let mut to: Buffer<u8> = memory.buffer("selected rows")?;
+        let mut to: Buffer<u8> = gpu.buffer("selected rows", ids.len() * stride)?;
         rows.copy(gpu, Pick::Ids(ids), to.view_mut(), stride, false)?;
         self.made(to, Layout::dense(self.layout.element, ids.len(), self.layout.dim), stride)
     }
@@ -252,8 +245,7 @@ impl Lent {
     pub(crate) fn hashes(&self) -> Result<Vec<u64>> {
         let gpu = &self.gpu;
         let (_memory, rows) = self.at(gpu)?;
-        let mut hashes: Buffer<u64> =
-            MemoryPlan::new().with::<u64>("hashes", rows.count).reserve(gpu)?.buffer("hashes")?;
+        let mut hashes: Buffer<u64> = gpu.buffer("hashes", rows.count)?;
         let grid = [rows.blocks(rows.count), 1, 1];
         let least = least(self.layout.element);
         // SAFETY: the rows are borrowed, `hashes` holds one value each; the download waits.
@@ -321,8 +313,7 @@ impl Lent {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
         let (_memory, rows) = self.at(gpu)?;
         let at_once = (PIECE / row).clamp(1, count);
-        let memory = MemoryPlan::new().with::<u8>("rows for the host", at_once * row).reserve(gpu)?;
-        let mut room: Buffer<u8> = memory.buffer("rows for the host")?;
+        let mut room: Buffer<u8> = gpu.buffer("rows for the host", at_once * row)?;
         for first in (0..count).step_by(at_once) {
             let here = first..(first + at_once).min(count);
             let to = &mut bytes[first * row..here.end * row];

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 
-use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::gpu::{Buffer, Gpu};
 use crate::{Device, Error, Result};
 
 /// `len` values of 4 bytes in the memory of a GPU, such as ids (u32) or distances (f32), for
@@ -24,8 +24,7 @@ impl DeviceMemory {
     /// If the device is no GPU, cannot be opened, or lacks memory.
     pub fn new(device: Device, len: usize) -> Result<Self> {
         let gpu = gpu(device)?;
-        let memory = MemoryPlan::new().with::<u32>("results", len).reserve(&gpu)?;
-        let mut values: Buffer<u32> = memory.buffer("results")?;
+        let mut values: Buffer<u32> = gpu.buffer("results", len)?;
         if !gpu.takes_ptx() {
             // The emulator refuses to read what nothing has written.
             values.fill(0)?;

@@ -140,8 +140,7 @@ impl<'a, T: OnDevice> Origin<'a, T> {
             }
         };
         let count = ids.len();
-        let memory = MemoryPlan::new().with::<T>("sample", count * dim).reserve(gpu)?;
-        let mut room: Buffer<T> = memory.buffer("sample")?;
+        let mut room: Buffer<T> = gpu.buffer("sample", count * dim)?;
         self.copy(gpu, Pick::Ids(&ids), &mut room, dim)?;
         let mut values = vec![T::zeroed(); count * dim];
         room.download(&mut values)?;

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use super::{Lent, OnDevice, Origin, Pick, stride};
-use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::gpu::{Buffer, Gpu};
 use crate::vectors::shape::with_device_type;
 use crate::vectors::{ElementType, Layout, Vectors};
 use crate::{Metric, Result};
@@ -63,8 +63,7 @@ impl<T: OnDevice> Origin<'_, T> {
     fn replica(&self, gpu: &Gpu, base: &Vectors) -> Result<Lent> {
         let (n, dim) = (base.len(), base.dim());
         let stride = stride::<T>(dim);
-        let memory = MemoryPlan::new().with::<T>("replica", n * stride).reserve(gpu)?;
-        let mut values: Buffer<T> = memory.buffer("replica")?;
+        let mut values: Buffer<T> = gpu.buffer("replica", n * stride)?;
         self.copy(gpu, Pick::Range(0..n), &mut values, stride)?;
         let layout = Layout::dense(base.element_type(), n, dim);
         Lent::of_buffer(gpu, values, layout, stride * size_of::<T>())
@@ -86,8 +85,7 @@ mod tests {
         let space = Space::new(vectors, Metric::L2, &Progress::silent()).unwrap();
         with_typed!(AnyOrigin::of_space(gpu, &space).unwrap(), rows => {
             fn copied<T: OnDevice>(gpu: &Gpu, rows: &Origin<'_, T>, n: usize, dim: usize) -> (Vec<u8>, bool) {
-                let memory = MemoryPlan::new().with::<T>("rows", n * dim).reserve(gpu).unwrap();
-                let mut to: Buffer<T> = memory.buffer("rows").unwrap();
+                let mut to: Buffer<T> = gpu.buffer("rows", n * dim).unwrap();
                 rows.copy(gpu, Pick::Range(0..n), &mut to, dim).unwrap();
                 let mut values = vec![T::zeroed(); n * dim];
                 to.download(&mut values).unwrap();

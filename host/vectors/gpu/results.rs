@@ -5,7 +5,7 @@ use tagore_device::vectors::VECTOR_THREADS;
 use tagore_device::vectors::split::{Split, vectors_split};
 
 use super::memory::gpu;
-use crate::gpu::{Borrowed, Buffer, Gpu, MemoryPlan};
+use crate::gpu::{Borrowed, Buffer, Gpu};
 use crate::{Device, Error, Result};
 
 /// Maximum number of keys that are split at a time.
@@ -124,8 +124,7 @@ impl DeviceResults {
     pub(crate) fn write_keys(&self, keys: &[Key]) -> Result<()> {
         let gpu = gpu(self.device)?;
         for (number, piece) in keys.chunks(PIECE).enumerate() {
-            let mut on_device: Buffer<Key> =
-                MemoryPlan::new().with::<Key>("results", piece.len()).reserve(&gpu)?.buffer("results")?;
+            let mut on_device: Buffer<Key> = gpu.buffer("results", piece.len())?;
             on_device.upload(piece)?;
             self.write(&gpu, &on_device, number * PIECE, piece.len())?;
             gpu.synchronize()?;

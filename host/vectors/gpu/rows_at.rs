@@ -11,7 +11,7 @@ use tagore_device::vectors::copy::{
 use tagore_device::vectors::{Strided, VECTOR_ROWS, VECTOR_THREADS};
 
 use crate::Result;
-use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::gpu::{Buffer, Gpu};
 
 /// The rows that a copy takes.
 #[derive(Clone)]
@@ -121,8 +121,7 @@ impl RowsAt {
         }
         let of_ids = match &pick {
             Pick::Ids(ids) => {
-                let memory = MemoryPlan::new().with::<u32>("picked rows", ids.len()).reserve(gpu)?;
-                let mut on_device: Buffer<u32> = memory.buffer("picked rows")?;
+                let mut on_device: Buffer<u32> = gpu.buffer("picked rows", ids.len())?;
                 on_device.upload(ids)?;
                 Some(on_device)
             }

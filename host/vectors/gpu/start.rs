@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{OnDevice, Origin, Pick};
-use crate::gpu::{Gpu, MemoryPlan};
+use crate::gpu::Gpu;
 use crate::vectors::Vectors;
 use crate::vectors::shape::{wide, with_device_type};
 use crate::{Device, Progress, Result};
@@ -28,8 +28,7 @@ pub fn start_seconds(device: Device, base: &Vectors) -> Result<(f64, f64)> {
 
 fn copy<T: OnDevice>(gpu: &Gpu, base: &Vectors) -> Result<()> {
     let (n, dim) = (base.len(), base.dim());
-    let memory = MemoryPlan::new().with::<T>("rows", n * dim).reserve(gpu)?;
-    let mut values = memory.buffer::<T>("rows")?;
+    let mut values = gpu.buffer::<T>("rows", n * dim)?;
     Origin::new(gpu, base)?.copy(gpu, Pick::Range(0..n), &mut values, dim)?;
     gpu.synchronize()
 }

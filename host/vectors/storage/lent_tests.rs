@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use half::f16;
 
-use crate::gpu::{Buffer, Gpu, MemoryPlan};
+use crate::gpu::{Buffer, Gpu};
 use crate::search::{Search, Searcher};
 use crate::{
     Builder, Descent, Device, DeviceMemory, DeviceResults, DeviceRows, ElementType, ExactSearch, IdSet,
@@ -24,8 +24,7 @@ fn lent(vectors: &Vectors, device: Device, gap: usize) -> Vectors {
     let row = vectors.dim() * vectors.element_type().size();
     let stride = row + gap;
     let bytes = vectors.len() * stride;
-    let memory = MemoryPlan::new().with::<u8>("array", bytes).reserve(&gpu).unwrap();
-    let mut array: Buffer<u8> = memory.buffer("array").unwrap();
+    let mut array: Buffer<u8> = gpu.buffer("array", bytes).unwrap();
     array.upload_rows(0, vectors.len(), stride, |row| vectors.bytes_of_row(row)).unwrap();
     gpu.synchronize().unwrap();
     let (address, owner) = array.lend().unwrap();

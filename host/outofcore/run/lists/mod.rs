@@ -54,7 +54,7 @@ mod tests {
     use tagore_device::random::{Draws, Stage};
 
     use super::*;
-    use crate::gpu::{Buffer, Gpu, MemoryPlan};
+    use crate::gpu::{Buffer, Gpu};
     use crate::prune::GraphRows;
     use crate::vectors::embedding::Embedding;
     use crate::vectors::gpu::{AnyOrigin, Base, with_typed};
@@ -80,8 +80,7 @@ mod tests {
         with_typed!(AnyOrigin::of_space(gpu, &space).unwrap(), rows => {
             let there = Base::upload(gpu, &space, &rows).unwrap();
             let rows = index.padded_rows().unwrap();
-            let memory = MemoryPlan::new().with::<u32>("rows", rows.len()).reserve(gpu).unwrap();
-            let mut edges: Buffer<u32> = memory.buffer("rows").unwrap();
+            let mut edges: Buffer<u32> = gpu.buffer("rows", rows.len()).unwrap();
             edges.upload(rows).unwrap();
             let (degree, members) = (index.max_degree(), members(base.len()));
             Box::new(DeviceLists::new(gpu, there, lifts, edges, degree, members).unwrap())
