@@ -17,7 +17,7 @@ use super::octaves::{GAP, MIN_OUTSIDE, Octaves};
 use super::{BuildStats, Builder, Layering};
 use crate::descent::{DeviceGraph, KnnGraph};
 use crate::gpu::Gpu;
-use crate::index::Inside;
+use crate::index::{Spot, SpotIndex};
 use crate::loops::{map, try_map};
 use crate::vectors::gpu::Pick;
 use crate::vectors::mean::drawn_rows;
@@ -63,22 +63,6 @@ pub(super) struct Spots {
     pub(super) spots: Vec<Spot>,
     /// The rows outside and the representatives, ascending.
     outside: Vec<u32>,
-}
-
-/// A dense spot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Spot {
-    /// The rows, ascending.
-    pub(super) rows: Vec<u32>,
-    /// The index in `rows` of the row that represents the spot.
-    pub(super) representative: usize,
-}
-
-impl Spot {
-    /// A spot of these rows, ascending, represented by the first.
-    pub(super) fn new(rows: Vec<u32>) -> Self {
-        Self { rows, representative: 0 }
-    }
 }
 
 /// The rows that need more than the others.
@@ -348,11 +332,10 @@ impl Builder {
             let layering = if is_large { Layering::GrowthOnly } else { Layering::Off };
             Self { layering, queries: None, compression: None, ..inner.clone() }
         };
-        let inside = |builder: &Self, spot: &Spot| -> Result<Inside> {
-            let Spot { rows, representative } = spot;
-            let index = part(builder, vectors, rows)?.index;
+        let inside = |builder: &Self, spot: &Spot| -> Result<SpotIndex> {
+            let index = part(builder, vectors, &spot.rows)?.index;
             let is_wide = is_wide(vectors, self.descent.metric, spot, outside)?;
-            Ok(Inside { rows: rows.clone(), representative: *representative, is_wide, index })
+            Ok(SpotIndex { spot: spot.clone(), is_wide, index })
         };
         // A device takes longer to begin than the CPU takes for so few rows.
         let is_small = |spot: &&Spot| spot.rows.len() <= MAX_ROWS_ON_CPU && vectors.is_readable();
@@ -361,15 +344,15 @@ impl Builder {
         let on_cpu = |spot: &&Spot| {
             inside(&inner_of(&spot.rows).device(Device::Cpu).progress(unwatched.clone()), spot)
         };
-        let there = || -> Result<(Built, Vec<Inside>)> {
+        let there = || -> Result<(Built, Vec<SpotIndex>)> {
             let built = part(self, base, outside)?;
             let large = large.iter().map(|spot| inside(&inner_of(&spot.rows), spot));
             Ok((built, large.collect::<Result<Vec<_>>>()?))
         };
         let (small, there) = rayon::join(|| try_map(&small[..], on_cpu), there);
         let (Built { index, stats: mut pruned }, large) = there?;
-        let mut inside: Vec<Inside> = small?.into_iter().chain(large).collect();
-        inside.sort_by_key(|spot| spot.rows[0]);
+        let mut inside: Vec<SpotIndex> = small?.into_iter().chain(large).collect();
+        inside.sort_by_key(|inside| inside.spot.rows[0]);
         // Without a k-NN graph of all rows, that of the rows outside is told.
         pruned.prune.seconds = began.elapsed().as_secs_f64();
         if stats.descent.distances == 0 {

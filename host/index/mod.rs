@@ -30,7 +30,7 @@ pub(crate) use fingerprint::{FNV_START, fnv1a};
 pub use formats::{Export, IndexFormat, RowSink};
 pub(crate) use identity::Identity;
 pub use layer::{Layer, MAX_LAYER_BEAM};
-pub(crate) use spots::{Inside, Spots};
+pub(crate) use spots::{Spot, SpotIndex, Spots};
 pub(crate) use start::{Graph, Layered, Start};
 pub use statistics::Statistics;
 pub(crate) use statistics::{Reach, edges_to};
@@ -281,7 +281,7 @@ impl Index {
 
     /// Joins an index over `rows` of `base`, ascending, and those of dense spots, whose
     /// representatives are among the `rows` too.
-    pub(crate) fn joined(self, base: &Vectors, rows: &[u32], inside: Vec<Inside>) -> Result<Self> {
+    pub(crate) fn joined(self, base: &Vectors, rows: &[u32], inside: Vec<SpotIndex>) -> Result<Self> {
         let places = Repeated::default().places(rows, base.len());
         let mut index = self.renamed(base, rows, &places)?;
         let (stride, metric) = (index.max_degree, index.metric());
@@ -291,7 +291,7 @@ impl Index {
         // The representative of a large spot is one row of many for a search outside, which may
         // miss it, but the nearest one of many queries.
         let is_large = |rows: &[u32]| LARGE_SPOT * rows.len() >= base.len();
-        let large = inside.iter().filter(|spot| is_large(&spot.rows));
+        let large = inside.iter().map(|inside| &inside.spot).filter(|spot| is_large(&spot.rows));
         let mut large: Vec<u32> = large.map(|spot| spot.rows[spot.representative]).collect();
         large.sort_unstable();
         index.layers.iter_mut().for_each(|layer| layer.add(&large));
@@ -303,7 +303,7 @@ impl Index {
         // Searches stop by the growth of the distances of the largest part; under inner product,
         // where it has a scale, by that of the rows outside.
         let (mut most, mut growth) = (rows.len(), index.growth);
-        for Inside { rows, representative, is_wide, index: part } in inside {
+        for SpotIndex { spot: Spot { rows, representative }, is_wide, index: part } in inside {
             if rows.len() > most && metric != Metric::InnerProduct {
                 (most, growth) = (rows.len(), part.growth);
             }

@@ -21,12 +21,25 @@ pub(crate) struct Spots {
     always: Vec<u32>,
 }
 
-/// The index over the rows of a dense spot.
-pub(crate) struct Inside {
+/// A dense spot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
     /// The rows, ascending.
     pub rows: Vec<u32>,
     /// The index in `rows` of the row that represents the spot.
     pub representative: usize,
+}
+
+impl Spot {
+    /// A spot of these rows, ascending, represented by the first.
+    pub(crate) fn new(rows: Vec<u32>) -> Self {
+        Self { rows, representative: 0 }
+    }
+}
+
+/// The index over the rows of a dense spot.
+pub(crate) struct SpotIndex {
+    pub spot: Spot,
     /// Whether the products of a query with its rows differ much from the one with that row.
     pub is_wide: bool,
     pub index: Index,
