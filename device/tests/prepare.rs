@@ -57,7 +57,7 @@ impl<T: Value> PrepareCase<T> {
             assert_eq!(half.to_bits(), expected.to_bits(), "row {row}, component {i}");
         }
         let norm: f64 = line.iter().map(|x| x.to_f64().powi(2)).sum();
-        let most = self.error(row) * 1.01 + 1e-3 * norm.sqrt() + 1e-12;
+        let most = self.error(row) * 1.01 + 1e-3 * norm.sqrt() + 1e-16;
         assert!(error >= self.error(row) && error <= most, "row {row}: error {error}, at most {most}");
         if row == self.zero {
             assert_eq!(bias, f64::INFINITY, "zero row {row}");

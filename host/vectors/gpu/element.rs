@@ -11,7 +11,7 @@ use tagore_device::search::exact::{
     exact_prepare_f16, exact_prepare_f32,
 };
 
-use super::{Family, Preparation, Role, Side, Typed};
+use super::{Family, Preparation, Side, Typed};
 use crate::gpu::Gpu;
 use crate::vectors::Element;
 use crate::{Metric, Result};
@@ -185,7 +185,6 @@ macro_rules! rounded_types {
                 // As many blocks as a device runs at a time, several times over.
                 let blocks = 32 * gpu.multiprocessors();
                 let rounds = (task.count as u32).div_ceil(PREPARED_AT_ONCE * blocks).max(1);
-                let is_query = matches!(task.role, Role::Queries);
                 let prepare = Prepare {
                     values: side.values.view(),
                     mean: task.mean.view(),
@@ -198,10 +197,10 @@ macro_rules! rounded_types {
                     rounded_stride: rounded_stride as u32,
                     scale: task.scale,
                     norm_weight: task.norm_weight() as f32,
-                    error_limit: if let Role::Rows(error_limit) = task.role { error_limit } else { f32::INFINITY },
-                    skip_zero: u32::from(task.metric == Metric::Cosine && !is_query),
+                    error_limit: task.error_limit(),
+                    skip_zero: u32::from(task.skips_zero()),
                     rounds,
-                    unit: u32::from(task.metric == Metric::InnerProduct && is_query),
+                    unit: u32::from(task.is_unit()),
                 };
                 let grid = [task.count.div_ceil((PREPARED_AT_ONCE * rounds) as usize) as u32, 1, 1];
                 // SAFETY: the buffers hold `count` vectors of these strides, and outlive the work.

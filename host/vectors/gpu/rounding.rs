@@ -19,7 +19,7 @@ pub(crate) struct Rounding {
     pub mean: Vec<f32>,
     pub scale: f32,
     /// The rounding error of most rows. The filter lets others pass more easily (docs in
-    /// `device/src/block/sums.rs`). 0 under inner product, where it does so row by row.
+    /// `device/src/block/sums.rs`). 0 under inner product, where each row has a bound of its own.
     pub error_limit: f32,
 }
 
@@ -46,7 +46,7 @@ impl Rounding {
     }
 
     /// Chooses the rounding from a [sample](Self::places) of the rows and of the queries, of `dim`
-    /// components.
+    /// components. Those of inner products need no queries.
     pub(crate) fn choose<T: OnDevice>(metric: Metric, dim: usize, rows: &[&[T]], queries: &[&[T]]) -> Self {
         if !T::ROUNDED {
             return Self::none(dim);
@@ -72,12 +72,11 @@ impl Rounding {
             let place = (sorted.len().saturating_sub(1) as f64 * 0.999) as usize;
             sorted.get(place).copied().unwrap_or(0.0)
         };
-        let magnitudes = map(rows, |row| magnitude(row));
-        let of_rows = most(&magnitudes);
+        let [of_rows, of_queries] = [rows, queries].map(|rows| most(&map(rows, |row| magnitude(row))));
         if product {
             return Self { mean, scale: scale(of_rows), error_limit: 0.0 };
         }
-        let scale = scale(of_rows.max(most(&map(queries, |row| magnitude(row)))));
+        let scale = scale(of_rows.max(of_queries));
         let error = |row: &[T]| {
             let (mut norm, mut error) = (0f64, 0f64);
             for (x, mean) in T::components(row).zip(&mean) {
@@ -87,8 +86,7 @@ impl Rounding {
             }
             total_error(error.sqrt() as f32, norm.sqrt() as f32)
         };
-        let others = rows.iter().zip(magnitudes).filter(|(_, magnitude)| *magnitude <= of_rows);
-        let mut errors: Vec<f32> = others.step_by(8).map(|(row, _)| error(row)).collect();
+        let mut errors: Vec<f32> = rows.iter().step_by(8).map(|row| error(row)).collect();
         errors.sort_unstable_by(f32::total_cmp);
         // Few rows exceed it if the sample is representative.
         let error_limit = errors.get(errors.len() / 2).map_or(0.0, |median| 2.0 * median);

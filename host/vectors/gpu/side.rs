@@ -92,7 +92,26 @@ pub(crate) enum Role {
 impl Preparation<'_> {
     /// 1 if biases are squared norms, 0 if not.
     pub(super) fn norm_weight(&self) -> i32 {
-        i32::from(self.metric != Metric::InnerProduct || matches!(self.role, Role::Queries))
+        i32::from(self.metric != Metric::InnerProduct || self.is_of_queries())
+    }
+
+    /// The rounding error that the bounds of queries account for; infinite without bounds.
+    pub(super) fn error_limit(&self) -> f32 {
+        if let Role::Rows(limit) = self.role { limit } else { f32::INFINITY }
+    }
+
+    /// Whether zero vectors get a bias that no query finds.
+    pub(super) fn skips_zero(&self) -> bool {
+        self.metric == Metric::Cosine && !self.is_of_queries()
+    }
+
+    /// Whether each vector is scaled to one norm.
+    pub(super) fn is_unit(&self) -> bool {
+        self.metric == Metric::InnerProduct && self.is_of_queries()
+    }
+
+    fn is_of_queries(&self) -> bool {
+        matches!(self.role, Role::Queries)
     }
 }
 

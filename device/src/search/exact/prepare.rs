@@ -141,7 +141,7 @@ fn factor_of_unit<T: Element<Wide = f32>>(values: Global<T>, dim: u32) -> f32 {
     if largest == 0 {
         return 1.0;
     }
-    // A power of two that keeps the squares within f32: 2^127 divided by that of the largest.
+    // A power of two that brings the largest to between 1 and 2, so that squares stay finite.
     let power = f32::from_bits((254 - (largest >> 23).max(1)) << 23);
     let mut sum = 0.0f32;
     let mut i = lane;

@@ -267,9 +267,10 @@ impl GpuSearch<'_> {
         let row = |place: usize| ids.map_or(place as u32, |ids| ids[place]);
         let places = Rounding::few_places::<T>(among.len()).map(|place| row(among.start + place));
         let of_rows = rows.sample(self.gpu, places.collect())?;
-        let places = Rounding::few_places::<T>(count).map(|query| self.queries.row_of(query) as u32);
-        let of_queries = queries.sample(self.gpu, places.collect())?;
         let metric = self.space.metric();
+        let sampled = if metric == Metric::InnerProduct { 0 } else { count };
+        let places = Rounding::few_places::<T>(sampled).map(|query| self.queries.row_of(query) as u32);
+        let of_queries = queries.sample(self.gpu, places.collect())?;
         let rounding = Rounding::choose(metric, dim, &of_rows.rows(), &of_queries.rows());
         drop((of_rows, of_queries));
         let mut mean: Buffer<f32> = memory.buffer("mean")?;
