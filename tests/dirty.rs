@@ -152,6 +152,33 @@ fn layers_lead_to_a_far_group_that_a_random_sample_misses() {
 }
 
 #[test]
+fn layers_lead_past_rows_that_are_near_to_all_others() {
+    // Failed embeddings: a row in 40 is nearly zero, and the others have unit length.
+    let unit = |vectors: Vectors, scale: &dyn Fn(usize) -> f32| {
+        let row = |row: usize| {
+            let values = vectors.row_to_f32(row).unwrap();
+            let norm = values.iter().map(|x| x * x).sum::<f32>().sqrt();
+            values.iter().map(|x| x / norm * scale(row)).collect::<Vec<_>>()
+        };
+        Vectors::from_rows((0..vectors.len()).map(row)).unwrap()
+    };
+    let data = Synth::new(4000, 48, 3).unwrap();
+    let base = unit(data.base(), &|row| if row % 40 == 0 { 1e-3 } else { 1.0 });
+    let queries = unit(data.queries(200), &|_| 1.0);
+    let (folder, silent) = (tempfile::tempdir().unwrap(), Progress::silent());
+    let path = folder.path().join("index.tagore");
+    // Of rows in clusters no parts are made.
+    let builder = builder(Strategy::dpg());
+    let limits = Limits { cluster_size: Some(800), ..Limits::default() };
+    let plan = ClusterPlan::new(&builder, &base, &limits).unwrap().unwrap();
+    OutOfCore::new(builder, plan).build(&base, &path).unwrap();
+    let searcher = searcher(Index::open(&path).unwrap(), &base);
+    let truth = ground_truth(&base, &queries, Metric::L2, 10, &silent).unwrap();
+    let found = searcher.evaluate(TestQueries::new(&queries, &truth, 10), &[50], &silent).unwrap();
+    assert!(found[0].recall >= 0.985, "{}", found[0].recall);
+}
+
+#[test]
 fn lone_rows_are_found_by_a_search_for_them() {
     check(Fault::Lone { distance: 100.0 }, 0.002, Metric::L2, Strategy::all().into());
     check(Fault::Lone { distance: 100.0 }, 0.05, Metric::L2, some_kinds());

@@ -19,11 +19,14 @@ pub(super) enum Rounds {
     First,
     /// Until every node of the graph is taken or has a taken one near.
     All,
+    /// None: random nodes, near each other or not, as many as a layer may have. They lead past rows
+    /// that are near to all others, which hold up searches that begin farther away.
+    Random,
 }
 
-/// The nodes of the layer above a graph, in ascending order. No two are near each other: nodes are
-/// near if one or two mutual edges lead from one to the other. Mutual edges are those with an edge
-/// back.
+/// The nodes of the layer above a graph, in ascending order. But for random ones, no two are near
+/// each other: nodes are near if one or two mutual edges lead from one to the other. Mutual edges
+/// are those with an edge back.
 ///
 /// Every node has a random draw. A round takes the nodes with smaller draws than all nodes that are
 /// left near them, and leaves out what is near these. So all rounds take a node if, in the order of
@@ -48,7 +51,7 @@ pub(super) fn nodes_above(
     let gpu = below.gpu().filter(|_| !is_bounded && below.repeated.is_empty());
     loop {
         let mut taken = match (&gpu, below.searches()) {
-            (Some(gpu), Some(search)) => {
+            (Some(gpu), Some(search)) if rounds != Rounds::Random => {
                 layer_nodes(gpu, search.edges(below.nodes()), rounds == Rounds::All, seed, progress)?
             }
             _ => Choice::new(below, seed, bound).take(rounds, progress)?,
@@ -85,6 +88,9 @@ impl<'a, G: Graph> Choice<'a, G> {
     }
 
     fn take(self, rounds: Rounds, progress: &Progress) -> Result<Vec<u32>> {
+        if rounds == Rounds::Random {
+            return Ok(filter(0..self.left.n, |&node| self.left.contains(node)));
+        }
         let mut taken = Vec::new();
         loop {
             let is_first =
@@ -299,6 +305,10 @@ mod tests {
                 assert_eq!(layer(&rows, rounds, &Repeated::default(), most), expected, "{most}");
             }
         }
+        for (most, expected) in [(20, 20), (usize::MAX, 10_000 / MIN_STEP)] {
+            let expected = with_smallest_draws((0..10_000).collect(), expected);
+            assert_eq!(layer(&rows, Rounds::Random, &Repeated::default(), most), expected, "{most}");
+        }
     }
 
     #[test]
@@ -307,5 +317,9 @@ mod tests {
         let all = layer(&rows, Rounds::All, &Repeated::default(), usize::MAX);
         let repeated = Repeated::read(&[all[1], 0, all[3], 0], rows.len()).unwrap();
         assert_eq!(layer(&rows, Rounds::All, &repeated, usize::MAX), reference(&rows, &repeated));
+        let random = layer(&rows, Rounds::Random, &Repeated::default(), usize::MAX);
+        let repeated = Repeated::read(&[random[1], 0, random[3], 0], rows.len()).unwrap();
+        let others = layer(&rows, Rounds::Random, &repeated, usize::MAX);
+        assert!(others.len() == random.len() && others.iter().all(|&node| !repeated.contains(node)));
     }
 }

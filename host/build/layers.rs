@@ -33,9 +33,9 @@ const MAX_LOST_SEARCHES: usize = SAMPLE / 250;
 /// searches end near them.
 const REMOTE_PER_LOST: usize = 50;
 
-/// Test searches that may go astray from a layer of one round of nodes before one of all rounds is
-/// built: one in 125. More nodes take longer to build, and searches more distances.
-const MAX_LOST_FROM_FIRST: usize = SAMPLE / 125;
+/// Test searches that may go astray from a layer before one of more nodes is built: one in 125.
+/// More nodes take longer to build, and searches more distances.
+const MAX_LOST_FROM_LAYER: usize = SAMPLE / 125;
 
 /// Beam of the test searches: narrow, since the entry points matter most for a narrow beam.
 pub(super) const BEAM: usize = 32;
@@ -317,7 +317,10 @@ impl Builder {
             return Ok(unlayered);
         }
         let mut best: Option<(Outcome, Layered)> = None;
-        for rounds in [Rounds::First, Rounds::All] {
+        // Under inner product they lose fewer of the test's searches, and more of others.
+        let is_product = self.descent.metric == Metric::InnerProduct;
+        let random = (!is_product).then_some(Rounds::Random);
+        for rounds in [Rounds::First, Rounds::All].into_iter().chain(random) {
             let Some((mut layers, highest)) = self.layers_above(below, rounds)? else { break };
             let testing = Instant::now();
             let with = test.tune_beam(&mut layers, &highest)?;
@@ -327,7 +330,7 @@ impl Builder {
             if best.as_ref().is_none_or(|(best, _)| with.lost < best.lost) {
                 best = Some((with, Layered { entries: highest, layers, growth: with.growth }));
             }
-            if with.lost <= MAX_LOST_FROM_FIRST {
+            if with.lost <= MAX_LOST_FROM_LAYER {
                 break;
             }
         }
