@@ -15,7 +15,7 @@ use tagore_device::key::{self, Key};
 use super::Builder;
 use super::far::means_of_groups;
 use super::octaves::{GAP, MIN_OUTSIDE, Octaves};
-use super::spots::{MIN_ROWS, Spots, join};
+use super::spots::{DenseSpots, MIN_ROWS, join};
 use crate::descent::{Descent, Iterations, Start};
 use crate::index::{LARGE_SPOT, Spot};
 use crate::loops::{gather, try_fold, try_map};
@@ -83,19 +83,19 @@ impl Near {
 
 impl Builder {
     /// The dense spots of `space`; none for another metric than inner product.
-    pub(super) fn spots_of_products(&self, space: &Space<'_>) -> Result<Option<Spots>> {
+    pub(super) fn spots_of_products(&self, space: &Space<'_>) -> Result<Option<DenseSpots>> {
         self.spots_near(space, Metric::L2)
     }
 
     /// The spots of `space` that hold rows of nearly one direction; none for another metric than
     /// inner product. Where all are few rows of one length, they are left to
     /// [`spots_of_products`](Self::spots_of_products): groups far apart may hold them.
-    pub(super) fn spots_of_directions(&self, space: &Space<'_>) -> Result<Option<Spots>> {
+    pub(super) fn spots_of_directions(&self, space: &Space<'_>) -> Result<Option<DenseSpots>> {
         self.spots_near(space, Metric::Cosine)
     }
 
     /// The dense spots of `space`, of rows near each other under `nearness`, L2 or cosine.
-    fn spots_near(&self, space: &Space<'_>, nearness: Metric) -> Result<Option<Spots>> {
+    fn spots_near(&self, space: &Space<'_>, nearness: Metric) -> Result<Option<DenseSpots>> {
         let n = space.len() as u32;
         let is_told = space.metric() == Metric::InnerProduct && space.vectors().is_readable();
         if !is_told || space.len() < MIN_OUTSIDE + MIN_ROWS {
@@ -183,11 +183,11 @@ impl SpotSearch<'_> {
     }
 
     /// The spots that `pairs` of rows nearer than the bound join.
-    fn of_pairs(&self, pairs: &[Near]) -> Result<Option<Spots>> {
+    fn of_pairs(&self, pairs: &[Near]) -> Result<Option<DenseSpots>> {
         let n = self.space.len() as u32;
         let mut roots: Vec<u32> = (0..n).collect();
         pairs.iter().for_each(|near| join(&mut roots, near.row, near.other));
-        let found = Spots::of_trees(roots, self.radius(), |rows| self.part(rows))?;
+        let found = DenseSpots::of_trees(roots, self.radius(), |rows| self.part(rows))?;
         // The longest row has the largest product with a query on its side, if they have one
         // direction.
         Ok(found.map(|found| found.represented_by(n, |row| self.norm(row))))
@@ -195,7 +195,7 @@ impl SpotSearch<'_> {
 
     /// Whether rows of one of the spots `found` differ in length, or are many among the rows of a
     /// sample.
-    fn have_cone(&self, found: Option<&Spots>, sample: &[Near]) -> bool {
+    fn have_cone(&self, found: Option<&DenseSpots>, sample: &[Near]) -> bool {
         let is_cone = |Spot { rows, representative }: &Spot| {
             let here = sample.iter().filter(|near| rows.binary_search(&near.row).is_ok()).count();
             let longest = self.norm(rows[*representative]);
@@ -207,7 +207,7 @@ impl SpotSearch<'_> {
     /// The rows near the first row of one of the spots `found`, each with that row, at distance 0
     /// since they are in its spot. They may be most of the data, at about one distance from each
     /// other, and a k-NN graph of such rows takes long.
-    fn near_first(&self, found: Option<&Spots>) -> Result<Vec<Near>> {
+    fn near_first(&self, found: Option<&DenseSpots>) -> Result<Vec<Near>> {
         let n = self.space.len() as u32;
         let first: Vec<u32> = found.iter().flat_map(|found| &found.spots).map(|spot| spot.rows[0]).collect();
         if first.is_empty() || u64::from(n) * first.len() as u64 > MAX_TO_FIRST {

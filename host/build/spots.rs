@@ -59,7 +59,7 @@ const SAMPLE: usize = 1 << 14;
 const AT_A_TIME: usize = 1 << 16;
 
 /// The dense spots of a data set.
-pub(super) struct Spots {
+pub(super) struct DenseSpots {
     pub(super) spots: Vec<Spot>,
     /// The rows outside and the representatives, ascending.
     outside: Vec<u32>,
@@ -68,14 +68,14 @@ pub(super) struct Spots {
 /// The rows that need more than the others.
 #[derive(Default)]
 pub(super) struct Odd {
-    pub spots: Option<Spots>,
+    pub spots: Option<DenseSpots>,
     /// Rows far from all others.
     pub lone: Vec<u32>,
     /// Some of the rows in far groups smaller than lists, which lead out of them.
     pub remote: Vec<u32>,
 }
 
-impl Spots {
+impl DenseSpots {
     /// The spots of rows whose `radii` are below the `bound`. `near` returns the first [`JOINED`]
     /// neighbours of rows, and `part` a space of rows.
     fn find<'s>(
@@ -226,7 +226,7 @@ impl Odd {
         let bounds = if k < JOINED { Vec::new() } else { octaves.bounds() };
         let spots = match bound_of_spots(radii, &bounds, &near)? {
             None => None,
-            Some(bound) => Spots::find(radii, bound, near, |rows| space.part(rows))?,
+            Some(bound) => DenseSpots::find(radii, bound, near, |rows| space.part(rows))?,
         };
         let sample = drawn_rows(6, SAMPLE, radii.len());
         let leaves = |&(last, row): &(f32, u32)| {
@@ -312,10 +312,10 @@ impl Builder {
     pub(super) fn build_in_parts(
         &self,
         base: &Vectors,
-        spots: &Spots,
+        spots: &DenseSpots,
         mut stats: BuildStats,
     ) -> Result<Built> {
-        let Spots { spots, outside } = spots;
+        let DenseSpots { spots, outside } = spots;
         let (rows, count) = (outside.len(), spots.len());
         tracing::info!(spots = count, rows, "dense spots are parts of their own");
         let part = |builder: &Self, base: &Vectors, rows: &[u32]| {
@@ -408,19 +408,19 @@ mod tests {
             let next = |&row: &u32| (1..=JOINED as u32).map(move |step| row / 20 * 20 + (row + step) % 20);
             Ok(rows.iter().flat_map(next).collect())
         };
-        assert!(Spots::find(&radii, 0.1, near, apart).unwrap().is_none(), "too few rows");
+        assert!(DenseSpots::find(&radii, 0.1, near, apart).unwrap().is_none(), "too few rows");
         // Even and odd rows below 120 are two spots.
         let radii: Vec<f32> = (0..360).map(|row| if row < 120 { 1e-6 } else { 1.0 }).collect();
         let near = |rows: &[u32]| {
             let next = |&row: &u32| (1..=JOINED as u32).map(move |step| (row + 2 * step) % 120);
             Ok(rows.iter().flat_map(next).collect())
         };
-        let Spots { spots, outside } = Spots::find(&radii, 0.1, near, apart).unwrap().unwrap();
+        let DenseSpots { spots, outside } = DenseSpots::find(&radii, 0.1, near, apart).unwrap().unwrap();
         assert_eq!(spots, [0, 1].map(|first| Spot::new((first..120).step_by(2).collect())));
         assert_eq!(outside, [0, 1].into_iter().chain(120..360).collect::<Vec<u32>>());
         // Spots that lie near each other are one.
         let together = |rows: &[u32]| at(&|row| row as f32 / 1000.0, rows);
-        let Spots { spots, .. } = Spots::find(&radii, 0.1, near, together).unwrap().unwrap();
+        let DenseSpots { spots, .. } = DenseSpots::find(&radii, 0.1, near, together).unwrap().unwrap();
         assert_eq!(spots, [Spot::new((0..120).collect())]);
     }
 

@@ -87,9 +87,12 @@ impl Report {
         }
         if many(search.trapped.dense) {
             let queries = of_queries(search.trapped.dense);
-            return format!(
-                "{queries} end in a dense spot around row {row}; keep fewer of its rows, or raise knn above their number"
-            );
+            let remedy = if self.is_of_clusters() {
+                "build in memory, where its rows are a part of their own, or keep fewer of them"
+            } else {
+                "keep fewer of its rows, or raise knn above their number"
+            };
+            return format!("{queries} end in a dense spot around row {row}; {remedy}");
         }
         if 2.0 * (1.0 - self.reachable) >= 1.0 - search.recall {
             return format!("most of the others cannot be reached; {}", self.more_reach());
@@ -109,7 +112,7 @@ impl Report {
             Some(beam) => {
                 format!("search with a wider beam (about {beam} may find 90 %), or raise the degree")
             }
-            None => "a wider beam finds little more: raise the degree, or knn".to_owned(),
+            None => format!("a wider beam finds little more: {}, or knn", self.more_edges()),
         }
     }
 
@@ -119,10 +122,13 @@ impl Report {
         let worst = kinds.iter().min_by(|a, b| a.1.total_cmp(b.1));
         let (kind, share) = worst.map_or((FEW_EDGES, *recall), |(kind, share)| (*kind, *share));
         let (rows, remedy) = match kind {
-            EQUAL => ("in the largest groups of equal rows", "keep one row of each group"),
-            FAR => ("farthest from the mean", "drop them if they are faults, or raise the degree"),
-            FEW_EDGES => ("with the fewest edges to them", self.more_edges()),
-            _ => ("at random", self.more_edges()),
+            EQUAL => ("in the largest groups of equal rows", "keep one row of each group".to_owned()),
+            FAR => {
+                let remedy = format!("drop them if they are faults, or {}", self.more_edges());
+                ("farthest from the mean", remedy)
+            }
+            FEW_EDGES => ("with the fewest edges to them", self.more_edges().to_owned()),
+            _ => ("at random", self.more_edges().to_owned()),
         };
         Some(format!(
             "{:.1} % of {} sampled rows are found by a search for the row itself at beam {beam}, and {:.1} % of \
@@ -200,6 +206,19 @@ mod tests {
             report.build = Some(BuildCost { clusters: Some(3), ..BuildCost::default() });
         });
         assert!(in_clusters.contains("larger clusters"), "{in_clusters}");
+    }
+
+    #[test]
+    fn a_build_of_clusters_that_misses_rows_is_to_be_one_in_memory() {
+        let clustered = |dense| {
+            warning("nsg", |report| {
+                misses(report, 0.495, |search| search.trapped.dense = dense);
+                report.build = Some(BuildCost { clusters: Some(3), ..BuildCost::default() });
+            })
+        };
+        let (flat, dense) = (clustered(0), clustered(90));
+        assert!(flat.contains("little more: build in memory or in larger clusters"), "{flat}");
+        assert!(dense.contains("build in memory, where its rows are a part of their own"), "{dense}");
     }
 
     #[test]
