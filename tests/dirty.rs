@@ -27,9 +27,13 @@ fn some_kinds() -> Vec<Strategy> {
 
 /// Recall@k at beam 100; ties count.
 fn recall(searcher: &Searcher, queries: &Vectors, k: usize) -> f64 {
+    recall_at(100, searcher, queries, k)
+}
+
+fn recall_at(beam: usize, searcher: &Searcher, queries: &Vectors, k: usize) -> f64 {
     let (index, silent) = (searcher.index(), Progress::silent());
     let truth = ground_truth(searcher.base(), queries, index.metric(), k, &silent).unwrap();
-    searcher.evaluate(TestQueries::new(queries, &truth, k), &[100], &silent).unwrap()[0].recall
+    searcher.evaluate(TestQueries::new(queries, &truth, k), &[beam], &silent).unwrap()[0].recall
 }
 
 fn searcher(index: Index, base: &Vectors) -> Searcher {
@@ -111,9 +115,7 @@ fn narrow_searches_of_a_spot_of_nearly_all_rows_find_as_much_as_without_outliers
         let queries = data.queries(200);
         let found = |base: &Vectors| {
             let index = builder(Strategy::nsg()).knn(k).build(base).unwrap();
-            let (searcher, silent) = (searcher(index, base), Progress::silent());
-            let truth = ground_truth(base, &queries, Metric::L2, 10, &silent).unwrap();
-            searcher.evaluate(TestQueries::new(&queries, &truth, 10), &[10], &silent).unwrap()[0].recall
+            recall_at(10, &searcher(index, base), &queries, 10)
         };
         let clean = found(&Synth::new(rows, dim, 3).unwrap().base());
         let dirty = found(&data.base());
@@ -165,17 +167,15 @@ fn layers_lead_past_rows_that_are_near_to_all_others() {
     let data = Synth::new(4000, 48, 3).unwrap();
     let base = unit(data.base(), &|row| if row % 40 == 0 { 1e-3 } else { 1.0 });
     let queries = unit(data.queries(200), &|_| 1.0);
-    let (folder, silent) = (tempfile::tempdir().unwrap(), Progress::silent());
+    let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("index.tagore");
     // Of rows in clusters no parts are made.
     let builder = builder(Strategy::dpg());
     let limits = Limits { cluster_size: Some(800), ..Limits::default() };
     let plan = ClusterPlan::new(&builder, &base, &limits).unwrap().unwrap();
     OutOfCore::new(builder, plan).build(&base, &path).unwrap();
-    let searcher = searcher(Index::open(&path).unwrap(), &base);
-    let truth = ground_truth(&base, &queries, Metric::L2, 10, &silent).unwrap();
-    let found = searcher.evaluate(TestQueries::new(&queries, &truth, 10), &[50], &silent).unwrap();
-    assert!(found[0].recall >= 0.985, "{}", found[0].recall);
+    let found = recall_at(50, &searcher(Index::open(&path).unwrap(), &base), &queries, 10);
+    assert!(found >= 0.985, "{found}");
 }
 
 #[test]

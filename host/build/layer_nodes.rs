@@ -1,4 +1,4 @@
-//! The nodes of a layer: far apart in the graph below, by random draws.
+//! The nodes of a layer: far apart in the graph below, or random ones.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

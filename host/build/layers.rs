@@ -317,9 +317,8 @@ impl Builder {
             return Ok(unlayered);
         }
         let mut best: Option<(Outcome, Layered)> = None;
-        // Under inner product they lose fewer of the test's searches, and more of others.
-        let is_product = self.descent.metric == Metric::InnerProduct;
-        let random = (!is_product).then_some(Rounds::Random);
+        // Under inner product random nodes lose fewer of the test's searches, and more of others.
+        let random = (self.descent.metric != Metric::InnerProduct).then_some(Rounds::Random);
         for rounds in [Rounds::First, Rounds::All].into_iter().chain(random) {
             let Some((mut layers, highest)) = self.layers_above(below, rounds)? else { break };
             let testing = Instant::now();

@@ -121,14 +121,12 @@ impl Report {
             self.self_recall.as_ref().filter(|found| found.recall < Report::MIN_SELF_RECALL)?;
         let worst = kinds.iter().min_by(|a, b| a.1.total_cmp(b.1));
         let (kind, share) = worst.map_or((FEW_EDGES, *recall), |(kind, share)| (*kind, *share));
+        let drop_or_more_edges = format!("drop them if they are faults, or {}", self.more_edges());
         let (rows, remedy) = match kind {
-            EQUAL => ("in the largest groups of equal rows", "keep one row of each group".to_owned()),
-            FAR => {
-                let remedy = format!("drop them if they are faults, or {}", self.more_edges());
-                ("farthest from the mean", remedy)
-            }
-            FEW_EDGES => ("with the fewest edges to them", self.more_edges().to_owned()),
-            _ => ("at random", self.more_edges().to_owned()),
+            EQUAL => ("in the largest groups of equal rows", "keep one row of each group"),
+            FAR => ("farthest from the mean", &*drop_or_more_edges),
+            FEW_EDGES => ("with the fewest edges to them", self.more_edges()),
+            _ => ("at random", self.more_edges()),
         };
         Some(format!(
             "{:.1} % of {} sampled rows are found by a search for the row itself at beam {beam}, and {:.1} % of \
