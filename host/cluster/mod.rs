@@ -174,7 +174,7 @@ mod tests {
         let mut side = Side::<T>::new(&memory, ROWS, dim, T::ROUNDED).unwrap();
         let mut mean = memory.buffer::<f32>("mean").unwrap();
         let stride = side.stride;
-        side.values.upload_rows(0, n, stride, |row| &values[row * dim..][..dim]).unwrap();
+        side.values.upload_rows(0, n, stride, |rows| &values[rows.start * dim..][..dim]).unwrap();
         mean.upload(&vec![0.0; dim]).unwrap();
         let task =
             Preparation { count: n, dim, mean: &mean, scale: 1.0, metric: Metric::L2, role: Role::Points };

@@ -12,9 +12,10 @@ use cust::stream::synchronize_handle;
 
 use super::kernels::{Programs, spawn};
 use super::machine::{Allocation, Fill, KernelTime, Launch, Machine, Span, copy_through_host};
-use super::overhead::Overhead;
+use super::overhead::{Overhead, PIECE, PIECES};
 use super::ptx;
 use super::staging::{Staging, piece_bytes};
+use crate::memory::touched_zeros;
 use crate::parallel::locked;
 use crate::{Error, Result};
 
@@ -214,7 +215,11 @@ impl CudaMachine {
             Some(staging) => staging,
             none => {
                 let spare = locked(&self.device.spare).pop();
-                none.insert(spare.map_or_else(|| self.check(Staging::new(&self.device.context)), Ok)?)
+                let pinned = || {
+                    let memory = touched_zeros(PIECES * PIECE)?;
+                    self.check(Staging::new(&self.device.context, memory))
+                };
+                none.insert(spare.map_or_else(pinned, Ok)?)
             }
         };
         self.check(staging.copy(parts, copy))

@@ -1,13 +1,12 @@
 //! Pinned memory of the host, through which copies to and from a device pass in pieces.
 
-use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use cust::error::CudaResult;
 use cust::event::EventFlags;
 use cust::prelude::*;
 
-use super::overhead::{PIECE, PIECES};
+use super::overhead::{COPYING_THREADS, PIECE, PIECES};
 use crate::loops::on_threads;
 use crate::parallel::{FEW_BYTES, locked, unlocked};
 
@@ -20,14 +19,15 @@ pub(super) struct Staging {
 
 /// Bytes of a piece of a copy of `bytes`: small ones, where there are few for each thread.
 pub(super) fn piece_bytes(bytes: usize) -> usize {
-    (bytes / (2 * PIECES)).clamp(FEW_BYTES, PIECE)
+    (bytes / PIECES).clamp(FEW_BYTES, PIECE)
 }
 
 impl Staging {
-    pub(super) fn new(context: &Context) -> CudaResult<Self> {
+    /// Pins `memory`, of [`PIECES`] pieces.
+    pub(super) fn new(context: &Context, memory: Vec<u8>) -> CudaResult<Self> {
         let event = |_| Event::new(context, EventFlags::DisableTiming);
         let copied = (0..PIECES).map(event).collect::<CudaResult<_>>()?;
-        Ok(Self { memory: LockedBuffer::new(context, &0, PIECES * PIECE)?, copied })
+        Ok(Self { memory: LockedBuffer::from_vec(context, memory)?, copied })
     }
 
     /// Calls `copy` for each of `parts`, on several threads if these are many: with a piece that no
@@ -40,23 +40,20 @@ impl Staging {
         parts: impl ExactSizeIterator<Item = P> + Send,
         copy: impl Fn(P, &mut [u8], &Event) -> CudaResult<()> + Sync,
     ) -> CudaResult<()> {
-        let threads = parts.len().min(PIECES).min(rayon::current_num_threads());
-        // A thread takes the piece whose copy began first. There are as many as threads.
-        let pieces: VecDeque<_> = self.memory.chunks_exact_mut(PIECE).zip(&mut self.copied).collect();
+        let threads = parts.len().min(COPYING_THREADS).min(rayon::current_num_threads());
+        // A thread keeps its pieces, which stay in the cache of its core.
+        let own = PIECES / COPYING_THREADS;
+        let pieces = self.memory.chunks_exact_mut(own * PIECE).zip(self.copied.chunks_exact(own));
         let (parts, pieces, failed) = (Mutex::new(parts), Mutex::new(pieces), Mutex::new(None));
         on_threads(threads, &|| {
-            let Some(mut piece) = locked(&pieces).pop_front() else { return };
-            loop {
+            let Some((memory, copied)) = locked(&pieces).next() else { return };
+            for piece in (0..own).cycle() {
                 let Some(part) = locked(&parts).next() else { return };
-                let (memory, copied) = &mut piece;
+                let (memory, copied) = (&mut memory[piece * PIECE..][..PIECE], &copied[piece]);
                 if let Err(error) = copied.synchronize().and_then(|()| copy(part, memory, copied)) {
                     locked(&failed).get_or_insert(error);
                     return locked(&parts).by_ref().for_each(drop);
                 }
-                let mut pieces = locked(&pieces);
-                pieces.push_back(piece);
-                let Some(next) = pieces.pop_front() else { return };
-                piece = next;
             }
         });
         unlocked(failed).map_or(Ok(()), Err)

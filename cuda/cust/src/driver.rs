@@ -98,8 +98,8 @@ table! {
     mem_pool_get_attribute = "cuMemPoolGetAttribute"(RawPool, c_int, *mut c_void);
     mem_pool_trim_to = "cuMemPoolTrimTo"(RawPool, usize);
     mem_pool_set_access = "cuMemPoolSetAccess"(RawPool, *const c_void, usize);
-    mem_host_alloc = "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
-    mem_free_host = "cuMemFreeHost"(*mut c_void);
+    mem_host_register = "cuMemHostRegister_v2"(*mut c_void, usize, c_uint);
+    mem_host_unregister = "cuMemHostUnregister"(*mut c_void);
     mem_get_info = "cuMemGetInfo_v2"(*mut usize, *mut usize);
     memcpy_htod_async = "cuMemcpyHtoDAsync_v2"(DevicePtr, *const c_void, usize, RawStream);
     memcpy_dtoh_async = "cuMemcpyDtoHAsync_v2"(*mut c_void, DevicePtr, usize, RawStream);

@@ -149,7 +149,7 @@ fn devices_memory_and_launches_work() {
         drop((stream, double, start, end, copy, part, context, pool));
         std::thread::spawn(move || drop(buffer)).join().unwrap();
         let context = Context::new(devices[0]).unwrap();
-        assert_eq!(context.mem_get_info().unwrap(), (total, total), "device memory leaked");
+        assert_eq!(context.mem_get_info().unwrap(), (total, total), "memory leaked, or stays pinned");
     });
 }
 

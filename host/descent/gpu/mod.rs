@@ -192,9 +192,9 @@ impl Build<'_> {
             filling = began.elapsed().as_secs_f64();
         }
         if start == Start::Cells {
-            let added = Build { progress: &in_cells, ..*self }.cells(&mut nodes, cells, &mut stats)?;
-            let (n, dim) = (self.space.len(), self.space.dim());
-            if self.shape.iterations == Iterations::Auto && CellSettings::can_skip_phase2(n, dim, added) {
+            let found = Build { progress: &in_cells, ..*self }.cells(&mut nodes, cells, &mut stats)?;
+            let DescentShape { n, dim, purpose, iterations, .. } = self.shape;
+            if iterations == Iterations::Auto && CellSettings::can_skip_phase2(n, dim, purpose, found) {
                 expands = 0;
             }
         } else {

@@ -18,7 +18,7 @@ use tagore_device::vectors::copy::vectors_copy_packed;
 
 use super::{Build, DescentShape, Nodes, WORD};
 use crate::Result;
-use crate::descent::{DescentStats, Iterations, Start};
+use crate::descent::{DescentStats, Iterations, Purpose, Start};
 use crate::gpu::{Buffer, MemoryPlan, Stages};
 use crate::vectors::gpu::{RowsAt, TileVectors, stage_kernels};
 
@@ -38,9 +38,11 @@ stage_kernels! {
 const STOP_JOIN: f64 = 0.02;
 
 /// `auto` ends phase 2 once an iteration adds a smaller share than this of the list entries. The
-/// share is larger after a start from cells, since few near neighbours are left to find.
+/// share is larger after a start from cells, since few near neighbours are left to find, and for an
+/// index, whose pruning keeps few of the last ones.
 const STOP_EXPAND: f64 = 0.0075;
 const STOP_EXPAND_AFTER_CELLS: f64 = 0.015;
+const STOP_EXPAND_FOR_INDEX: f64 = 0.03;
 
 /// Bytes of a row of ids.
 const ROW_BYTES: u64 = ROW as u64 * WORD;
@@ -181,7 +183,11 @@ impl Build<'_> {
             stats.join_distances = memory.computed()?;
             self.count_joins::<T>(nodes.tiles.stride, start, stats);
         }
-        let stop = if start == Start::Cells { STOP_EXPAND_AFTER_CELLS } else { STOP_EXPAND };
+        let stop = match (start, self.shape.purpose) {
+            (Start::Cells, Purpose::Index) => STOP_EXPAND_FOR_INDEX,
+            (Start::Cells, _) => STOP_EXPAND_AFTER_CELLS,
+            _ => STOP_EXPAND,
+        };
         Build { progress: &expanding, ..*self }.expand(nodes, memory, expands, stop, stats)
     }
 
@@ -203,7 +209,9 @@ impl Build<'_> {
             return Ok(false);
         }
         let last = self.added(memory, stats)?.pop().unwrap_or(0);
-        Ok((last as f64) < share * (self.space.len() * self.shape.k) as f64)
+        let added = last as f64 / (self.space.len() * self.shape.k) as f64;
+        tracing::debug!(added, "share of entries that an iteration added");
+        Ok(added < share)
     }
 
     /// Keys that each iteration added to the lists.

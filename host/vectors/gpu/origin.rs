@@ -120,7 +120,14 @@ impl<'a, T: OnDevice> Origin<'a, T> {
                 bytes.iter_mut().zip(row).for_each(|(to, &x)| *to = x as u8);
                 gap.fill(0);
             }),
-            Self::Host(rows) => to.upload_rows(first, pick.len(), stride, |place| rows.row(pick.row(place))),
+            Self::Host(rows) => to.upload_rows(first, pick.len(), stride, |places| {
+                let place = |place: usize| rows.place(pick.row(place));
+                let begin = place(places.start);
+                let is_next = |&(step, next): &(usize, usize)| place(next) == begin + step;
+                let is_dense = [stride, rows.stride] == [rows.dim; 2];
+                let run = if is_dense { places.enumerate().take_while(is_next).count() } else { 1 };
+                &rows.data[begin * rows.stride..][..run * rows.dim]
+            }),
         }
     }
 
@@ -192,7 +199,7 @@ fn widen(
     let mut piece: Buffer<Bits> = bits_plan(count, dim).reserve(gpu)?.buffer("bits")?;
     for first in (0..count).step_by(at_once) {
         let here = at_once.min(count - first);
-        piece.upload_rows(0, here, row, |place| &bits.row(pick.row(first + place))[..row])?;
+        piece.upload_rows(0, here, row, |places| &bits.row(pick.row(first + places.start))[..row])?;
         let values = piece.view().cast();
         let rows = RowsAt { values, stride: row, count: here, dim, size: 1 };
         rows.widen(gpu, to.offset(first * stride), stride)?;

@@ -25,7 +25,7 @@ fn lent(vectors: &Vectors, device: Device, gap: usize) -> Vectors {
     let stride = row + gap;
     let bytes = vectors.len() * stride;
     let mut array: Buffer<u8> = gpu.buffer("array", bytes).unwrap();
-    array.upload_rows(0, vectors.len(), stride, |row| vectors.bytes_of_row(row)).unwrap();
+    array.upload_rows(0, vectors.len(), stride, |rows| vectors.bytes_of_row(rows.start)).unwrap();
     gpu.synchronize().unwrap();
     let (address, owner) = array.lend().unwrap();
     let rows = DeviceRows::new(address, vectors.len(), vectors.dim(), vectors.element_type(), device);

@@ -3,12 +3,14 @@
 #![allow(non_snake_case, missing_docs, clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 
 use std::alloc::{Layout, alloc, dealloc};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 static SIZES: Mutex<Option<HashMap<usize, usize>>> = Mutex::new(None);
+// Where pinned memory begins.
+static PINNED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 static RETAINED: AtomicI32 = AtomicI32::new(0);
 // The memory pool: unused bytes, and its release threshold.
 static UNUSED: AtomicU64 = AtomicU64::new(0);
@@ -160,12 +162,14 @@ functions! {
         let [kind, ordinal, flags] = *(access as *const [c_int; 3]);
         if (kind, flags, count) == (1, 3, 1) && (0..2).contains(&ordinal) { 0 } else { 1 }
     }
-    fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, _flags: c_uint) {
-        *address = allocate(bytes) as *mut c_void;
-        0
+    fn cuMemHostRegister_v2(start: *mut c_void, bytes: usize, flags: c_uint) {
+        let is_new = PINNED.lock().unwrap().insert(start as usize);
+        if is_new && bytes > 0 && flags == 1 { 0 } else { 712 }
     }
-    fn cuMemFreeHost(address: *mut c_void) { free(address as usize) }
-    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) { *free = CAPACITY - used(); *total = CAPACITY; 0 }
+    fn cuMemHostUnregister(start: *mut c_void) {
+        if PINNED.lock().unwrap().remove(&(start as usize)) { 0 } else { 713 }
+    }
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) { *free = CAPACITY - used() - PINNED.lock().unwrap().len(); *total = CAPACITY; 0 }
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, _stream: *mut c_void) {
         std::ptr::copy(from as *const u8, to as *mut u8, bytes);
         0

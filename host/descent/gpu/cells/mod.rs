@@ -37,6 +37,7 @@ pub(crate) use schedule::ROUND;
 use schedule::{JoinSizes, Ranks, passes};
 use work::JoinWork;
 
+use super::settings::FoundInCells;
 use super::{Build, CellSettings, DescentShape, Nodes};
 use crate::cluster::{self, Cells, ClusterKernels, Known};
 use crate::descent::DescentStats;
@@ -141,13 +142,13 @@ impl DescentShape {
 
 impl Build<'_> {
     /// Fills the lists by the joins of all clusterings; `cells` is the first clustering. Returns
-    /// the share of all entries that the last clustering added.
+    /// what they found.
     pub(super) fn cells<T: CellKernels>(
         &self,
         nodes: &mut Nodes<T>,
         cells: Cells<T>,
         stats: &mut DescentStats,
-    ) -> Result<f64> {
+    ) -> Result<FoundInCells> {
         let (n, dim) = (self.space.len(), self.space.dim());
         let clusterings = self.shape.clusterings();
         let memory = self.join_sizes(&cells).kept_plan().reserve(self.gpu)?;
@@ -164,7 +165,7 @@ impl Build<'_> {
         drop(cells.members);
         let DescentShape { settings, purpose, .. } = self.shape;
         let request = self.shape.clustering(Some(centres.count));
-        let mut added = self.share_added(&kept)?;
+        let mut found = FoundInCells::new(self.share_added(&kept)?, None);
         for clustering in 1..clusterings {
             let seed = Draws::new(self.seed, Stage::Cells, u32::MAX, clustering as u64).bits(0);
             let (devices, parts) = (self.devices, &kept.parts.cells[..]);
@@ -172,14 +173,16 @@ impl Build<'_> {
             let cells = cluster::cells::<T>(self.gpu, nodes.tiles.rows(n, dim), request, seed, Some(known))?;
             self.join_cells(nodes, &mut kept, &cells, clustering, stats)?;
             stage.advance(1)?;
-            added = self.share_added(&kept)?;
-            tracing::debug!(added, clustering, "share of entries that a clustering added");
-            if settings.is_enough(purpose, added) {
+            let before = (clustering > 1).then_some(found.added);
+            found = FoundInCells::new(self.share_added(&kept)?, before);
+            let FoundInCells { added, missing } = found;
+            tracing::debug!(clustering, added, missing, "shares of entries after a clustering");
+            if settings.is_enough(purpose, missing) {
                 break;
             }
         }
         self.devices.all_gather(&mut nodes.lists, &kept.parts.nodes, self.shape.k)?;
-        Ok(added)
+        Ok(found)
     }
 
     /// The share of all entries that the last clustering added to the lists.

@@ -41,14 +41,16 @@ impl<T: OnDevice> Batch<T> {
         let pick = successive(&rows).map_or(Pick::Ids(&rows), Pick::Range);
         queries.copy(search.gpu, pick, &mut self.side.values, self.side.stride)?;
         if let Some(nodes) = search.queries.nodes {
-            self.excluded.upload_rows(0, self.count, 1, |index| &nodes[members[index] as usize..][..1])?;
+            self.excluded
+                .upload_rows(0, self.count, 1, |places| &nodes[members[places.start] as usize..][..1])?;
         }
         if are_empty {
             // Every byte of [`key::NONE`].
             self.lists.fill(0xff)?;
         } else {
             let k = search.k;
-            self.lists.upload_rows(0, self.count, k, |index| &keys[members[index] as usize * k..][..k])?;
+            self.lists
+                .upload_rows(0, self.count, k, |places| &keys[members[places.start] as usize * k..][..k])?;
         }
         self.counts.fill(0)?;
         self.overflow.fill(0)
