@@ -3,9 +3,9 @@
 /// Maximum bytes of a piece of a copy between host and device.
 pub(super) const PIECE: usize = 1 << 20;
 
-/// Pieces in pinned memory: two of each thread, of which it fills one while the other is copied. With
-/// one, threads wait for the link: of 55 GB/s they reach 29, with two 46. Larger pieces, as many
-/// bytes of fewer, or more threads reach no more; those of two threads leave the processor's cache.
+/// Pieces in pinned memory: two of each thread, which fills one while the other is copied. With
+/// one, threads wait for the link: of 55 GB/s they reach 29, with two 46. Larger pieces reach 41:
+/// they leave the cache of a core.
 pub(super) const PIECES: usize = 2 * COPYING_THREADS;
 
 /// Threads that fill pieces.

@@ -123,7 +123,7 @@ pub(super) struct FoundInCells {
 }
 
 impl FoundInCells {
-    /// After a clustering that `added` this share; the later one before it added the share `before`.
+    /// After a clustering that `added` this share; the later one before it added `before`.
     pub(super) fn new(added: f64, before: Option<f64>) -> Self {
         let ratio = before.map_or(THIRD_OF_SECOND, |before| (added / before).min(MAX_OF_LAST));
         Self { added, missing: added * ratio / (1.0 - ratio) }
